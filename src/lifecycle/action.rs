@@ -1,0 +1,260 @@
+//! What the core wants done, and what it refuses.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::plan::{Role, Signal};
+
+/// The id of a container as containerd knows it; cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId(Arc<str>);
+
+impl ContainerId {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for ContainerId {
+    fn from(id: &str) -> ContainerId {
+        ContainerId(Arc::from(id))
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A call of the caller that is to be answered, numbered by the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// One thing for the driver to do. Actions are to be carried out in the order they are polled;
+/// none of them may make the driver wait before it polls the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Let the parked program of a container be executed, and say so with
+    /// [`handle_released`](super::Pod::handle_released).
+    Release { id: ContainerId },
+    /// Answer a Start. Where it is `Ok`, TaskStart is published first: the program runs, or the
+    /// container is held and the caller's bookkeeping needs to see it running.
+    AnswerStart {
+        id: ContainerId,
+        request: RequestId,
+        answer: Result<(), Refusal>,
+    },
+    /// Answer a Kill whose signal is not delivered now.
+    AnswerKill {
+        request: RequestId,
+        answer: Result<(), Refusal>,
+    },
+    /// Deliver a signal to the container's init process, or to `all` of its processes. Where the
+    /// signal belongs to a request, that is answered with what became of it.
+    Signal {
+        id: ContainerId,
+        signal: Signal,
+        all: bool,
+        request: Option<RequestId>,
+    },
+    /// Make one attempt of the container's startup probe, bounded by the probe's timeout, and
+    /// report it with [`handle_probed`](super::Pod::handle_probed).
+    Probe { id: ContainerId },
+    /// Publish the container's exit, with this code and the time it really exited.
+    ReportExit { id: ContainerId, code: u32 },
+    /// Write a line to the container's stderr; the reason why it was ended (`last_words`) goes to
+    /// its termination message as well.
+    Tell {
+        id: ContainerId,
+        message: String,
+        last_words: bool,
+    },
+    /// A decision worth a line in the log.
+    Report(Report),
+}
+
+/// Decisions for the log, so that somebody who reads it at night knows why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// Start was answered though the container's turn has not come.
+    Held {
+        name: String,
+        waits_for: Vec<String>,
+    },
+    /// The container's turn has come.
+    Released {
+        name: String,
+        role: Role,
+        waited: Duration,
+    },
+    /// A sidecar is started: what waited for it may go on.
+    Started { name: String, took: Duration },
+    /// An attempt of a startup probe failed.
+    ProbeFailed {
+        name: String,
+        failures: u32,
+        threshold: u32,
+    },
+    /// The pod terminates.
+    Terminating { because: Cause, grace: Duration },
+    /// What looked like a termination was none: the caller has created a container.
+    NotTerminating { disproved_by: String },
+    /// A step of the termination is over.
+    StepOver { step: Step, took: Duration },
+    /// The grace period is over, and containers are still alive.
+    GraceOver { alive: Vec<String> },
+    /// A container brought other annotations than its pod's sandbox.
+    OtherPlan { name: String },
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Report::Held { name, waits_for } => {
+                write!(f, "{name} is held: it waits for {}", waits_for.join(", "))
+            }
+            Report::Released { name, role, waited } => {
+                write!(f, "{role} {name} is released after {waited:?}")
+            }
+            Report::Started { name, took } => write!(f, "sidecar {name} is started after {took:?}"),
+            Report::ProbeFailed {
+                name,
+                failures,
+                threshold,
+            } => {
+                write!(
+                    f,
+                    "startup probe of {name} failed {failures} of {threshold} times"
+                )
+            }
+            Report::Terminating { because, grace } => {
+                write!(f, "the pod terminates within {grace:?}: {because}")
+            }
+            Report::NotTerminating { disproved_by } => {
+                write!(
+                    f,
+                    "the pod does not terminate: {disproved_by} is being created"
+                )
+            }
+            Report::StepOver { step, took } => write!(f, "{step} over after {took:?}"),
+            Report::GraceOver { alive } => {
+                write!(
+                    f,
+                    "the grace period is over, still alive: {}",
+                    alive.join(", ")
+                )
+            }
+            Report::OtherPlan { name } => write!(
+                f,
+                "{name} brings other usher annotations than its sandbox, whose plan stands"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Inferred => "two of its containers are asked to stop",
+            Cause::SandboxDied => "its sandbox has died",
+        })
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Hooks => "termination hooks",
+            Step::PreExit => "pre-exit containers",
+            Step::Apps => "apps",
+            Step::PostExit => "post-exit containers",
+            Step::Sidecars => "sidecars",
+            Step::Over => "termination",
+        })
+    }
+}
+
+/// Why a pod terminates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The stop requests of two containers are open at once: a hypothesis.
+    Inferred,
+    /// The sandbox container is gone.
+    SandboxDied,
+}
+
+impl Cause {
+    /// Whether the cause leaves no doubt; a mere hypothesis is dropped when the caller creates a
+    /// container.
+    pub fn is_decided(self) -> bool {
+        match self {
+            Cause::Inferred => false,
+            Cause::SandboxDied => true,
+        }
+    }
+}
+
+/// The steps of a termination, in their order (KEP-753 draft, "shutdown sequence steps", with the
+/// defer containers of the defer proposal).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// Termination hooks of all containers, in parallel.
+    Hooks,
+    /// Defer containers that run before the apps are stopped, one after another.
+    PreExit,
+    /// The apps, all at once.
+    Apps,
+    /// Defer containers that run after the apps have stopped, one after another.
+    PostExit,
+    /// The sidecars.
+    Sidecars,
+    /// All has been asked to stop and has stopped; only guests may be left.
+    Over,
+}
+
+impl Step {
+    /// The step after this one.
+    pub fn next(self) -> Step {
+        match self {
+            Step::Hooks => Step::PreExit,
+            Step::PreExit => Step::Apps,
+            Step::Apps => Step::PostExit,
+            Step::PostExit => Step::Sidecars,
+            Step::Sidecars | Step::Over => Step::Over,
+        }
+    }
+}
+
+/// Why a call is refused, in one sentence for the caller.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    #[error("container {id} already exists in this pod")]
+    AlreadyExists { id: ContainerId },
+    #[error("container {id} does not exist in this pod")]
+    NotFound { id: ContainerId },
+    #[error(
+        "container {name} brings other usher annotations than the container that opened its pod: without a sandbox container all of them must carry the same"
+    )]
+    OtherPlan { name: String },
+    #[error("cannot start container {name}: it is {state}, expected created")]
+    NotCreated { name: String, state: &'static str },
+    #[error("container {name} was not started within {within:?}: it waits for {waits_for}")]
+    StartTimedOut {
+        name: String,
+        within: Duration,
+        waits_for: String,
+    },
+    #[error("container {name} is not started: its pod is terminating")]
+    Terminating { name: String },
+    #[error("container {name} ended before its program was executed")]
+    EndedBeforeStart { name: String },
+    #[error("container {name} could not be released: {reason}")]
+    NotReleased { name: String, reason: String },
+    #[error("container {name} is held and its program does not run yet: it waits for {waits_for}")]
+    Held { name: String, waits_for: String },
+}

@@ -1,0 +1,210 @@
+//! One container as the core sees it.
+
+use crate::plan::{ContainerKind, KubeletFacts, Probe, Role, Signal};
+
+use super::action::RequestId;
+use super::time::Time;
+
+/// How a process ended, as `waitpid(2)` tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It exited with this code.
+    Code(u8),
+    /// It died of this signal.
+    Signal(i32),
+}
+
+impl ExitStatus {
+    /// The code as a shell and containerd give it: 128 + n for a death by signal n.
+    pub fn code(self) -> u32 {
+        match self {
+            ExitStatus::Code(code) => u32::from(code),
+            ExitStatus::Signal(signal) => {
+                128_u32.saturating_add(u32::try_from(signal).unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// A container the caller wants created.
+#[derive(Clone, Debug)]
+pub struct NewContainer {
+    pub name: String,
+    pub kind: ContainerKind,
+    pub facts: KubeletFacts,
+}
+
+#[derive(Debug)]
+pub(super) struct Container {
+    pub name: String,
+    pub kind: ContainerKind,
+    pub role: Role,
+    pub facts: KubeletFacts,
+    /// Counts creations in this pod: of two containers with one name the later is the one that
+    /// counts.
+    pub number: u64,
+    pub state: State,
+    /// The stop request of the caller, if there was one.
+    pub request: Option<StopRequest>,
+    /// What has been done to stop it.
+    pub stopping: Stopping,
+    /// The code to report for a container that was ended before its program ran.
+    pub ends_as: Option<u32>,
+    /// It was stopped because its startup probe failed.
+    pub startup_failed: bool,
+    /// The exec that is taken for the container's postStart handler, while it runs.
+    pub post_start: Option<String>,
+}
+
+/// Where a container is in its life.
+#[derive(Debug)]
+pub(super) enum State {
+    /// The OCI runtime is creating it.
+    Creating,
+    /// Its init process is parked; nobody has asked for its start yet.
+    Created,
+    /// Its init process is parked; its Start waits for its turn and for its answer.
+    Blocked(Blocked),
+    /// Its init process is parked; its Start has been answered.
+    Held(Held),
+    /// Its program is being executed.
+    Releasing {
+        /// The Start that is still to be answered.
+        request: Option<RequestId>,
+        /// An exit that overtook the news of the release.
+        exit: Option<ExitStatus>,
+    },
+    /// Its program runs.
+    Running(Running),
+    /// Its init process is gone.
+    Exited,
+}
+
+#[derive(Debug)]
+pub(super) struct Blocked {
+    pub request: RequestId,
+    pub since: Time,
+    /// When the caller gives up.
+    pub deadline: Option<Time>,
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    /// When its Start was asked for.
+    pub since: Time,
+    /// Whether its stderr has been told.
+    pub told: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Running {
+    /// When its program was executed.
+    pub since: Time,
+    /// Counts releases in this pod: sidecars stop in the reverse order of it.
+    pub number: u64,
+    /// When its Start was answered.
+    pub answered: Time,
+    /// How many containers had been created when its Start was answered.
+    pub creations: u64,
+    pub startup: Startup,
+}
+
+/// How far the startup of a running container is.
+#[derive(Debug)]
+pub(super) enum Startup {
+    Probing(Probing),
+    Done,
+    /// Its startup probe failed too often; it is being stopped for that.
+    Failed,
+}
+
+#[derive(Debug)]
+pub(super) struct Probing {
+    pub probe: Probe,
+    pub failures: u32,
+    /// When the next attempt is due; no attempt is under way then.
+    pub next: Option<Time>,
+    /// When the attempt that is under way began.
+    pub began: Time,
+}
+
+/// The caller wants the container stopped.
+#[derive(Clone, Debug)]
+pub(super) struct StopRequest {
+    /// When it was first asked for.
+    pub at: Time,
+    /// When the caller will kill it.
+    pub deadline: Time,
+    /// The signal it is to be stopped with; none as long as only its preStop handler was seen.
+    pub signal: Option<Signal>,
+    pub all: bool,
+    /// It was part of a termination that proved to be none, and proves nothing any more.
+    pub disproved: bool,
+}
+
+/// What has been done to stop a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stopping {
+    /// A stop signal has been delivered.
+    pub signalled: bool,
+    /// When SIGKILL follows.
+    pub kill_at: Option<Time>,
+    /// SIGKILL has been delivered.
+    pub killed: bool,
+    /// It has been told that SIGKILL follows soon, and a SIGKILL of the caller shortens that no
+    /// more.
+    pub last_chance: bool,
+}
+
+impl Container {
+    /// The container's init process exists.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.state, State::Creating | State::Exited)
+    }
+
+    /// The init process exists and is parked: the program has not been executed.
+    pub fn is_parked(&self) -> bool {
+        matches!(
+            self.state,
+            State::Created | State::Blocked(_) | State::Held(_)
+        )
+    }
+
+    /// The program runs, or is being executed.
+    pub fn is_running(&self) -> bool {
+        matches!(self.state, State::Releasing { .. } | State::Running(_))
+    }
+
+    /// Started in the sense of KEP-753: the program runs, its startup probe has succeeded, and its
+    /// postStart handler is over.
+    pub fn is_started(&self) -> bool {
+        self.post_start.is_none()
+            && matches!(&self.state, State::Running(running) if matches!(running.startup, Startup::Done))
+    }
+
+    /// A workload container that usher orders; guests and the sandbox are not.
+    pub fn is_ordered(&self) -> bool {
+        self.kind == ContainerKind::Workload && self.role != Role::Guest
+    }
+
+    /// Whether the caller's wish to stop it is still open at `now`.
+    pub fn has_open_request(&self, now: Time) -> bool {
+        self.is_alive()
+            && self
+                .request
+                .as_ref()
+                .is_some_and(|request| now < request.deadline)
+    }
+
+    /// The state in a word, as the OCI runtime specification has it where it has one.
+    pub fn state_word(&self) -> &'static str {
+        match self.state {
+            State::Creating => "creating",
+            State::Created => "created",
+            State::Blocked(_) => "starting",
+            State::Held(_) => "held",
+            State::Releasing { .. } | State::Running(_) => "running",
+            State::Exited => "stopped",
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The lifecycle of a pod: who starts when, who stops when.
+//!
+//! [`Pod`] decides everything and does nothing. It knows no clock, no process, no socket: what
+//! happened comes in with the time it happened at, what is to be done comes out as [`Action`]s. The
+//! simulator in its tests and the shim's actor drive it in the same way:
+//!
+//! - **`handle_*`** for what the caller asked and what became of earlier actions,
+//! - **`poll_action`** for what is to be done next, until there is nothing,
+//! - **`poll_timeout`** for when to call `handle_timeout` if nothing happens before,
+//! - getters for everybody who wants to see.
+//!
+//! Nothing waits in here and nothing is remembered as a promise: after every event [`Pod::settle`]
+//! looks at the state and does what the state calls for. So a container that was ready before
+//! anybody waited for it cannot be missed, and a timer that fires late changes nothing but the time.
+//!
+//! | file | the rules of |
+//! |---|---|
+//! | `start.rs` | creation, Start, gates, start modes, holding |
+//! | `probe.rs` | startup probes, postStart: when a sidecar is started |
+//! | `stop.rs` | stop requests: is the pod terminating? |
+//! | `termination.rs` | the steps of a termination and their budget |
+
+mod action;
+mod container;
+mod probe;
+mod start;
+mod stop;
+mod termination;
+
+mod time;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::plan::{ContainerKind, Plan, Role};
+
+pub use action::{Action, Cause, ContainerId, Refusal, Report, RequestId, Step};
+pub use container::{ExitStatus, NewContainer};
+pub use probe::Exec;
+pub use stop::Kill;
+pub use time::Time;
+
+use container::{Container, State};
+use start::AutoBudget;
+use termination::Termination;
+
+/// The containers of one sandbox and all that is decided about them.
+#[derive(Debug, Default)]
+pub struct Pod {
+    /// The annotations of the container that opened the pod: its plan as long as it lasts.
+    plan: Option<Plan>,
+    containers: BTreeMap<ContainerId, Container>,
+    /// Init containers that have exited 0 since they were last created.
+    succeeded: BTreeSet<String>,
+    creations: u64,
+    releases: u64,
+    /// How long callers wait beyond the grace period before they give up on a Kill: the longest
+    /// timeout seen on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
+    request_timeout: Option<Duration>,
+    auto_budget: AutoBudget,
+    termination: Option<Termination>,
+    actions: VecDeque<Action>,
+}
+
+/// What phase a pod is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Init containers and sidecars are being started.
+    Initializing,
+    /// Everything that apps wait for is started.
+    Running,
+    /// The steps of the termination are under way.
+    Terminating(Step),
+    /// Everything has been stopped.
+    Terminated,
+}
+
+/// Why the driver is to wake the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// A blocked Start is answered with the container held, or fails.
+    StartWait,
+    /// A held container says on its stderr what it waits for.
+    HoldNotice,
+    /// A held container has waited for too long and is ended.
+    HoldEnds,
+    /// The next attempt of a startup probe is due.
+    Probe,
+    /// A lone stop request of a sidecar is taken for what it says.
+    LoneStop,
+    /// A container that the caller has not asked to stop is stopped as part of the termination.
+    Unasked,
+    /// The grace period ends.
+    GraceOver,
+    /// A container that was asked to stop is killed.
+    Kill,
+}
+
+/// How long a container is held before its stderr says so.
+pub(crate) const HOLD_NOTICE: Duration = Duration::from_secs(5);
+
+/// What a caller of a Kill waits beyond the grace period if nothing is known of it: kubelet's
+/// default for `runtimeRequestTimeout`.
+const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Kubernetes' default for `terminationGracePeriodSeconds`.
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+// === getters ===
+
+impl Pod {
+    /// What phase the pod is in.
+    pub fn phase(&self) -> Phase {
+        match &self.termination {
+            Some(termination) if termination.step() == Step::Over => Phase::Terminated,
+            Some(termination) => Phase::Terminating(termination.step()),
+            None if self.closed_stage(usize::MAX).is_some() => Phase::Initializing,
+            None => Phase::Running,
+        }
+    }
+
+    /// Whether no container is known.
+    pub fn is_empty(&self) -> bool {
+        self.containers.is_empty()
+    }
+
+    /// The role of a container.
+    pub fn role(&self, id: &ContainerId) -> Option<Role> {
+        self.containers.get(id).map(|container| container.role)
+    }
+
+    /// The startup probe of a container, for the driver to make an attempt of it.
+    pub fn startup_probe(&self, id: &ContainerId) -> Option<crate::plan::Probe> {
+        let name = &self.containers.get(id)?.name;
+        self.plan.as_ref()?.container(name).startup_probe.clone()
+    }
+
+    /// The names a container waits for before its program is executed; none when nothing does.
+    pub fn waits_for(&self, id: &ContainerId) -> Vec<String> {
+        self.containers
+            .get(id)
+            .map(|container| self.missing(container))
+            .unwrap_or_default()
+    }
+
+    /// Whether the container's program has not been executed yet though its Start was answered.
+    pub fn is_held(&self, id: &ContainerId) -> bool {
+        self.containers
+            .get(id)
+            .is_some_and(|container| matches!(container.state, State::Held(_)))
+    }
+}
+
+// === polling ===
+
+impl Pod {
+    /// What is to be done next; none when all has been said.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`handle_timeout`](Pod::handle_timeout) is to be called if nothing happens before; none
+    /// when there is nothing to wait for but events.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.next_timer().map(|(at, _)| at)
+    }
+
+    /// The next timer and what it is for.
+    pub fn next_timer(&self) -> Option<(Time, Timer)> {
+        let mut timers = Vec::new();
+        self.start_timers(&mut timers);
+        self.probe_timers(&mut timers);
+        self.stop_timers(&mut timers);
+        self.termination_timers(&mut timers);
+        timers.into_iter().min()
+    }
+
+    /// Time has gone by.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.settle(now);
+    }
+
+    /// Looks at the state and does what it calls for at `now`. Every event ends here.
+    ///
+    /// The order matters: what a stop request means must be known before a gate is looked at, since
+    /// a gate that opens after the termination began starts nothing.
+    fn settle(&mut self, now: Time) {
+        self.settle_termination(now);
+        self.settle_lone_stops(now);
+        self.settle_kills(now);
+        self.settle_starts(now);
+        self.settle_probes(now);
+    }
+
+    fn ids(&self) -> Vec<ContainerId> {
+        let mut ids: Vec<_> = self
+            .containers
+            .iter()
+            .map(|(id, container)| (container.number, id.clone()))
+            .collect();
+        ids.sort();
+        ids.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The container that counts for a name: the one created last.
+    fn current(&self, name: &str) -> Option<&Container> {
+        self.containers
+            .values()
+            .filter(|container| container.kind == ContainerKind::Workload && container.name == name)
+            .max_by_key(|container| container.number)
+    }
+
+    /// Whether the annotations say anything about this pod.
+    fn is_ordered(&self) -> bool {
+        self.plan.as_ref().is_some_and(|plan| !plan.is_empty())
+    }
+
+    /// Whether the pod was opened by a sandbox container, as the CRI does it.
+    fn has_sandbox(&self) -> bool {
+        self.containers
+            .values()
+            .any(|container| container.kind == ContainerKind::Sandbox)
+    }
+
+    /// The grace period that the annotations give the container's pod.
+    fn annotated_grace(&self, container: &Container) -> Duration {
+        self.plan
+            .as_ref()
+            .and_then(|plan| plan.settings().grace_period)
+            .or(container.facts.grace_period)
+            .unwrap_or(DEFAULT_GRACE)
+    }
+
+    fn report(&mut self, report: Report) {
+        self.actions.push_back(Action::Report(report));
+    }
+}

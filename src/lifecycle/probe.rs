@@ -1,0 +1,235 @@
+//! Startup: when a running sidecar counts as started.
+//!
+//! KEP-753, "Started condition": the process runs, its startup probe has succeeded, and its
+//! postStart handler is over. The core counts and times the attempts; the driver only makes them.
+
+use std::time::Duration;
+
+use crate::plan::{PreStop, Probe, Role, Signal};
+
+use super::action::{Action, ContainerId, Refusal, Report};
+use super::container::{Container, Probing, Running, Startup, State, StopRequest};
+use super::time::Time;
+use super::{Pod, Timer};
+
+/// An Exec without a deadline that comes this soon after Start's answer is taken for postStart.
+const POST_START_WITHIN: Duration = Duration::from_secs(1);
+
+/// An Exec that the caller asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec<'a> {
+    pub id: &'a str,
+    pub argv: &'a [String],
+    /// Kubelet gives its probes a deadline, its handlers and interactive sessions none.
+    pub has_deadline: bool,
+}
+
+impl Startup {
+    /// The startup of a program that is executed at `now`.
+    pub(super) fn begin(probe: Option<Probe>, now: Time) -> Startup {
+        match probe {
+            None => Startup::Done,
+            Some(probe) => {
+                let next = Some(now.after(probe.initial_delay));
+                Startup::Probing(Probing {
+                    probe,
+                    failures: 0,
+                    next,
+                    began: now,
+                })
+            }
+        }
+    }
+}
+
+// === what happened ===
+
+impl Pod {
+    /// What became of [`Action::Probe`].
+    pub fn handle_probed(&mut self, now: Time, id: &ContainerId, succeeded: bool) {
+        if let Some(container) = self.containers.get_mut(id)
+            && let State::Running(Running { startup, .. }) = &mut container.state
+            && let Startup::Probing(probing) = startup
+        {
+            if succeeded {
+                *startup = Startup::Done;
+                self.report_if_started(now, id);
+            } else {
+                probing.failures = probing.failures.saturating_add(1);
+                // As a ticker does: the next attempt is a period after the last one began.
+                probing.next = Some(probing.began.after(probing.probe.period).max(now));
+                let report = Report::ProbeFailed {
+                    name: container.name.clone(),
+                    failures: probing.failures,
+                    threshold: probing.probe.failure_threshold,
+                };
+                self.report(report);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// The caller asks for an Exec.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Held`] for a probe, or the container's preStop handler, while its program has not
+    /// been executed: kubelet discards the result of a probe that could not be made, but counts one
+    /// that failed.
+    pub fn handle_exec(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        exec: &Exec<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(container) = self.containers.get(id) else {
+            return Err(Refusal::NotFound { id: id.clone() });
+        };
+        if !container.is_ordered() {
+            return Ok(());
+        }
+        let is_pre_stop = matches!(
+            &container.facts.pre_stop,
+            Some(PreStop::Exec { command }) if command.as_slice() == exec.argv
+        );
+        if container.is_parked() && (exec.has_deadline || is_pre_stop) {
+            let waits_for = self.describe(&self.missing(container));
+            return Err(Refusal::Held {
+                name: container.name.clone(),
+                waits_for,
+            });
+        }
+        let grace = self.annotated_grace(container);
+        let creations = self.creations;
+        let Some(container) = self.containers.get_mut(id) else {
+            return Ok(());
+        };
+        if is_pre_stop {
+            container
+                .request
+                .get_or_insert_with(|| StopRequest::new(now, grace));
+        } else if let State::Running(running) = &container.state
+            && !exec.has_deadline
+            && now.since(running.answered) <= POST_START_WITHIN
+            && running.creations == creations
+        {
+            container.post_start = Some(exec.id.to_owned());
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    /// An Exec is over, or never came about.
+    pub fn handle_exec_over(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
+        if let Some(container) = self.containers.get_mut(id)
+            && container.post_start.as_deref() == Some(exec_id)
+        {
+            container.post_start = None;
+            self.report_if_started(now, id);
+        }
+        self.settle(now);
+    }
+}
+
+// === what follows ===
+
+impl Pod {
+    pub(super) fn report_if_started(&mut self, now: Time, id: &ContainerId) {
+        if let Some(container) = self.containers.get(id)
+            && container.role == Role::Sidecar
+            && container.is_started()
+            && let State::Running(running) = &container.state
+        {
+            let report = Report::Started {
+                name: container.name.clone(),
+                took: now.since(running.since),
+            };
+            self.report(report);
+        }
+    }
+
+    pub(super) fn settle_probes(&mut self, now: Time) {
+        // A pod that is being stopped starts nothing: whether a sidecar is ready is of no interest.
+        if self.termination.is_some() {
+            return;
+        }
+        for id in self.ids() {
+            let Some(container) = self.containers.get_mut(&id) else {
+                continue;
+            };
+            let Some(probing) = container.probing() else {
+                continue;
+            };
+            if probing.failures >= probing.probe.failure_threshold {
+                self.give_up_on(&id, now);
+            } else if probing.next.is_some_and(|next| next <= now) {
+                probing.next = None;
+                probing.began = now;
+                self.actions.push_back(Action::Probe { id });
+            }
+        }
+    }
+
+    /// Stops a container whose startup probe has failed too often, as kubelet does: with its stop
+    /// signal, and SIGKILL when the grace period is over. Whether it comes back is its restart
+    /// policy's business.
+    fn give_up_on(&mut self, id: &ContainerId, now: Time) {
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        if let State::Running(running) = &mut container.state {
+            running.startup = Startup::Failed;
+        }
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        if container.stopping.signalled || container.stopping.killed {
+            return;
+        }
+        let kill_at = now.after(self.annotated_grace(container));
+        let signal = self.stop_signal(container);
+        if let Some(container) = self.containers.get_mut(id) {
+            container.startup_failed = true;
+            container.stopping.signalled = true;
+            container.stopping.kill_at = Some(kill_at);
+        }
+        self.push_signal(id, signal, false);
+    }
+
+    pub(super) fn push_signal(&mut self, id: &ContainerId, signal: Signal, all: bool) {
+        self.actions.push_back(Action::Signal {
+            id: id.clone(),
+            signal,
+            all,
+            request: None,
+        });
+    }
+
+    pub(super) fn probe_timers(&self, timers: &mut Vec<(Time, Timer)>) {
+        if self.termination.is_some() {
+            return;
+        }
+        for container in self.containers.values() {
+            if let State::Running(Running {
+                startup: Startup::Probing(probing),
+                ..
+            }) = &container.state
+                && let Some(next) = probing.next
+            {
+                timers.push((next, Timer::Probe));
+            }
+        }
+    }
+}
+
+impl Container {
+    fn probing(&mut self) -> Option<&mut Probing> {
+        match &mut self.state {
+            State::Running(Running {
+                startup: Startup::Probing(probing),
+                ..
+            }) => Some(probing),
+            _ => None,
+        }
+    }
+}

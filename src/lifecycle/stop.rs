@@ -1,0 +1,429 @@
+//! Stopping: what a stop request means.
+//!
+//! A Kill does not say why it came. Kubelet stops the containers of a living pod one at a time and
+//! waits for each; only at the end of the pod it asks all of them at once. So two requests that are
+//! open at the same time are a termination, and a lone one is what it says, after a moment in which
+//! the second one could still come.
+
+use std::time::Duration;
+
+use crate::plan::{GracePolicy, PreStop, Role, SidecarExitCode, Signal};
+
+use super::action::{Action, Cause, ContainerId, Refusal, Report, RequestId};
+use super::container::{Container, ExitStatus, State, StopRequest};
+use super::termination::Termination;
+use super::time::Time;
+use super::{DEFAULT_REQUEST_TIMEOUT, Pod, Timer};
+
+/// What is left to a sidecar that is killed before its turn, and to everything that is alive when
+/// the grace period is over (KEP-753 draft: two seconds, as kubelet gives after a preStop).
+pub(super) const LAST_CHANCE: Duration = Duration::from_secs(2);
+
+/// The code of a container that was asked to stop before its program was executed.
+const STOPPED: u32 = 143;
+
+/// The code of a container that was killed before its program was executed.
+const KILLED: u32 = 137;
+
+/// A Kill of a container's init process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kill {
+    pub signal: Signal,
+    /// It is meant for all processes of the container.
+    pub all: bool,
+    /// What the call is willing to wait: kubelet's tells the real grace period.
+    pub patience: Option<Duration>,
+}
+
+impl StopRequest {
+    pub(super) fn new(at: Time, grace: Duration) -> StopRequest {
+        StopRequest {
+            at,
+            deadline: at.after(grace),
+            signal: None,
+            all: false,
+            disproved: false,
+        }
+    }
+}
+
+// === what happened ===
+
+impl Pod {
+    /// The caller sends a signal. The answer comes as [`Action::AnswerKill`], or with what becomes
+    /// of an [`Action::Signal`] that names the request.
+    pub fn handle_kill(&mut self, now: Time, id: &ContainerId, request: RequestId, kill: Kill) {
+        let refusal = match self.containers.get(id) {
+            None => Some(Refusal::NotFound { id: id.clone() }),
+            Some(container) if !container.is_ordered() || !container.is_alive() => {
+                self.pass_on(id, request, kill);
+                None
+            }
+            Some(_) if kill.signal == Signal::KILL => {
+                self.kill(now, id, request, kill);
+                None
+            }
+            Some(container) if self.is_stop_signal(container, kill.signal) => {
+                self.request_stop(now, id, kill);
+                self.actions.push_back(Action::AnswerKill {
+                    request,
+                    answer: Ok(()),
+                });
+                None
+            }
+            Some(container) if container.is_parked() => {
+                let waits_for = self.describe(&self.missing(container));
+                Some(Refusal::Held {
+                    name: container.name.clone(),
+                    waits_for,
+                })
+            }
+            Some(_) => {
+                self.pass_on(id, request, kill);
+                None
+            }
+        };
+        if let Some(refusal) = refusal {
+            self.actions.push_back(Action::AnswerKill {
+                request,
+                answer: Err(refusal),
+            });
+        }
+        self.settle(now);
+    }
+}
+
+// === what follows ===
+
+impl Pod {
+    fn pass_on(&mut self, id: &ContainerId, request: RequestId, kill: Kill) {
+        self.actions.push_back(Action::Signal {
+            id: id.clone(),
+            signal: kill.signal,
+            all: kill.all,
+            request: Some(request),
+        });
+    }
+
+    /// Under the CRI an image chooses its own stop signal, so any may be one; elsewhere only those
+    /// that are never anything else.
+    fn is_stop_signal(&self, container: &Container, signal: Signal) -> bool {
+        let own = self
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.container(&container.name).stop_signal);
+        let usual = [
+            Signal::TERM,
+            Signal::INT,
+            Signal::QUIT,
+            Signal::PWR,
+            Signal::RTMIN_3,
+        ]
+        .contains(&signal);
+        signal != Signal::KILL && (usual || own == Some(signal) || self.has_sandbox())
+    }
+
+    /// The signal to stop a container with: the one the caller asked for, else its own, else TERM.
+    pub(super) fn stop_signal(&self, container: &Container) -> Signal {
+        let asked = container
+            .request
+            .as_ref()
+            .and_then(|request| request.signal);
+        let own = || self.plan.as_ref()?.container(&container.name).stop_signal;
+        asked.or_else(own).unwrap_or(Signal::TERM)
+    }
+
+    /// The grace period that the caller of a Kill really gives: it waits that long and a fixed time
+    /// more for the answer. What the annotation says is what the pod was made with.
+    fn real_grace(&self, container: &Container, patience: Option<Duration>) -> Duration {
+        let annotated = self.annotated_grace(container);
+        let base = self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT);
+        match patience.and_then(|patience| patience.checked_sub(base)) {
+            Some(real) if !real.is_zero() => real.min(annotated),
+            _ => annotated,
+        }
+    }
+
+    fn request_stop(&mut self, now: Time, id: &ContainerId, kill: Kill) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let grace = self.real_grace(container, kill.patience);
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        let fresh = StopRequest::new(now, grace);
+        let request = container.request.get_or_insert_with(|| fresh.clone());
+        if request.deadline <= now {
+            *request = fresh;
+        }
+        request.deadline = request.deadline.min(now.after(grace));
+        request.signal = Some(kill.signal);
+        request.all = kill.all;
+        // Whoever asks a second time means it: the first signal may have been overheard.
+        if container.stopping.signalled && matches!(container.state, State::Running(_)) {
+            self.push_signal(id, kill.signal, kill.all);
+        }
+    }
+
+    fn kill(&mut self, now: Time, id: &ContainerId, request: RequestId, kill: Kill) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let grace = self.real_grace(container, kill.patience);
+        if let Some(container) = self.containers.get_mut(id) {
+            container
+                .request
+                .get_or_insert_with(|| StopRequest::new(now, grace));
+        }
+        // Whether the pod terminates decides what a sidecar is granted.
+        self.settle_termination(now);
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        if container.is_parked() {
+            self.end(id, KILLED, None);
+            self.actions.push_back(Action::AnswerKill {
+                request,
+                answer: Ok(()),
+            });
+        } else if self.grants_last_chance(container) {
+            self.last_chance(id, now.after(LAST_CHANCE));
+            self.actions.push_back(Action::AnswerKill {
+                request,
+                answer: Ok(()),
+            });
+        } else {
+            if let Some(container) = self.containers.get_mut(id) {
+                container.stopping.killed = true;
+            }
+            self.pass_on(id, request, kill);
+        }
+    }
+
+    /// A sidecar that is killed before its turn gets its stop signal and a moment.
+    fn grants_last_chance(&self, container: &Container) -> bool {
+        let strict = self
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.settings().grace_policy == GracePolicy::Strict);
+        let stopping = &container.stopping;
+        self.termination.is_some()
+            && !strict
+            && container.role == Role::Sidecar
+            && !stopping.killed
+            && (!stopping.signalled || stopping.last_chance)
+    }
+
+    /// Delivers the stop signal, or TERM where that was delivered before, and sees to it that
+    /// SIGKILL follows at `kill_at`.
+    pub(super) fn last_chance(&mut self, id: &ContainerId, kill_at: Time) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        if container.stopping.last_chance || container.stopping.killed {
+            return;
+        }
+        let signal = match container.stopping.signalled {
+            true => Signal::TERM,
+            false => self.stop_signal(container),
+        };
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        let stopping = &mut container.stopping;
+        stopping.signalled = true;
+        stopping.last_chance = true;
+        stopping.kill_at = Some(
+            stopping
+                .kill_at
+                .map_or(kill_at, |earlier| earlier.min(kill_at)),
+        );
+        self.push_signal(id, signal, false);
+    }
+
+    /// Delivers the stop signal. A container whose program is just being executed gets it when that
+    /// is done: the runtime's parked init would take it for its own.
+    pub(super) fn deliver_stop(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        if container.is_parked() {
+            return self.end(id, STOPPED, None);
+        }
+        if container.stopping.signalled || !matches!(container.state, State::Running(_)) {
+            return;
+        }
+        let signal = self.stop_signal(container);
+        let all = container
+            .request
+            .as_ref()
+            .is_some_and(|request| request.all);
+        if let Some(container) = self.containers.get_mut(id) {
+            container.stopping.signalled = true;
+        }
+        self.push_signal(id, signal, all);
+    }
+
+    /// Whether the requests that are open at `now` are a termination.
+    pub(super) fn infer_termination(&self, now: Time) -> Option<Termination> {
+        let mut open = self.containers.values().filter_map(|container| {
+            let proves = container.is_ordered() && container.has_open_request(now);
+            container
+                .request
+                .as_ref()
+                .filter(|request| proves && !request.disproved)
+        });
+        let (first, second) = (open.next()?, open.next()?);
+        let (since, deadline) = open.fold(
+            (first.at.min(second.at), first.deadline.min(second.deadline)),
+            |(since, deadline), request| (since.min(request.at), deadline.min(request.deadline)),
+        );
+        Some(Termination::new(Cause::Inferred, since, deadline, now))
+    }
+
+    /// The caller creates a container, and kubelet creates none in a pod that it ends.
+    pub(super) fn disprove_termination(&mut self, _now: Time, by: &str) {
+        if self
+            .termination
+            .as_ref()
+            .is_none_or(|termination| termination.cause().is_decided())
+        {
+            return;
+        }
+        self.termination = None;
+        for container in self.containers.values_mut() {
+            if let Some(request) = &mut container.request {
+                request.disproved = true;
+            }
+        }
+        self.report(Report::NotTerminating {
+            disproved_by: by.to_owned(),
+        });
+    }
+
+    /// Requests that are not part of a termination, or not of one that is known of.
+    pub(super) fn settle_lone_stops(&mut self, now: Time) {
+        for id in self.ids() {
+            let Some(container) = self.containers.get(&id) else {
+                continue;
+            };
+            let asked = container
+                .request
+                .as_ref()
+                .is_some_and(|request| request.signal.is_some());
+            if !asked || !container.is_ordered() || !container.is_alive() {
+                continue;
+            }
+            let due = container.is_parked()
+                || self.termination.is_none()
+                    && self
+                        .lone_stop_due(&id, container)
+                        .is_some_and(|due| due <= now);
+            if due {
+                self.deliver_stop(&id);
+            }
+        }
+    }
+
+    /// When a lone request is delivered that has not been: until then a second one may come, which
+    /// makes it a termination.
+    fn lone_stop_due(&self, id: &ContainerId, container: &Container) -> Option<Time> {
+        let request = container.request.as_ref()?;
+        if container.stopping.signalled || !matches!(container.state, State::Running(_)) {
+            return None;
+        }
+        if container.role != Role::Sidecar {
+            return Some(request.at);
+        }
+        let mut others = self.containers.iter().filter(|(other, _)| *other != id);
+        if !others.any(|(_, other)| other.is_ordered() && other.is_running()) {
+            return Some(request.at);
+        }
+        let window = self.termination_window();
+        let apps = self.containers.values().filter(|other| {
+            other.is_ordered()
+                && other.role != Role::Sidecar
+                && other.is_running()
+                && other.request.is_none()
+        });
+        // A preStop handler that the shim cannot see hides the request that follows it.
+        let hidden = apps.map(|app| match &app.facts.pre_stop {
+            Some(PreStop::Sleep(pause)) => request.at.after(window.saturating_add(*pause)),
+            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
+                request.deadline.before(LAST_CHANCE)
+            }
+            Some(PreStop::Exec { .. }) | None => request.at,
+        });
+        Some(
+            hidden
+                .max()
+                .unwrap_or(request.at)
+                .max(request.at.after(window)),
+        )
+    }
+
+    pub(super) fn termination_window(&self) -> Duration {
+        self.plan
+            .as_ref()
+            .map_or(Duration::ZERO, |plan| plan.settings().termination_window)
+    }
+
+    pub(super) fn settle_kills(&mut self, now: Time) {
+        for id in self.ids() {
+            let Some(container) = self.containers.get_mut(&id) else {
+                continue;
+            };
+            let stopping = &mut container.stopping;
+            let due = stopping.kill_at.is_some_and(|kill_at| kill_at <= now);
+            if due && !stopping.killed && container.is_alive() {
+                container.stopping.killed = true;
+                self.push_signal(&id, Signal::KILL, false);
+            }
+        }
+    }
+
+    /// The code the caller is told (KEP-753 draft: a sidecar that was told to go has not failed).
+    pub(super) fn reported_code(&self, container: &Container, status: ExitStatus) -> u32 {
+        if let Some(code) = container.ends_as {
+            return code;
+        }
+        let told_to_go = container.role == Role::Sidecar
+            && container.stopping.signalled
+            && !container.startup_failed;
+        let mask = match self
+            .plan
+            .as_ref()
+            .map(|plan| plan.settings().sidecar_exit_code)
+        {
+            Some(SidecarExitCode::Mask) => told_to_go,
+            Some(SidecarExitCode::Signal) => told_to_go && matches!(status, ExitStatus::Signal(_)),
+            Some(SidecarExitCode::Propagate) | None => false,
+        };
+        if mask { 0 } else { status.code() }
+    }
+
+    pub(super) fn stop_timers(&self, timers: &mut Vec<(Time, Timer)>) {
+        for (id, container) in &self.containers {
+            if !container.is_alive() {
+                continue;
+            }
+            if let Some(kill_at) = container.stopping.kill_at
+                && !container.stopping.killed
+            {
+                timers.push((kill_at, Timer::Kill));
+            }
+            let asked = container
+                .request
+                .as_ref()
+                .is_some_and(|request| request.signal.is_some());
+            if asked
+                && container.is_ordered()
+                && self.termination.is_none()
+                && let Some(due) = self.lone_stop_due(id, container)
+            {
+                timers.push((due, Timer::LoneStop));
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The termination of a pod: steps that share the grace period.
+//!
+//! KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is over when nothing of
+//! it is alive; the next one begins in the same breath. The policy is `Shared`: each step may use
+//! all that is left, and at the end of the grace period everything alive gets a last signal and two
+//! seconds.
+
+use crate::plan::{ContainerKind, Role, SidecarStopOrder};
+
+use super::action::{Cause, ContainerId, Report, Step};
+use super::container::{Container, State};
+use super::stop::LAST_CHANCE;
+use super::time::Time;
+use super::{Pod, Timer};
+
+/// A termination under way.
+#[derive(Debug)]
+pub(super) struct Termination {
+    cause: Cause,
+    /// When the first of its requests came: its clock starts there.
+    since: Time,
+    /// When the grace period is over.
+    deadline: Time,
+    step: Step,
+    step_began: Time,
+    /// It was reported that the grace period is over.
+    over_reported: bool,
+}
+
+impl Termination {
+    pub fn new(cause: Cause, since: Time, deadline: Time, now: Time) -> Termination {
+        Termination {
+            cause,
+            since,
+            deadline,
+            step: Step::Hooks,
+            step_began: now,
+            over_reported: false,
+        }
+    }
+
+    pub fn step(&self) -> Step {
+        self.step
+    }
+
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+}
+
+impl Pod {
+    pub(super) fn settle_termination(&mut self, now: Time) {
+        if !self.is_ordered() {
+            return;
+        }
+        if self.termination.is_none() {
+            let Some(termination) = self
+                .sandbox_died(now)
+                .or_else(|| self.infer_termination(now))
+            else {
+                return;
+            };
+            self.report(Report::Terminating {
+                because: termination.cause,
+                grace: termination.deadline.since(termination.since),
+            });
+            self.termination = Some(termination);
+        }
+        self.learn_deadline(now);
+        self.take_steps(now);
+        self.end_grace(now);
+    }
+
+    /// The containers of a pod whose sandbox is gone have lost their network: they are to end, in
+    /// their order.
+    fn sandbox_died(&self, now: Time) -> Option<Termination> {
+        let is_dead_sandbox = |container: &&Container| {
+            container.kind == ContainerKind::Sandbox && matches!(container.state, State::Exited)
+        };
+        self.containers.values().find(is_dead_sandbox)?;
+        let alive = self
+            .containers
+            .values()
+            .find(|container| container.is_ordered() && container.is_alive())?;
+        let deadline = now.after(self.annotated_grace(alive));
+        Some(Termination::new(Cause::SandboxDied, now, deadline, now))
+    }
+
+    /// A request that comes later may tell that the caller gives less time.
+    fn learn_deadline(&mut self, now: Time) {
+        let open = self.containers.values().filter_map(|container| {
+            let counts = container.is_ordered() && container.has_open_request(now);
+            container.request.as_ref().filter(|_| counts)
+        });
+        let earliest = open.map(|request| request.deadline).min();
+        if let (Some(termination), Some(earliest)) = (&mut self.termination, earliest) {
+            termination.deadline = termination.deadline.min(earliest);
+        }
+    }
+
+    fn take_steps(&mut self, now: Time) {
+        while let Some(step) = self.termination.as_ref().map(Termination::step) {
+            let over = match step {
+                // Containers of these steps are refused at Create as not supported yet.
+                Step::Hooks | Step::PreExit | Step::PostExit => true,
+                Step::Apps => self.stop_apps(now),
+                Step::Sidecars => self.stop_sidecars(now),
+                Step::Over => return,
+            };
+            let Some(termination) = &mut self.termination else {
+                return;
+            };
+            if !over {
+                return;
+            }
+            let took = now.since(termination.step_began);
+            termination.step = step.next();
+            termination.step_began = now;
+            self.report(Report::StepOver { step, took });
+        }
+    }
+
+    /// Asks all apps to stop; true when none is left.
+    fn stop_apps(&mut self, now: Time) -> bool {
+        let apps = self.alive(|container| stops_with_apps(container.role));
+        for id in &apps {
+            if self.stop_is_due(id, now) {
+                self.deliver_stop(id);
+            }
+        }
+        apps.is_empty()
+    }
+
+    /// Asks the sidecars to stop, those that started last first; true when none is left.
+    fn stop_sidecars(&mut self, now: Time) -> bool {
+        let sidecars = self.alive(|container| container.role == Role::Sidecar);
+        for id in self.sidecars_whose_turn_it_is() {
+            if self.stop_is_due(&id, now) {
+                self.deliver_stop(&id);
+            }
+        }
+        sidecars.is_empty()
+    }
+
+    fn sidecars_whose_turn_it_is(&self) -> Vec<ContainerId> {
+        let order = self
+            .plan
+            .as_ref()
+            .map_or(SidecarStopOrder::Reverse, |plan| {
+                plan.settings().sidecar_stop_order
+            });
+        let sidecars = self.alive(|container| container.role == Role::Sidecar);
+        // What never ran holds nobody up.
+        let (parked, running): (Vec<_>, Vec<_>) = sidecars
+            .into_iter()
+            .partition(|id| self.containers.get(id).is_some_and(Container::is_parked));
+        let turn = match order {
+            SidecarStopOrder::Parallel => running,
+            SidecarStopOrder::Reverse => running
+                .into_iter()
+                .max_by_key(|id| self.release_number(id))
+                .into_iter()
+                .collect(),
+        };
+        parked.into_iter().chain(turn).collect()
+    }
+
+    /// When a container was released, counted in the pod; one that is just being released is last.
+    fn release_number(&self, id: &ContainerId) -> u64 {
+        match self.containers.get(id).map(|container| &container.state) {
+            Some(State::Running(running)) => running.number,
+            _ => u64::MAX,
+        }
+    }
+
+    /// Whether a container whose step has come is to be signalled now: it was asked to stop, or
+    /// nobody will ask.
+    fn stop_is_due(&self, id: &ContainerId, now: Time) -> bool {
+        self.containers.get(id).is_some_and(|container| {
+            container
+                .request
+                .as_ref()
+                .is_some_and(|request| request.signal.is_some())
+                || self
+                    .unasked_until(container)
+                    .is_none_or(|until| until <= now)
+        })
+    }
+
+    /// Until when the request for a container may still come, with the signal of its own choice:
+    /// kubelet's come within milliseconds, but after the container's preStop handler.
+    fn unasked_until(&self, container: &Container) -> Option<Time> {
+        let termination = self.termination.as_ref()?;
+        if termination.cause.is_decided() {
+            return None;
+        }
+        Some(match container.facts.pre_stop {
+            Some(_) => termination.deadline,
+            None => termination.since.after(self.termination_window()),
+        })
+    }
+
+    /// At the end of the grace period everything that is alive gets its last chance.
+    fn end_grace(&mut self, now: Time) {
+        let Some(termination) = &self.termination else {
+            return;
+        };
+        let deadline = termination.deadline;
+        if now < deadline || termination.step == Step::Over {
+            return;
+        }
+        let alive = self.alive(|_| true);
+        if !termination.over_reported {
+            let names = alive.iter().filter_map(|id| self.containers.get(id));
+            let names = names.map(|container| container.name.clone()).collect();
+            self.report(Report::GraceOver { alive: names });
+        }
+        if let Some(termination) = &mut self.termination {
+            termination.over_reported = true;
+        }
+        for id in alive {
+            match self.containers.get(&id).is_some_and(Container::is_parked) {
+                true => self.deliver_stop(&id),
+                false => self.last_chance(&id, deadline.after(LAST_CHANCE)),
+            }
+        }
+    }
+
+    fn alive(&self, which: impl Fn(&Container) -> bool) -> Vec<ContainerId> {
+        let alive = self.containers.iter().filter(|(_, container)| {
+            container.is_ordered() && container.is_alive() && which(container)
+        });
+        alive.map(|(id, _)| id.clone()).collect()
+    }
+
+    pub(super) fn termination_timers(&self, timers: &mut Vec<(Time, Timer)>) {
+        let Some(termination) = &self.termination else {
+            return;
+        };
+        if termination.step == Step::Over {
+            return;
+        }
+        if !termination.over_reported {
+            timers.push((termination.deadline, Timer::GraceOver));
+        }
+        let turn = match termination.step {
+            Step::Apps => self.alive(|container| stops_with_apps(container.role)),
+            Step::Sidecars => self.sidecars_whose_turn_it_is(),
+            _ => Vec::new(),
+        };
+        for container in turn.iter().filter_map(|id| self.containers.get(id)) {
+            let asked = container
+                .request
+                .as_ref()
+                .is_some_and(|request| request.signal.is_some());
+            let pending = !asked && !container.stopping.signalled && container.ends_as.is_none();
+            if pending
+                && matches!(
+                    container.state,
+                    State::Running(_) | State::Created | State::Held(_)
+                )
+                && let Some(until) = self.unasked_until(container)
+            {
+                timers.push((until, Timer::Unasked));
+            }
+        }
+    }
+}
+
+/// Init containers are stopped with the apps: nothing outlives them that they need.
+fn stops_with_apps(role: Role) -> bool {
+    matches!(role, Role::App | Role::Init | Role::NativeInit)
+}

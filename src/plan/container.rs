@@ -1,0 +1,105 @@
+//! What is said about one container alone.
+
+use std::time::Duration;
+
+use super::duration;
+use super::error::{Entry, PlanError, Problem, quote};
+use super::hook::{self, Hook};
+use super::key::ContainerSetting;
+use super::probe::{self, Probe};
+use super::resources::{self, Resources};
+use super::role::Role;
+use super::settings::RestartPolicy;
+use super::signal::{Signal, parse_stop_signal};
+
+/// The settings of one container, each of which its role has a use for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerPlan {
+    /// Tells when a sidecar is started.
+    pub startup_probe: Option<Probe>,
+    /// Tells whether a defer container may have more time.
+    pub liveness_probe: Option<Probe>,
+    /// What comes first when the pod terminates; of apps and sidecars.
+    pub termination_hook: Option<Hook>,
+    /// When the shim restarts a sidecar in place, or runs a defer container again.
+    pub restart: Option<RestartPolicy>,
+    /// A cap for the container's own stop.
+    pub grace_period: Option<Duration>,
+    /// What the shim sends when nobody asked for a signal; never SIGKILL.
+    pub stop_signal: Option<Signal>,
+    /// What the container asks for; requests are not in the OCI spec.
+    pub resources: Option<Resources>,
+}
+
+impl ContainerPlan {
+    /// A container that nothing is said about.
+    pub(super) const NOTHING: ContainerPlan = ContainerPlan {
+        startup_probe: None,
+        liveness_probe: None,
+        termination_hook: None,
+        restart: None,
+        grace_period: None,
+        stop_signal: None,
+        resources: None,
+    };
+
+    pub(super) fn set(
+        &mut self,
+        setting: ContainerSetting,
+        entry: Entry<'_>,
+    ) -> Result<(), PlanError> {
+        match setting {
+            ContainerSetting::StartupProbe => self.startup_probe = Some(entry.read(probe::parse)?),
+            ContainerSetting::LivenessProbe => {
+                self.liveness_probe = Some(entry.read(probe::parse)?);
+            }
+            ContainerSetting::TerminationHook => {
+                self.termination_hook = Some(entry.read(hook::parse)?);
+            }
+            ContainerSetting::Restart => self.restart = Some(entry.word()?),
+            ContainerSetting::GracePeriod => {
+                self.grace_period = Some(entry.read(duration::parse)?);
+            }
+            ContainerSetting::StopSignal => {
+                self.stop_signal = Some(entry.read(parse_stop_signal)?);
+            }
+            ContainerSetting::Resources => self.resources = Some(entry.read(resources::parse)?),
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a setting that the container's role has no use for.
+pub(super) fn check_use(
+    setting: ContainerSetting,
+    name: &str,
+    role: Role,
+    entry: Entry<'_>,
+) -> Result<(), PlanError> {
+    if is_of_use(setting, role) {
+        return Ok(());
+    }
+    let users = Role::WORDS
+        .iter()
+        .filter(|(role, _)| is_of_use(setting, *role));
+    let users: Vec<&str> = users.map(|(_, word)| *word).collect();
+    Err(entry.invalid(Problem::new(format!(
+        "is for {}, whose role is {role}; expected a container whose role is {}",
+        quote(name),
+        users.join(" or ")
+    ))))
+}
+
+fn is_of_use(setting: ContainerSetting, role: Role) -> bool {
+    use Role::{App, Defer, Guest, Init, Sidecar};
+    match setting {
+        ContainerSetting::StartupProbe => matches!(role, Sidecar),
+        ContainerSetting::LivenessProbe => matches!(role, Defer(_)),
+        ContainerSetting::TerminationHook => matches!(role, App | Sidecar),
+        ContainerSetting::Restart => matches!(role, Sidecar | Defer(_)),
+        ContainerSetting::GracePeriod | ContainerSetting::StopSignal => {
+            matches!(role, App | Sidecar | Defer(_) | Init)
+        }
+        ContainerSetting::Resources => !matches!(role, Guest),
+    }
+}

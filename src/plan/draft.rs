@@ -1,0 +1,144 @@
+//! From annotations to a plan: each key by itself, then all of them together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::container::{ContainerPlan, check_use};
+use super::error::{Entry, PlanError, Problem, quote};
+use super::key::{ContainerSetting, Key, PodSetting};
+use super::role::{Cast, Lists, Role};
+use super::settings::{GracePolicy, Settings, parse_grace_extension};
+use super::{Plan, duration, list};
+
+/// The steps that `Reserve` puts time aside for need this much at least.
+const RESERVED: Duration = Duration::from_secs(6);
+
+/// What has been read so far; each value is right by itself.
+#[derive(Debug, Default)]
+struct Draft<'a> {
+    given: bool,
+    settings: Settings,
+    /// The pod-wide grace period as it was written.
+    grace_period: Option<Entry<'a>>,
+    lists: Lists<'a>,
+    containers: BTreeMap<String, ContainerPlan>,
+    /// Which settings the containers have, and from where.
+    uses: Vec<(ContainerSetting, &'a str, Entry<'a>)>,
+}
+
+/// Reads a plan, of what is supported or will be.
+pub(super) fn read(annotations: &BTreeMap<String, String>) -> Result<Plan, PlanError> {
+    let mut draft = Draft::default();
+    for (key, value) in annotations {
+        let entry = Entry { key, value };
+        let Some(key) = Key::read(entry)? else {
+            continue;
+        };
+        entry.check_length()?;
+        draft.given = true;
+        match key {
+            Key::Pod(setting) => draft.set(setting, entry)?,
+            Key::Container(setting, name) => draft.set_container(setting, name, entry)?,
+        }
+    }
+    draft.finish()
+}
+
+impl<'a> Draft<'a> {
+    fn set(&mut self, setting: PodSetting, entry: Entry<'a>) -> Result<(), PlanError> {
+        let settings = &mut self.settings;
+        match setting {
+            PodSetting::Init
+            | PodSetting::NativeInit
+            | PodSetting::Sidecars
+            | PodSetting::Apps
+            | PodSetting::PreExit
+            | PodSetting::PostExit
+            | PodSetting::StartupOrder
+            | PodSetting::Essential => {
+                let names = entry.read(list::parse)?;
+                self.lists.insert(setting, (entry, names));
+            }
+            PodSetting::StartMode => settings.start_mode = entry.word()?,
+            PodSetting::StartupTimeout => settings.startup_timeout = entry.read(duration::parse)?,
+            PodSetting::RestartPolicy => settings.restart_policy = entry.word()?,
+            PodSetting::GracePeriod => {
+                settings.grace_period = Some(entry.read(duration::parse)?);
+                self.grace_period = Some(entry);
+            }
+            PodSetting::GracePolicy => settings.grace_policy = entry.word()?,
+            PodSetting::SidecarStopOrder => settings.sidecar_stop_order = entry.word()?,
+            PodSetting::SidecarExitCode => settings.sidecar_exit_code = entry.word()?,
+            PodSetting::DeferExitCode => settings.defer_exit_code = entry.word()?,
+            PodSetting::TerminationWindow => {
+                settings.termination_window = entry.read(duration::parse)?;
+            }
+            PodSetting::GraceExtension => {
+                settings.grace_extension = Some(entry.read(parse_grace_extension)?);
+            }
+            PodSetting::OomScore => settings.oom_score = entry.word()?,
+            PodSetting::CgroupSizing => settings.cgroup_sizing = entry.word()?,
+        }
+        Ok(())
+    }
+
+    fn set_container(
+        &mut self,
+        setting: ContainerSetting,
+        name: &'a str,
+        entry: Entry<'a>,
+    ) -> Result<(), PlanError> {
+        self.containers
+            .entry(name.to_owned())
+            .or_default()
+            .set(setting, entry)?;
+        self.uses.push((setting, name, entry));
+        Ok(())
+    }
+
+    /// Brings everything together, and refuses what contradicts itself.
+    fn finish(mut self) -> Result<Plan, PlanError> {
+        let essential = self.lists.remove(&PodSetting::Essential);
+        let cast = Cast::from_lists(self.lists)?;
+        for (setting, name, entry) in self.uses {
+            check_use(setting, name, cast.role(name), entry)?;
+        }
+        if let Some((entry, names)) = essential {
+            check_essential(&names, &cast).map_err(|problem| entry.invalid(problem))?;
+            self.settings.essential = BTreeSet::from_iter(names);
+        }
+        if let Some(entry) = self.grace_period {
+            check_grace_period(&self.settings).map_err(|problem| entry.invalid(problem))?;
+        }
+        Ok(Plan {
+            given: self.given,
+            cast,
+            containers: self.containers,
+            settings: self.settings,
+        })
+    }
+}
+
+fn check_essential(names: &[String], cast: &Cast) -> Result<(), Problem> {
+    let useless = |name: &&String| matches!(cast.role(name), Role::Guest | Role::Defer(_));
+    match names.iter().find(useless) {
+        None => Ok(()),
+        Some(name) => Err(Problem::new(format!(
+            "lists {}, whose role is {}; expected names of init, sidecar and app containers",
+            quote(name),
+            cast.role(name)
+        ))),
+    }
+}
+
+fn check_grace_period(settings: &Settings) -> Result<(), Problem> {
+    let too_short = settings
+        .grace_period
+        .is_some_and(|period| period < RESERVED);
+    if settings.grace_policy == GracePolicy::Reserve && too_short {
+        return Err(Problem::new(
+            "is too short for usher/grace-policy Reserve; expected 6s or more",
+        ));
+    }
+    Ok(())
+}

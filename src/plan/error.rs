@@ -1,0 +1,204 @@
+//! How a plan is refused: one sentence with the key, the value and what was expected.
+
+use std::fmt;
+
+use super::word::Word;
+
+/// A value longer than this many bytes is refused unread.
+pub(super) const MAX_VALUE_BYTES: usize = 16 * 1024;
+/// As much of a value as a sentence shows, in characters.
+const SHOWN_CHARS: usize = 64;
+/// As much of a key; the longest container name and setting fit.
+const SHOWN_KEY_CHARS: usize = 320;
+
+/// Why annotations are refused. Keys and values in here are for people: shortened, and with
+/// control characters escaped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A key in usher's name space that is no setting.
+    #[error("{key}: {value} belongs to no setting of usher; expected {expected}")]
+    UnknownSetting {
+        key: String,
+        value: String,
+        expected: String,
+    },
+    /// A value that is longer than 16 KiB.
+    #[error("{key}: {value} is {length} bytes long; expected at most {MAX_VALUE_BYTES}")]
+    TooLarge {
+        key: String,
+        value: String,
+        length: usize,
+    },
+    /// A word that the setting does not have.
+    #[error("{key}: {value} is not one of {}", allowed.join(", "))]
+    NotOneOf {
+        key: String,
+        value: String,
+        allowed: &'static [&'static str],
+    },
+    /// Any other value that says nothing, or contradicts another one.
+    #[error("{key}: {value} {problem}")]
+    Invalid {
+        key: String,
+        value: String,
+        problem: Problem,
+    },
+    /// A value that will mean something in a later version.
+    #[error("{key}: {value} is valid, but not supported yet")]
+    NotSupportedYet { key: String, value: String },
+}
+
+/// What is wrong with a value, as the predicate of a sentence: `is not a duration …`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Problem(String);
+
+/// One annotation as it was written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry<'a> {
+    pub(super) key: &'a str,
+    pub(super) value: &'a str,
+}
+
+// === impl Problem ===
+
+impl Problem {
+    pub(super) fn new(predicate: impl Into<String>) -> Self {
+        Problem(predicate.into())
+    }
+}
+
+// === impl Entry ===
+
+impl<'a> Entry<'a> {
+    /// Reads the value with a parser that knows nothing of keys.
+    pub(super) fn read<T>(
+        self,
+        parse: impl FnOnce(&'a str) -> Result<T, Problem>,
+    ) -> Result<T, PlanError> {
+        parse(self.value).map_err(|problem| self.invalid(problem))
+    }
+
+    /// Reads the value as one of a setting's words.
+    pub(super) fn word<T: Word>(self) -> Result<T, PlanError> {
+        T::from_word(self.value).ok_or_else(|| PlanError::NotOneOf {
+            key: self.shown_key(),
+            value: quote(self.value),
+            allowed: T::WORDS,
+        })
+    }
+
+    pub(super) fn check_length(self) -> Result<(), PlanError> {
+        let length = self.value.len();
+        if length <= MAX_VALUE_BYTES {
+            return Ok(());
+        }
+        Err(PlanError::TooLarge {
+            key: self.shown_key(),
+            value: quote(self.value),
+            length,
+        })
+    }
+
+    pub(super) fn invalid(self, problem: Problem) -> PlanError {
+        PlanError::Invalid {
+            key: self.shown_key(),
+            value: quote(self.value),
+            problem,
+        }
+    }
+
+    pub(super) fn unknown(self, expected: String) -> PlanError {
+        PlanError::UnknownSetting {
+            key: self.shown_key(),
+            value: quote(self.value),
+            expected,
+        }
+    }
+
+    pub(super) fn not_supported_yet(self) -> PlanError {
+        PlanError::NotSupportedYet {
+            key: self.shown_key(),
+            value: quote(self.value),
+        }
+    }
+
+    fn shown_key(self) -> String {
+        Shortened {
+            text: self.key,
+            chars: SHOWN_KEY_CHARS,
+            quotes: false,
+        }
+        .to_string()
+    }
+}
+
+/// Text from a pod's author, for a sentence: in quotes, escaped, shortened with `…`.
+pub(super) fn quote(text: &str) -> String {
+    format!(
+        "\"{}\"",
+        Shortened {
+            text,
+            chars: SHOWN_CHARS,
+            quotes: true
+        }
+    )
+}
+
+/// A parser's own message, which may repeat the author's text: escaped, and shortened in its
+/// middle, since what was expected stands at its end.
+pub(super) fn condense(message: &str) -> String {
+    const HEAD: usize = 80;
+    const TAIL: usize = 280;
+    let tail_start = message
+        .char_indices()
+        .rev()
+        .nth(TAIL.saturating_sub(1))
+        .map(|(at, _)| at);
+    match tail_start.and_then(|at| message.split_at_checked(at)) {
+        Some((head, tail)) if head.chars().nth(HEAD).is_some() => {
+            let head = Shortened {
+                text: head,
+                chars: HEAD,
+                quotes: false,
+            };
+            format!(
+                "{head}{}",
+                Shortened {
+                    text: tail,
+                    chars: TAIL,
+                    quotes: false
+                }
+            )
+        }
+        _ => Shortened {
+            text: message,
+            chars: usize::MAX,
+            quotes: false,
+        }
+        .to_string(),
+    }
+}
+
+struct Shortened<'a> {
+    text: &'a str,
+    chars: usize,
+    /// Whether the text will stand in quotes, so that its own must be escaped.
+    quotes: bool,
+}
+
+impl fmt::Display for Shortened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.text.chars().take(self.chars) {
+            match character {
+                '\'' => write!(f, "'")?,
+                '"' | '\\' if !self.quotes => write!(f, "{character}")?,
+                _ => write!(f, "{}", character.escape_debug())?,
+            }
+        }
+        if self.text.chars().nth(self.chars).is_some() {
+            write!(f, "…")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! Who a container is, and which pod it belongs to.
+
+use std::collections::BTreeMap;
+
+const CONTAINER_TYPE: &str = "io.kubernetes.cri.container-type";
+const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
+const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
+const GROUP: &str = "io.containerd.runc.v2.group";
+
+/// A container by what containerd's CRI plugin says about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub kind: ContainerKind,
+    /// The name in the pod's spec, else the container's id.
+    pub name: String,
+    /// The id of the sandbox it belongs to; a sandbox's own id, where CRI made it.
+    pub sandbox: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerKind {
+    /// The pause container, which opens and closes the pod.
+    Sandbox,
+    /// Any other one.
+    Workload,
+}
+
+impl Identity {
+    /// Reads the identity of the container `id`.
+    pub fn read(id: &str, annotations: &BTreeMap<String, String>) -> Identity {
+        let kind = match annotation(annotations, CONTAINER_TYPE) {
+            Some("sandbox") => ContainerKind::Sandbox,
+            _ => ContainerKind::Workload,
+        };
+        Identity {
+            kind,
+            name: annotation(annotations, CONTAINER_NAME)
+                .unwrap_or(id)
+                .to_owned(),
+            sandbox: annotation(annotations, SANDBOX_ID).map(str::to_owned),
+        }
+    }
+}
+
+/// The pod by which containers are grouped into one shim, as in `containerd-shim-runc-v2`.
+pub fn group(annotations: &BTreeMap<String, String>) -> Option<&str> {
+    annotation(annotations, GROUP).or_else(|| annotation(annotations, SANDBOX_ID))
+}
+
+/// The value of an annotation; an empty one says nothing.
+fn annotation<'a>(annotations: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
+    annotations
+        .get(key)
+        .map(String::as_str)
+        .filter(|value| !value.is_empty())
+}

@@ -1,0 +1,97 @@
+//! The table of keys in usher's name space.
+
+use super::error::{Entry, PlanError, Problem, quote};
+use super::list::{CONTAINER_NAME, is_container_name};
+use super::word::{Word, words};
+
+words! {
+    /// A setting of the whole pod: the key is `usher/<setting>`.
+    pub enum PodSetting {
+        Init = "init",
+        NativeInit = "native-init",
+        Sidecars = "sidecars",
+        Apps = "apps",
+        PreExit = "pre-exit",
+        PostExit = "post-exit",
+        StartupOrder = "startup-order",
+        StartMode = "start-mode",
+        StartupTimeout = "startup-timeout",
+        RestartPolicy = "restart-policy",
+        Essential = "essential",
+        GracePeriod = "grace-period",
+        GracePolicy = "grace-policy",
+        SidecarStopOrder = "sidecar-stop-order",
+        SidecarExitCode = "sidecar-exit-code",
+        DeferExitCode = "defer-exit-code",
+        TerminationWindow = "termination-window",
+        GraceExtension = "grace-extension",
+        OomScore = "oom-score",
+        CgroupSizing = "cgroup-sizing",
+    }
+}
+
+words! {
+    /// A setting of one container: the key is `<setting>.usher/<container>`.
+    pub enum ContainerSetting {
+        StartupProbe = "startup-probe",
+        LivenessProbe = "liveness-probe",
+        TerminationHook = "termination-hook",
+        Restart = "restart",
+        GracePeriod = "grace-period",
+        StopSignal = "stop-signal",
+        Resources = "resources",
+    }
+}
+
+/// What an annotation's key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key<'a> {
+    Pod(PodSetting),
+    Container(ContainerSetting, &'a str),
+}
+
+impl<'a> Key<'a> {
+    /// The key of `entry`; none where it is outside of usher's name space.
+    ///
+    /// A key has one slash, and what stands before it decides, as in the patterns `usher/*` and
+    /// `*.usher/*` by which containerd passes annotations on (a `*` there matches no slash).
+    pub(super) fn read(entry: Entry<'a>) -> Result<Option<Key<'a>>, PlanError> {
+        let Some((prefix, name)) = entry.key.split_once('/') else {
+            return Ok(None);
+        };
+        if prefix == "usher" {
+            let unknown = || entry.unknown(format!("usher/ and one of {}", PodSetting::list()));
+            return PodSetting::from_word(name)
+                .map(Key::Pod)
+                .map(Some)
+                .ok_or_else(unknown);
+        }
+        let Some(setting) = prefix.strip_suffix(".usher") else {
+            return Ok(None);
+        };
+        let setting = ContainerSetting::from_word(setting).ok_or_else(|| {
+            entry.unknown(format!(
+                "one of {} before .usher/",
+                ContainerSetting::list()
+            ))
+        })?;
+        if !is_container_name(name) {
+            let name = quote(name);
+            let problem = format!("is for a container named {name}; expected {CONTAINER_NAME}");
+            return Err(entry.invalid(Problem::new(problem)));
+        }
+        Ok(Some(Key::Container(setting, name)))
+    }
+}
+
+impl PodSetting {
+    fn list() -> String {
+        Self::WORDS.join(", ")
+    }
+}
+
+impl ContainerSetting {
+    fn list() -> String {
+        Self::WORDS.join(", ")
+    }
+}

@@ -1,0 +1,160 @@
+//! What kubelet's own annotations tell, where containerd passes them on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+use super::duration::MAX_SECONDS;
+use super::json::Object;
+
+const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
+const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+const PORTS: &str = "io.kubernetes.container.ports";
+const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+
+/// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). They are none of the
+/// pod author's choice, so one that is malformed is as good as absent, never an error.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubeletFacts {
+    /// The pod's `terminationGracePeriodSeconds`, at most 292 years.
+    pub grace_period: Option<Duration>,
+    /// What kubelet does before it asks the container to stop.
+    pub pre_stop: Option<PreStop>,
+    /// How often the container has been started before; 0 where nothing is said.
+    pub restart_count: u32,
+    /// The container's named ports, 1 to 65535.
+    pub ports: BTreeMap<String, u16>,
+    /// Where in the container its last words go.
+    pub termination_message_path: Option<String>,
+}
+
+/// A container's preStop handler, as far as it matters to the shim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PreStop {
+    /// An `Exec` with this argv will come.
+    Exec { command: Vec<String> },
+    /// Kubelet sends a request that the shim does not see.
+    HttpGet,
+    /// Kubelet opens a connection that the shim does not see.
+    TcpSocket,
+    /// Kubelet waits, at most 292 years.
+    Sleep(Duration),
+    /// Something of a Kubernetes that is newer than this shim.
+    Other,
+}
+
+impl KubeletFacts {
+    /// Reads what is there of the facts.
+    pub fn read(annotations: &BTreeMap<String, String>) -> KubeletFacts {
+        let get = |key| annotations.get(key).map(String::as_str);
+        let path = get(TERMINATION_MESSAGE_PATH).filter(|path| !path.is_empty());
+        KubeletFacts {
+            grace_period: get(GRACE_PERIOD)
+                .and_then(|text| text.parse().ok())
+                .map(seconds),
+            pre_stop: get(PRE_STOP).and_then(parse_pre_stop),
+            restart_count: get(RESTART_COUNT)
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0),
+            ports: get(PORTS).and_then(parse_ports).unwrap_or_default(),
+            termination_message_path: path.map(str::to_owned),
+        }
+    }
+}
+
+/// So many seconds, within what can be added to any clock.
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds.min(MAX_SECONDS))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawPreStop {
+    exec: Option<RawExec>,
+    http_get: Option<IgnoredAny>,
+    tcp_socket: Option<IgnoredAny>,
+    sleep: Option<RawSleep>,
+}
+
+#[derive(Deserialize)]
+struct RawExec {
+    command: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct RawSleep {
+    seconds: u64,
+}
+
+fn parse_pre_stop(text: &str) -> Option<PreStop> {
+    let Object(raw): Object<RawPreStop> = serde_json::from_str(text).ok()?;
+    Some(match raw {
+        RawPreStop {
+            exec: Some(exec), ..
+        } => PreStop::Exec {
+            command: exec.command.unwrap_or_default(),
+        },
+        RawPreStop {
+            http_get: Some(_), ..
+        } => PreStop::HttpGet,
+        RawPreStop {
+            tcp_socket: Some(_),
+            ..
+        } => PreStop::TcpSocket,
+        RawPreStop {
+            sleep: Some(sleep), ..
+        } => PreStop::Sleep(seconds(sleep.seconds)),
+        _ => PreStop::Other,
+    })
+}
+
+fn parse_ports(text: &str) -> Option<BTreeMap<String, u16>> {
+    serde_json::from_str(text)
+        .map(|NamedPorts(ports)| ports)
+        .ok()
+}
+
+/// Ports by name, read one by one so that no list of them is ever kept.
+struct NamedPorts(BTreeMap<String, u16>);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawPort {
+    name: Option<String>,
+    container_port: u16,
+}
+
+impl<'de> Deserialize<'de> for NamedPorts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(NamedPortsVisitor)
+    }
+}
+
+struct NamedPortsVisitor;
+
+impl<'de> Visitor<'de> for NamedPortsVisitor {
+    type Value = NamedPorts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of ports")
+    }
+
+    /// Of two ports with one name the first counts, as for kubelet.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NamedPorts, A::Error> {
+        let mut ports = BTreeMap::new();
+        while let Some(Object(RawPort {
+            name,
+            container_port,
+        })) = list.next_element()?
+        {
+            if let Some(name) = name.filter(|name| !name.is_empty() && container_port != 0) {
+                ports.entry(name).or_insert(container_port);
+            }
+        }
+        Ok(NamedPorts(ports))
+    }
+}

@@ -1,0 +1,123 @@
+//! Probes: Kubernetes' `Probe`, and `periodMilliseconds`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::error::Problem;
+use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
+use super::json::{self, Object, Whole};
+
+/// How often something is checked, and how many answers decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    pub check: Check,
+    /// From the container's start to the first check.
+    pub initial_delay: Duration,
+    /// From one check to the next; never zero.
+    pub period: Duration,
+    /// How long a check may take; never zero.
+    pub timeout: Duration,
+    /// Successes in a row that make a success; 1 for both kinds of probes that there are.
+    pub success_threshold: u32,
+    /// Failures in a row that make a failure, at least 1.
+    pub failure_threshold: u32,
+}
+
+/// What is checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Check {
+    /// A command in the container exits 0; has at least a program.
+    Exec { command: Vec<String> },
+    /// The port accepts a connection.
+    TcpSocket { host: Option<Host>, port: Port },
+    /// The answer's status is 200 to 399.
+    HttpGet(HttpGet),
+    /// The answer of the gRPC health checking protocol is SERVING; `service` may be empty.
+    Grpc { port: u16, service: String },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RawProbe {
+    exec: Option<Object<RawExec>>,
+    http_get: Option<Object<RawHttpGet>>,
+    tcp_socket: Option<Object<RawTcpSocket>>,
+    grpc: Option<Object<RawGrpc>>,
+    initial_delay_seconds: Option<Whole<0>>,
+    period_seconds: Option<Whole<1>>,
+    period_milliseconds: Option<Whole<1>>,
+    timeout_seconds: Option<Whole<1>>,
+    success_threshold: Option<Whole<1, 1>>,
+    failure_threshold: Option<Whole<1>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGrpc {
+    port: Whole<1, 65535>,
+    service: Option<String>,
+}
+
+/// Reads a startup or liveness probe from JSON.
+///
+/// # Errors
+///
+/// Anything that Kubernetes' `Probe` does not have, or has with another type; not exactly one
+/// check; both periods; numbers below what Kubernetes documents as their minimum.
+pub(super) fn parse(text: &str) -> Result<Probe, Problem> {
+    let raw: RawProbe = json::parse(text, "a Kubernetes Probe")?;
+    let period = match (raw.period_seconds, raw.period_milliseconds) {
+        (Some(_), Some(_)) => {
+            return Err(Problem::new(
+                "has both periodSeconds and periodMilliseconds; expected one of them",
+            ));
+        }
+        (None, Some(milliseconds)) => Duration::from_millis(milliseconds.get()),
+        (Some(seconds), None) => seconds.seconds(),
+        (None, None) => Duration::from_secs(10),
+    };
+    Ok(Probe {
+        check: check(raw.exec, raw.http_get, raw.tcp_socket, raw.grpc)?,
+        initial_delay: raw
+            .initial_delay_seconds
+            .map_or(Duration::ZERO, Whole::seconds),
+        period,
+        timeout: raw
+            .timeout_seconds
+            .map_or(Duration::from_secs(1), Whole::seconds),
+        success_threshold: raw.success_threshold.map_or(1, Whole::count),
+        failure_threshold: raw.failure_threshold.map_or(3, Whole::count),
+    })
+}
+
+fn check(
+    exec: Option<Object<RawExec>>,
+    http_get: Option<Object<RawHttpGet>>,
+    tcp_socket: Option<Object<RawTcpSocket>>,
+    grpc: Option<Object<RawGrpc>>,
+) -> Result<Check, Problem> {
+    match (exec, http_get, tcp_socket, grpc) {
+        (Some(Object(exec)), None, None, None) => Ok(Check::Exec {
+            command: exec.read()?,
+        }),
+        (None, Some(Object(http_get)), None, None) => Ok(Check::HttpGet(http_get.read()?)),
+        (None, None, Some(Object(tcp_socket)), None) => {
+            let (host, port) = tcp_socket.read()?;
+            Ok(Check::TcpSocket { host, port })
+        }
+        (None, None, None, Some(Object(grpc))) => {
+            let port = u16::try_from(grpc.port.get()).unwrap_or(u16::MAX);
+            Ok(Check::Grpc {
+                port,
+                service: grpc.service.unwrap_or_default(),
+            })
+        }
+        (None, None, None, None) => Err(Problem::new(
+            "has nothing to check; expected exactly one of exec, httpGet, tcpSocket, grpc",
+        )),
+        _ => Err(Problem::new(
+            "has more than one check; expected exactly one of exec, httpGet, tcpSocket, grpc",
+        )),
+    }
+}

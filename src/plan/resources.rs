@@ -1,0 +1,200 @@
+//! What a container asks for and may use: Kubernetes' `ResourceRequirements`.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+use super::error::{Problem, quote};
+use super::json::{self, Object};
+use super::quantity::Quantity;
+
+/// Requests and limits of one container; no request is above its limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resources {
+    requests: Amounts,
+    limits: Amounts,
+}
+
+/// How much of each resource that a cgroup can be sized by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Thousandths of a CPU, rounded up.
+    pub cpu_millis: Option<u64>,
+    /// Bytes, rounded up.
+    pub memory_bytes: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawResources {
+    requests: Option<Amounts>,
+    limits: Option<Amounts>,
+    /// Claims of devices: part of the schema, and nothing that a cgroup is sized by.
+    #[serde(rename = "claims")]
+    _claims: Option<Vec<Object<RawClaim>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawClaim {
+    #[serde(rename = "name")]
+    _name: IgnoredText,
+    #[serde(rename = "request")]
+    _request: Option<IgnoredText>,
+}
+
+/// Reads resources from JSON. A request that is not given is the limit, as in Kubernetes.
+///
+/// # Errors
+///
+/// Anything that Kubernetes' `ResourceRequirements` does not have, or has with another type;
+/// a quantity that is negative or too large; a request above its limit.
+pub(super) fn parse(text: &str) -> Result<Resources, Problem> {
+    let raw: RawResources = json::parse(text, "Kubernetes ResourceRequirements")?;
+    let limits = raw.limits.unwrap_or_default();
+    let given = raw.requests.unwrap_or_default();
+    let requests = Amounts {
+        cpu_millis: given.cpu_millis.or(limits.cpu_millis),
+        memory_bytes: given.memory_bytes.or(limits.memory_bytes),
+    };
+    check_order("cpu", requests.cpu_millis, limits.cpu_millis)?;
+    check_order("memory", requests.memory_bytes, limits.memory_bytes)?;
+    Ok(Resources { requests, limits })
+}
+
+fn check_order(name: &str, request: Option<u64>, limit: Option<u64>) -> Result<(), Problem> {
+    match (request, limit) {
+        (Some(request), Some(limit)) if request > limit => Err(Problem::new(format!(
+            "requests more {name} than its limit; expected at most the limit"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+// === impl Resources ===
+
+impl Resources {
+    /// What the container asks for; the limit of a resource where only that was given.
+    pub fn requests(&self) -> Amounts {
+        self.requests
+    }
+
+    /// What the container may use.
+    pub fn limits(&self) -> Amounts {
+        self.limits
+    }
+}
+
+// === impl Amounts ===
+
+/// Reads Kubernetes' `ResourceList`. Resources that no cgroup is sized by must be well-formed too.
+impl<'de> Deserialize<'de> for Amounts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(AmountsVisitor)
+    }
+}
+
+struct AmountsVisitor;
+
+impl<'de> Visitor<'de> for AmountsVisitor {
+    type Value = Amounts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an object of resource names and quantities")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Amounts, A::Error> {
+        let mut amounts = Amounts::default();
+        let mut seen = BTreeSet::new();
+        while let Some((name, RawQuantity(text))) = map.next_entry::<String, RawQuantity>()? {
+            let refused = |problem| {
+                let (name, text) = (quote(&name), quote(&text));
+                A::Error::custom(format_args!("{name}: {text} {problem}"))
+            };
+            let quantity = Quantity::parse(&text).map_err(refused)?;
+            match name.as_str() {
+                "cpu" => amounts.cpu_millis = Some(quantity.thousandths().map_err(refused)?),
+                "memory" => amounts.memory_bytes = Some(quantity.units().map_err(refused)?),
+                other if is_resource_name(other) => {}
+                other => {
+                    let other = quote(other);
+                    return Err(A::Error::custom(format_args!(
+                        "{other} is no resource name"
+                    )));
+                }
+            }
+            if let Some(name) = seen.replace(name) {
+                let name = quote(&name);
+                return Err(A::Error::custom(format_args!("duplicate field {name}")));
+            }
+        }
+        Ok(amounts)
+    }
+}
+
+/// Whether `name` has the form of Kubernetes' qualified names, such as `example.com/gpu`.
+fn is_resource_name(name: &str) -> bool {
+    let (prefix, name) = name
+        .rsplit_once('/')
+        .map_or((None, name), |(p, n)| (Some(p), n));
+    let well_formed = |part: &str, longest: usize| {
+        (1..=longest).contains(&part.len())
+            && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part.ends_with(|c: char| c.is_ascii_alphanumeric())
+            && part
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+    };
+    well_formed(name, 63) && prefix.is_none_or(|prefix| well_formed(prefix, 253))
+}
+
+// === impl RawQuantity ===
+
+/// The text of a quantity; Kubernetes takes bare numbers too.
+struct RawQuantity(String);
+
+impl<'de> Deserialize<'de> for RawQuantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawQuantityVisitor)
+    }
+}
+
+struct RawQuantityVisitor;
+
+impl Visitor<'_> for RawQuantityVisitor {
+    type Value = RawQuantity;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a quantity")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<RawQuantity, E> {
+        Ok(RawQuantity(text.to_owned()))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<RawQuantity, E> {
+        Ok(RawQuantity(number.to_string()))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<RawQuantity, E> {
+        Ok(RawQuantity(number.to_string()))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<RawQuantity, E> {
+        Ok(RawQuantity(number.to_string()))
+    }
+}
+
+// === impl IgnoredText ===
+
+/// A string that is checked for being one.
+#[derive(Debug)]
+struct IgnoredText;
+
+impl<'de> Deserialize<'de> for IgnoredText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|_| IgnoredText)
+    }
+}

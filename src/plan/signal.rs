@@ -1,0 +1,149 @@
+//! Signals by name and number.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::error::{Problem, quote};
+
+/// A signal that a process can be sent, 1 to 64, as Linux numbers them on everything but MIPS,
+/// SPARC, Alpha and PA-RISC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Signal(i32);
+
+/// Text that names no signal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not a signal such as SIGTERM, TERM, 15 or SIGRTMIN+3")]
+pub struct ParseSignalError(String);
+
+/// The first real-time signal that glibc and musl leave to programs, which they call SIGRTMIN.
+const RTMIN: i32 = 34;
+const RTMAX: i32 = 64;
+
+/// Names without their `SIG`; where a number has two, the one to show comes first.
+const NAMES: &[(&str, i32)] = &[
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("ILL", 4),
+    ("TRAP", 5),
+    ("ABRT", 6),
+    ("IOT", 6),
+    ("BUS", 7),
+    ("FPE", 8),
+    ("KILL", 9),
+    ("USR1", 10),
+    ("SEGV", 11),
+    ("USR2", 12),
+    ("PIPE", 13),
+    ("ALRM", 14),
+    ("TERM", 15),
+    ("STKFLT", 16),
+    ("CHLD", 17),
+    ("CLD", 17),
+    ("CONT", 18),
+    ("STOP", 19),
+    ("TSTP", 20),
+    ("TTIN", 21),
+    ("TTOU", 22),
+    ("URG", 23),
+    ("XCPU", 24),
+    ("XFSZ", 25),
+    ("VTALRM", 26),
+    ("PROF", 27),
+    ("WINCH", 28),
+    ("IO", 29),
+    ("POLL", 29),
+    ("PWR", 30),
+    ("SYS", 31),
+    ("RTMIN", RTMIN),
+    ("RTMAX", RTMAX),
+];
+
+impl Signal {
+    pub const INT: Signal = Signal(2);
+    pub const QUIT: Signal = Signal(3);
+    pub const KILL: Signal = Signal(9);
+    pub const TERM: Signal = Signal(15);
+    pub const PWR: Signal = Signal(30);
+    pub const RTMIN_3: Signal = Signal(37);
+
+    /// The signal of this number; none outside of 1 to 64.
+    pub fn new(number: i32) -> Option<Signal> {
+        (1..=RTMAX).contains(&number).then_some(Signal(number))
+    }
+
+    /// The number, 1 to 64.
+    pub fn number(self) -> i32 {
+        self.0
+    }
+
+    fn from_name(name: &str) -> Option<Signal> {
+        let from_end = |end: i32, away: fn(i32, i32) -> Option<i32>, distance: &str| {
+            let number = away(end, decimal(distance)?)?;
+            (RTMIN..=RTMAX).contains(&number).then_some(Signal(number))
+        };
+        if let Some(distance) = name.strip_prefix("RTMIN+") {
+            return from_end(RTMIN, i32::checked_add, distance);
+        }
+        if let Some(distance) = name.strip_prefix("RTMAX-") {
+            return from_end(RTMAX, i32::checked_sub, distance);
+        }
+        NAMES
+            .iter()
+            .find(|(other, _)| *other == name)
+            .map(|&(_, number)| Signal(number))
+    }
+}
+
+/// A number of digits only: no sign, which Rust's own parser takes.
+fn decimal(text: &str) -> Option<i32> {
+    text.chars()
+        .all(|c| c.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
+}
+
+/// Reads a name with or without `SIG`, or a number.
+impl FromStr for Signal {
+    type Err = ParseSignalError;
+
+    fn from_str(text: &str) -> Result<Signal, ParseSignalError> {
+        let signal = match decimal(text) {
+            Some(number) => Signal::new(number),
+            None => Signal::from_name(text.strip_prefix("SIG").unwrap_or(text)),
+        };
+        signal.ok_or_else(|| ParseSignalError(quote(text)))
+    }
+}
+
+/// The name, such as `SIGTERM` or `SIGRTMIN+3`; the number of one that has no name.
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.0;
+        if let Some((name, _)) = NAMES.iter().find(|(_, other)| *other == number) {
+            return f.pad(&format!("SIG{name}"));
+        }
+        match number.checked_sub(RTMIN) {
+            Some(distance) if distance > 0 => f.pad(&format!("SIGRTMIN+{distance}")),
+            _ => f.pad(&number.to_string()),
+        }
+    }
+}
+
+/// Reads the signal that stops a container.
+///
+/// # Errors
+///
+/// What is no signal, and SIGKILL, which no container can be stopped *with*: it would be held back
+/// until the container's turn, and a SIGKILL is never held back.
+pub(super) fn parse_stop_signal(text: &str) -> Result<Signal, Problem> {
+    match text.parse() {
+        Ok(Signal::KILL) => Err(Problem::new(
+            "is no stop signal; expected any other than SIGKILL",
+        )),
+        Ok(signal) => Ok(signal),
+        Err(ParseSignalError(_)) => Err(Problem::new(
+            "is not a signal; expected one such as SIGTERM, TERM, 15, SIGRTMIN+3",
+        )),
+    }
+}

@@ -1,0 +1,38 @@
+//! The annotation contract, sentence by sentence.
+
+use std::collections::BTreeMap;
+
+use super::Plan;
+
+mod arbitrary;
+mod containers;
+mod durations;
+mod facts;
+mod handlers;
+mod keys;
+mod lists;
+mod quantities;
+mod roles;
+mod scalars;
+mod signals;
+mod supported;
+
+fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The plan of annotations that are valid.
+fn plan(pairs: &[(&str, &str)]) -> Plan {
+    Plan::validate(&annotations(pairs)).unwrap_or_else(|error| panic!("refused: {error}"))
+}
+
+/// The sentence with which annotations are refused.
+fn refusal(pairs: &[(&str, &str)]) -> String {
+    match Plan::validate(&annotations(pairs)) {
+        Ok(plan) => panic!("accepted as {plan:?}"),
+        Err(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,85 @@
+use super::annotations;
+use crate::plan::Plan;
+
+const SIDECARS: (&str, &str) = ("usher/sidecars", "p");
+
+#[test]
+fn what_is_built_is_accepted() {
+    let supported = [
+        ("usher/apps", "web"),
+        ("usher/startup-order", "p"),
+        ("usher/start-mode", "Auto"),
+        ("usher/start-mode", "Block"),
+        ("usher/start-mode", "Hold"),
+        ("usher/startup-timeout", "1m"),
+        ("usher/restart-policy", "Always"),
+        ("usher/grace-period", "10s"),
+        ("usher/grace-policy", "Shared"),
+        ("usher/sidecar-stop-order", "Reverse"),
+        ("usher/sidecar-stop-order", "Parallel"),
+        ("usher/sidecar-exit-code", "Mask"),
+        ("usher/sidecar-exit-code", "Signal"),
+        ("usher/sidecar-exit-code", "Propagate"),
+        ("usher/termination-window", "0"),
+        ("usher/oom-score", "Off"),
+        ("usher/cgroup-sizing", "Off"),
+        (
+            "startup-probe.usher/p",
+            r#"{"exec": {"command": ["true"]}}"#,
+        ),
+        ("startup-probe.usher/p", r#"{"tcpSocket": {"port": "web"}}"#),
+        ("stop-signal.usher/p", "INT"),
+        ("stop-signal.usher/web", "INT"),
+    ];
+    for pair in supported {
+        let parsed = Plan::parse(&annotations(&[SIDECARS, pair]));
+        assert!(parsed.is_ok(), "{pair:?}: {parsed:?}");
+    }
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_as_such() {
+    let unsupported = [
+        ("usher/init", "a b"),
+        ("usher/native-init", "a"),
+        ("usher/pre-exit", "a"),
+        ("usher/post-exit", "a"),
+        ("usher/essential", "a"),
+        ("usher/grace-extension", r#"{"probe":true}"#),
+        ("usher/defer-exit-code", "Mask"),
+        ("usher/defer-exit-code", "Propagate"),
+        ("usher/restart-policy", "Never"),
+        ("usher/restart-policy", "OnFailure"),
+        ("usher/grace-policy", "Reserve"),
+        ("usher/grace-policy", "Overrun"),
+        ("usher/grace-policy", "SkipHooks"),
+        ("usher/grace-policy", "Strict"),
+        ("usher/oom-score", "Match"),
+        ("usher/cgroup-sizing", "Effective"),
+        ("startup-probe.usher/p", r#"{"httpGet": {"port": 1}}"#),
+        ("startup-probe.usher/p", r#"{"grpc": {"port": 1}}"#),
+        ("termination-hook.usher/p", r#"{"sleep": {"seconds": 1}}"#),
+        ("restart.usher/p", "Always"),
+        ("grace-period.usher/p", "1s"),
+        ("resources.usher/p", "{}"),
+    ];
+    for (key, value) in unsupported {
+        let given = annotations(&[SIDECARS, (key, value)]);
+        assert!(Plan::validate(&given).is_ok(), "{key}: {value}");
+        let sentence = Plan::parse(&given).expect_err(key).to_string();
+        assert_eq!(
+            sentence,
+            format!("{key}: {value:?} is valid, but not supported yet")
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused_before_what_is_not_built() {
+    let given = annotations(&[("usher/init", "a"), ("usher/start-mode", "Slow")]);
+    let sentence = Plan::parse(&given).unwrap_err().to_string();
+    assert_eq!(
+        sentence,
+        "usher/start-mode: \"Slow\" is not one of Auto, Block, Hold"
+    );
+}

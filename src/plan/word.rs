@@ -1,0 +1,41 @@
+//! Settings whose value is one word of a few.
+
+/// A type with one value for each word that a setting may have. Words are case-sensitive.
+pub(super) trait Word: Copy + 'static {
+    /// Every word, in the order of the annotation contract.
+    const WORDS: &'static [&'static str];
+
+    fn from_word(word: &str) -> Option<Self>;
+}
+
+/// Declares an enum and the word of each of its variants.
+macro_rules! words {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$variant_meta])* $variant,)+ }
+
+        impl $crate::plan::word::Word for $name {
+            const WORDS: &'static [&'static str] = &[$($word,)+];
+
+            fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some($name::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        /// The word of the annotation contract.
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(match self { $($name::$variant => $word,)+ })
+            }
+        }
+    };
+}
+
+pub(super) use words;
