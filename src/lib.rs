@@ -6,6 +6,15 @@
 //! |---|---|
 //! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
 //! | [`lifecycle`] | the pure core: decides everything, does nothing |
+//! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
+//! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
+//! | [`runtime`] | the OCI runtime: runc's commands, bundles, the exec FIFO |
+//! | [`stdio`] | FIFOs and pipes of the containers |
+//! | [`probe`] | one attempt of a probe, in the container or its network namespace |
+//! | [`reaper`] | the one owner of all child processes |
+//! | [`events`] | events out, in order |
+//! | [`shim`] | the process: arguments, bootstrap, serving, `delete` |
+//! | [`sys`] | the system calls that have no safe wrapper |
 
 #![cfg_attr(
     not(test),
@@ -23,5 +32,17 @@
 )]
 #![deny(unsafe_code)]
 
+pub mod cgroup;
+pub mod events;
 pub mod lifecycle;
 pub mod plan;
+pub mod pod;
+pub mod probe;
+pub mod reaper;
+pub mod rootfs;
+pub mod runtime;
+pub mod shim;
+pub mod stdio;
+#[allow(unsafe_code)]
+pub mod sys;
+pub mod task;

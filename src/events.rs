@@ -1,0 +1,146 @@
+//! Events out: to containerd, in the order they happened.
+//!
+//! One task sends one event after another, and the next only when the one before has been
+//! acknowledged. While containerd is away they wait; what happened comes in order when it is back.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use containerd_shim::event::Event;
+use containerd_shim::util::{convert_to_any, timestamp};
+use containerd_shim_protos::api::ForwardRequest;
+use containerd_shim_protos::shim::event::Envelope;
+use containerd_shim_protos::shim_async::{Client, EventsClient};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+/// How many events wait at most; then the oldest is dropped. Exits are not lost with it: containerd
+/// asks for the state of every task when it is back.
+const AT_MOST: usize = 2048;
+
+/// How long containerd may take to acknowledge an event.
+const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(5);
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(5);
+
+/// Publishes events. Clones share one queue.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    queue: Arc<Queue>,
+    namespace: String,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// The first is the one under way.
+    events: Mutex<VecDeque<Envelope>>,
+    came: Notify,
+    sent: Notify,
+}
+
+impl Publisher {
+    /// A publisher to containerd's TTRPC `address`, for events of `namespace`.
+    pub fn new(address: &str, namespace: &str) -> Publisher {
+        let queue = Arc::new(Queue::default());
+        let address = match address.contains("://") {
+            true => address.to_owned(),
+            false => format!("unix://{address}"),
+        };
+        tokio::spawn(send_all(Arc::clone(&queue), address));
+        Publisher {
+            queue,
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Publishes an event. It never waits.
+    pub fn publish(&self, event: impl Event) {
+        let topic = event.topic();
+        let packed = timestamp().and_then(|time| Ok((time, convert_to_any(Box::new(event))?)));
+        let (time, event) = match packed {
+            Ok(packed) => packed,
+            Err(error) => return tracing::error!(topic, %error, "an event could not be encoded"),
+        };
+        let mut envelope = Envelope::new();
+        envelope.set_timestamp(time);
+        envelope.set_namespace(self.namespace.clone());
+        envelope.set_topic(topic);
+        envelope.set_event(event);
+        let mut events = self.queue.lock();
+        if events.len() >= AT_MOST && events.remove(1).is_some() {
+            tracing::warn!(
+                waiting = AT_MOST,
+                "containerd takes no events: the oldest is dropped"
+            );
+        }
+        events.push_back(envelope);
+        drop(events);
+        self.queue.came.notify_one();
+    }
+
+    /// Waits until everything has been acknowledged, but not for longer than `within`.
+    pub async fn flush(&self, within: Duration) {
+        let empty = async {
+            loop {
+                let sent = self.queue.sent.notified();
+                if self.queue.lock().is_empty() {
+                    return;
+                }
+                sent.await;
+            }
+        };
+        if timeout(within, empty).await.is_err() {
+            let waiting = self.queue.lock().len();
+            tracing::warn!(waiting, "events were not taken by containerd and are lost");
+        }
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Envelope>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn send_all(queue: Arc<Queue>, address: String) {
+    let mut containerd: Option<EventsClient> = None;
+    let mut retry = FIRST_RETRY;
+    loop {
+        let Some(envelope) = queue.lock().front().cloned() else {
+            queue.came.notified().await;
+            continue;
+        };
+        match send(&mut containerd, &address, envelope).await {
+            Ok(()) => {
+                retry = FIRST_RETRY;
+                queue.lock().pop_front();
+                queue.sent.notify_waiters();
+            }
+            Err(error) => {
+                tracing::debug!(%error, "containerd does not take an event, trying again");
+                containerd = None;
+                sleep(retry).await;
+                retry = retry.saturating_mul(2).min(LAST_RETRY);
+            }
+        }
+    }
+}
+
+async fn send(
+    containerd: &mut Option<EventsClient>,
+    address: &str,
+    envelope: Envelope,
+) -> Result<(), ttrpc::Error> {
+    let client = match containerd {
+        Some(client) => client,
+        None => containerd.insert(EventsClient::new(Client::connect(address).await?)),
+    };
+    let mut request = ForwardRequest::new();
+    request.set_envelope(envelope);
+    client
+        .forward(ttrpc::context::with_duration(ACKNOWLEDGE_WITHIN), &request)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! The actor's loop, and what it does for the core.
+
+use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::SystemTime;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, error, info, warn};
+
+use crate::events::Publisher;
+use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
+use crate::plan::Signal;
+use crate::probe;
+use crate::reaper::Reaper;
+use crate::runtime::release;
+use crate::stdio;
+
+use super::process::Task;
+use super::{CallError, MAILBOX, Message, Pod, Reply};
+
+/// The owner of a pod.
+pub struct Actor {
+    pub(super) core: lifecycle::Pod,
+    pub(super) tasks: BTreeMap<ContainerId, Task>,
+    pub(super) starts: HashMap<RequestId, Reply<i32>>,
+    pub(super) kills: HashMap<RequestId, Reply<()>>,
+    requests: u64,
+    pub(super) namespace: String,
+    pub(super) publisher: Publisher,
+    pub(super) reaper: Reaper,
+    mailbox: mpsc::Sender<Message>,
+    messages: mpsc::Receiver<Message>,
+    /// The core counts its time from here.
+    origin: Instant,
+    over: bool,
+}
+
+impl Actor {
+    /// An actor for a pod of containerd's `namespace`, and the way to it.
+    pub fn new(namespace: &str, publisher: Publisher, reaper: Reaper) -> (Actor, Pod) {
+        let (mailbox, messages) = mpsc::channel(MAILBOX);
+        let actor = Actor {
+            core: lifecycle::Pod::default(),
+            tasks: BTreeMap::new(),
+            starts: HashMap::new(),
+            kills: HashMap::new(),
+            requests: 0,
+            namespace: namespace.to_owned(),
+            publisher,
+            reaper,
+            mailbox: mailbox.clone(),
+            messages,
+            origin: Instant::now(),
+            over: false,
+        };
+        (actor, Pod { mailbox })
+    }
+
+    /// Works until [`shutdown`](Actor::shutdown) is granted.
+    pub async fn run(mut self) {
+        while !self.over {
+            let timeout = self.core.poll_timeout().and_then(|at| self.instant(at));
+            tokio::select! {
+                message = self.messages.recv() => {
+                    // The actor holds a mailbox itself, so there is always one more message.
+                    let Some(message) = message else { return };
+                    self.guarded(message);
+                }
+                () = sleep_until(timeout.unwrap_or(self.origin)), if timeout.is_some() => {
+                    self.guarded(|actor| actor.core.handle_timeout(actor.now()));
+                }
+            }
+            self.guarded(Actor::carry_out);
+        }
+    }
+
+    /// The shim is to end if it has nothing left to look after; containerd says so after every
+    /// task, and other containers of the pod may live on.
+    pub fn shutdown(&mut self, reply: Reply<()>) {
+        self.over = self.tasks.is_empty();
+        let _ = reply.send(Ok(()));
+    }
+
+    /// A panic loses one message, never the pod.
+    fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
+        if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
+            error!("a message was lost in a panic");
+        }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::from_origin(self.origin.elapsed())
+    }
+
+    fn instant(&self, at: Time) -> Option<Instant> {
+        self.origin.checked_add(at.since_origin())
+    }
+
+    pub(super) fn next_request(&mut self) -> RequestId {
+        self.requests = self.requests.wrapping_add(1);
+        RequestId(self.requests)
+    }
+
+    /// Does `work` beside everything else, and `then` what follows from it.
+    pub(super) fn job<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+        then: impl FnOnce(&mut Actor, T) + Send + 'static,
+    ) {
+        let mailbox = self.mailbox.clone();
+        tokio::spawn(async move {
+            let result = work.await;
+            let message: Message = Box::new(move |actor| then(actor, result));
+            // If the actor is gone there is no pod any more.
+            let _ = mailbox.send(message).await;
+        });
+    }
+
+    /// Carries out all that the core wants done by now.
+    fn carry_out(&mut self) {
+        while let Some(action) = self.core.poll_action() {
+            debug!(?action);
+            match action {
+                Action::Release { id } => self.release(&id),
+                Action::AnswerStart {
+                    id,
+                    request,
+                    answer,
+                } => {
+                    self.answer_start(&id, request, answer.map_err(CallError::from));
+                }
+                Action::AnswerKill { request, answer } => {
+                    self.answer_kill(request, answer.map_err(CallError::from));
+                }
+                Action::Signal {
+                    id,
+                    signal,
+                    all,
+                    request,
+                } => {
+                    self.signal(&id, signal, all, request);
+                }
+                Action::Probe { id } => self.probe(id),
+                Action::ReportExit { id, code } => self.report_exit(&id, code),
+                Action::Tell {
+                    id,
+                    message,
+                    last_words,
+                } => self.tell(&id, &message, last_words),
+                Action::Report(report) => log(&report),
+            }
+        }
+    }
+
+    fn release(&mut self, id: &ContainerId) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let (alive, gone) = tokio::sync::oneshot::channel::<()>();
+        task.alive = Some(alive);
+        let (runtime, hooks) = (task.runtime.clone(), task.facts.has_poststart_hooks);
+        let name = id.clone();
+        let release = async move {
+            tokio::select! {
+                outcome = release(&runtime, name.as_str(), hooks) => outcome,
+                // With its init gone there is nobody left whom a closed FIFO could hurt.
+                _ = gone => Err("its init process has ended".to_owned()),
+            }
+        };
+        let id = id.clone();
+        self.job(release, move |actor, outcome| {
+            let now = actor.now();
+            actor.core.handle_released(now, &id, outcome);
+        });
+    }
+
+    fn probe(&mut self, id: ContainerId) {
+        let now = self.now();
+        let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.startup_probe(&id)) else {
+            return self.core.handle_probed(now, &id, false);
+        };
+        let target = probe::Target {
+            id: id.as_str().to_owned(),
+            pid: task.init.pid,
+            runtime: task.runtime.clone(),
+            reaper: self.reaper.clone(),
+            ports: task.facts.ports.clone(),
+        };
+        let attempt = async move { probe::attempt(&probe, &target).await };
+        self.job(attempt, move |actor, outcome| {
+            if let Err(reason) = &outcome {
+                debug!(container = %id, %reason, "probe failed");
+            }
+            let now = actor.now();
+            actor.core.handle_probed(now, &id, outcome.is_ok());
+        });
+    }
+
+    fn signal(&mut self, id: &ContainerId, signal: Signal, all: bool, request: Option<RequestId>) {
+        let finished = CallError::finished(id.as_str());
+        let outcome = match self.tasks.get(id) {
+            None => Err(CallError::not_found(id.as_str(), "")),
+            // With a PID namespace of its own everything in the container has died with its init.
+            Some(task) if task.ended.is_some() && (!all || task.facts.has_own_pid_namespace) => {
+                Err(finished)
+            }
+            Some(task) if all || task.paused || !task.runtime.is_native(id.as_str()) => {
+                return self.signal_by_runtime(id, signal, all, request);
+            }
+            Some(task) => match self.reaper.kill(task.init.pid, signal.number()) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(finished),
+                Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => Err(finished),
+                other => other.map_err(CallError::unknown),
+            },
+        };
+        self.signalled(id, signal, request, outcome);
+    }
+
+    /// The way for all that a plain kill(2) cannot do: every process of the cgroup, a container that
+    /// is frozen, a runtime whose init process is not the container's.
+    fn signal_by_runtime(
+        &mut self,
+        id: &ContainerId,
+        signal: Signal,
+        all: bool,
+        request: Option<RequestId>,
+    ) {
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        let (runtime, name) = (task.runtime.clone(), id.as_str().to_owned());
+        let kill = async move { runtime.kill(&name, signal.number(), all).await };
+        let id = id.clone();
+        self.job(kill, move |actor, outcome| {
+            let outcome = outcome.map_err(|error| match error.is_process_gone() {
+                true => CallError::finished(id.as_str()),
+                false => CallError::unknown(error),
+            });
+            actor.signalled(&id, signal, request, outcome);
+        });
+    }
+
+    fn signalled(
+        &mut self,
+        id: &ContainerId,
+        signal: Signal,
+        request: Option<RequestId>,
+        outcome: Result<(), CallError>,
+    ) {
+        match (request, outcome) {
+            (Some(request), outcome) => self.answer_kill(request, outcome),
+            (None, Ok(())) => info!(container = %id, %signal, "signalled"),
+            (None, Err(error)) => warn!(container = %id, %signal, %error, "not signalled"),
+        }
+    }
+
+    fn answer_kill(&mut self, request: RequestId, outcome: Result<(), CallError>) {
+        if let Some(reply) = self.kills.remove(&request) {
+            let _ = reply.send(outcome);
+        }
+    }
+
+    fn tell(&mut self, id: &ContainerId, message: &str, last_words: bool) {
+        info!(container = %id, "{message}");
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        if !task.voice().is_empty() {
+            stdio::tell(task.voice(), message);
+        }
+        if last_words && let Some(file) = &task.facts.termination_message {
+            stdio::leave_message(file, message);
+        }
+    }
+
+    /// Publishes an exit, or remembers to when the container's execs have ended.
+    fn report_exit(&mut self, id: &ContainerId, code: u32) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.unpublished = Some(code);
+        self.publish_exit_if_due(id);
+    }
+
+    /// The time of an exit that has not been collected cannot be known better than this.
+    pub(super) fn end_of(task: &Task) -> SystemTime {
+        task.ended.unwrap_or_else(SystemTime::now)
+    }
+}
+
+fn log(report: &Report) {
+    match report {
+        Report::OtherPlan { .. } | Report::GraceOver { .. } => warn!("{report}"),
+        Report::ProbeFailed { .. } => debug!("{report}"),
+        _ => info!("{report}"),
+    }
+}

@@ -1,0 +1,222 @@
+//! Create: from a bundle to a container whose init process is parked.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
+use containerd_shim_protos::protobuf::MessageField;
+
+use crate::lifecycle::{ContainerId, NewContainer};
+use crate::plan::{Identity, KubeletFacts, Plan};
+use crate::reaper::Child;
+use crate::rootfs;
+use crate::runtime::{Bundle, OciRuntime, Options, options};
+use crate::stdio::{self, Owner, Paths, Streams};
+
+use super::process::{self, Facts, Process, Task};
+use super::{Actor, CallError, CreateCall, Kind, Reply};
+
+impl Actor {
+    /// Creates a container; answers with the process id of its init.
+    pub fn create(&mut self, call: CreateCall, reply: Reply<i32>) {
+        match self.begin_create(&call) {
+            Err(error) => drop(reply.send(Err(error))),
+            Ok((runtime, options)) => {
+                let id = ContainerId::from(call.id.as_str());
+                let work = create(call.id.clone(), runtime, options, call);
+                self.job(work, move |actor, outcome| {
+                    actor.created(&id, outcome, reply)
+                });
+            }
+        }
+    }
+
+    /// Everything that can be refused without leaving anything behind.
+    fn begin_create(&mut self, call: &CreateCall) -> Result<(OciRuntime, Options), CallError> {
+        let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
+        let options = options::from_any(call.options.as_ref()).map_err(invalid)?;
+        if !call.checkpoint.is_empty() {
+            let message = format!(
+                "restoring from checkpoint {:?} is not supported yet",
+                call.checkpoint
+            );
+            return Err(CallError::new(Kind::Unimplemented, message));
+        }
+        let bundle = Bundle::read(&call.bundle).map_err(|error| invalid(error.to_string()))?;
+        let plan = Plan::parse(&bundle.annotations).map_err(|error| invalid(error.to_string()))?;
+        let identity = Identity::read(&call.id, &bundle.annotations);
+        let kubelet = KubeletFacts::read(&bundle.annotations);
+        let facts = Facts {
+            has_poststart_hooks: bundle.has_poststart_hooks(),
+            has_own_pid_namespace: bundle.has_own_pid_namespace(),
+            ports: kubelet.ports.clone(),
+            termination_message: kubelet
+                .termination_message_path
+                .as_deref()
+                .and_then(|path| bundle.mount_source(path))
+                .map(Path::to_owned),
+        };
+        let id = ContainerId::from(call.id.as_str());
+        let new = NewContainer {
+            name: identity.name,
+            kind: identity.kind,
+            facts: kubelet,
+        };
+        let now = self.now();
+        self.core
+            .handle_create(now, &id, new, plan, call.patience)?;
+        let runtime = OciRuntime::new(&options, &self.namespace, &call.bundle, self.reaper.clone());
+        self.tasks.insert(
+            id,
+            Task {
+                bundle: call.bundle.clone(),
+                runtime: runtime.clone(),
+                facts,
+                init: Process::new(call.paths.clone()),
+                execs: BTreeMap::new(),
+                creating: true,
+                paused: false,
+                deleting: false,
+                ended: None,
+                unpublished: None,
+                alive: None,
+                delete: None,
+            },
+        );
+        Ok((runtime, options))
+    }
+
+    fn created(
+        &mut self,
+        id: &ContainerId,
+        outcome: Result<(Child, Streams, TaskCreate), CallError>,
+        reply: Reply<i32>,
+    ) {
+        let (child, streams, event) = match outcome {
+            Ok(created) => created,
+            Err(error) => {
+                self.forget(id);
+                return drop(reply.send(Err(error)));
+            }
+        };
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let pid = child.pid();
+        task.creating = false;
+        task.init.pid = pid;
+        task.init.streams = Some(streams);
+        if reply.is_closed() {
+            // Whoever asked has gone away: nobody would ever delete the container.
+            self.watch_init(id, child);
+            return self.undo_create(id);
+        }
+        self.publisher.publish(event);
+        self.watch_init(id, child);
+        let now = self.now();
+        self.core.handle_created(now, id);
+        let _ = reply.send(Ok(pid));
+    }
+
+    fn watch_init(&self, id: &ContainerId, mut child: Child) {
+        let id = id.clone();
+        self.job(
+            async move { child.wait().await },
+            move |actor, outcome| match outcome {
+                Ok(status) => actor.init_ended(&id, status),
+                Err(error) => {
+                    tracing::error!(container = %id, %error, "its exit will not be known")
+                }
+            },
+        );
+    }
+
+    fn undo_create(&mut self, id: &ContainerId) {
+        tracing::info!(container = %id, "undone: the caller of its creation has gone away");
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.deleting = true;
+        let removal = super::delete::remove(id.to_string(), task, true);
+        let id = id.clone();
+        self.job(removal, move |actor, outcome| {
+            if let Err(error) = outcome {
+                tracing::error!(container = %id, %error, "not removed");
+            }
+            actor.forget(&id);
+        });
+    }
+
+    /// The container is gone, and with it all that is known of it.
+    pub(super) fn forget(&mut self, id: &ContainerId) {
+        self.tasks.remove(id);
+        let now = self.now();
+        self.core.handle_removed(now, id);
+    }
+}
+
+async fn create(
+    id: String,
+    runtime: OciRuntime,
+    options: Options,
+    call: CreateCall,
+) -> Result<(Child, Streams, TaskCreate), CallError> {
+    if options != Options::default() {
+        options::save(&call.bundle, &options).map_err(CallError::unknown)?;
+    }
+    let target = process::rootfs(&call.bundle);
+    rootfs::mount(&call.rootfs, &target)
+        .await
+        .map_err(CallError::unknown)?;
+    let owner = Owner {
+        uid: options.io_uid,
+        gid: options.io_gid,
+    };
+    match create_in(&id, &runtime, &call.paths, owner).await {
+        Ok((child, streams)) => {
+            let event = event(&call, &child);
+            Ok((child, streams, event))
+        }
+        Err(error) => {
+            rootfs::unmount(&target);
+            Err(error)
+        }
+    }
+}
+
+async fn create_in(
+    id: &str,
+    runtime: &OciRuntime,
+    paths: &Paths,
+    owner: Owner,
+) -> Result<(Child, Streams), CallError> {
+    let (stdio, streams) = stdio::open(paths, owner)
+        .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
+    match runtime.create(id, stdio).await {
+        Ok(child) => Ok((child, streams)),
+        Err(error) => {
+            // Some runtimes leave something behind when they fail.
+            if let Err(leftover) = runtime.delete(id, true).await {
+                tracing::debug!(id, error = %leftover, "nothing to delete after a failed create");
+            }
+            Err(CallError::unknown(error))
+        }
+    }
+}
+
+fn event(call: &CreateCall, child: &Child) -> TaskCreate {
+    let mut io = TaskIO::new();
+    io.set_stdin(call.paths.stdin.clone());
+    io.set_stdout(call.paths.stdout.clone());
+    io.set_stderr(call.paths.stderr.clone());
+    io.set_terminal(call.paths.terminal);
+    TaskCreate {
+        container_id: call.id.clone(),
+        bundle: call.bundle.display().to_string(),
+        rootfs: call.rootfs.clone(),
+        io: MessageField::some(io),
+        checkpoint: call.checkpoint.clone(),
+        pid: u32::try_from(child.pid()).unwrap_or_default(),
+        ..TaskCreate::new()
+    }
+}

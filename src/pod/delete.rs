@@ -1,0 +1,140 @@
+//! Delete: what is left of a container, or of an exec, goes away.
+
+use containerd_shim_protos::events::task::TaskDelete;
+use containerd_shim_protos::protobuf::MessageField;
+
+use crate::lifecycle::ContainerId;
+use crate::plan::Signal;
+use crate::rootfs;
+use crate::runtime::RuntimeError;
+
+use super::process::{Deleted, Exit, Task};
+use super::{Actor, CallError, Kind, Reply};
+
+impl Actor {
+    /// Deletes a task that has ended, or was never started, or an exec.
+    pub fn delete(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
+        if !exec_id.is_empty() {
+            return self.delete_exec(id, exec_id, reply);
+        }
+        let task = match self.task_mut(id) {
+            Ok(task) => task,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let refuse = |state: &str| {
+            let message =
+                format!("cannot delete task {id}: it is {state}, expected stopped or created");
+            Err(CallError::new(Kind::FailedPrecondition, message))
+        };
+        if task.deleting || task.delete.is_some() {
+            return drop(reply.send(refuse("being deleted")));
+        }
+        match (task.init.exit, task.init.started) {
+            (Some(_), _) => self.begin_delete(&ContainerId::from(id), reply),
+            (None, true) => drop(reply.send(refuse("running"))),
+            (None, false) => {
+                // Its end is published before its deletion, as for any other.
+                task.delete = Some(reply);
+                let pid = task.init.pid;
+                if let Err(error) = self.reaper.kill(pid, Signal::KILL.number()) {
+                    tracing::debug!(container = id, %error, "it has ended already");
+                }
+            }
+        }
+    }
+
+    pub(super) fn begin_delete(&mut self, id: &ContainerId, reply: Reply<Deleted>) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return drop(reply.send(Err(CallError::not_found(id.as_str(), ""))));
+        };
+        let Some(exit) = task.init.exit else { return };
+        task.deleting = true;
+        let pid = task.init.pid;
+        let removal = remove(id.to_string(), task, false);
+        let id = id.clone();
+        self.job(removal, move |actor, outcome| match outcome {
+            Ok(()) => actor.deleted(&id, Deleted { pid, exit }, reply),
+            Err(error) => {
+                // It can be tried again.
+                if let Some(task) = actor.tasks.get_mut(&id) {
+                    task.deleting = false;
+                }
+                let _ = reply.send(Err(CallError::unknown(error)));
+            }
+        });
+    }
+
+    fn deleted(&mut self, id: &ContainerId, deleted: Deleted, reply: Reply<Deleted>) {
+        self.forget(id);
+        let Deleted { pid, exit } = deleted;
+        self.publisher.publish(TaskDelete {
+            container_id: id.to_string(),
+            pid: u32::try_from(pid).unwrap_or_default(),
+            exit_status: exit.code,
+            exited_at: MessageField::some(crate::task::timestamp(exit.at)),
+            ..TaskDelete::new()
+        });
+        let _ = reply.send(Ok(deleted));
+    }
+
+    fn delete_exec(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
+        let task = match self.task_mut(id) {
+            Ok(task) => task,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let Some(exec) = task.execs.get(exec_id) else {
+            return drop(reply.send(Err(CallError::not_found(id, exec_id))));
+        };
+        if exec.starting || exec.process.is_running() {
+            let message = format!(
+                "cannot delete process {exec_id} of task {id}: it is running, expected stopped or created"
+            );
+            return drop(reply.send(Err(CallError::new(Kind::FailedPrecondition, message))));
+        }
+        let Some(mut exec) = task.execs.remove(exec_id) else {
+            return;
+        };
+        self.exec_over(&ContainerId::from(id), exec_id);
+        // An exec that never ran has no exit; containerd takes 0 for unknown.
+        let exit = exec.process.exit.unwrap_or(Exit {
+            code: 0,
+            at: std::time::UNIX_EPOCH,
+        });
+        let deleted = Deleted {
+            pid: exec.process.pid,
+            exit,
+        };
+        let streams = exec.process.streams.take();
+        let drain = async move {
+            if let Some(streams) = streams {
+                streams.drain().await;
+            }
+        };
+        self.job(drain, move |_, ()| {
+            let _ = reply.send(Ok(deleted));
+        });
+    }
+}
+
+/// Removes what the OCI runtime and the kernel know of a container.
+pub(super) fn remove(
+    id: String,
+    task: &mut Task,
+    force: bool,
+) -> impl Future<Output = Result<(), RuntimeError>> + Send + 'static {
+    let (runtime, rootfs) = (task.runtime.clone(), task.rootfs());
+    let streams = task.init.streams.take();
+    let execs: Vec<_> = task
+        .execs
+        .values_mut()
+        .filter_map(|exec| exec.process.streams.take())
+        .collect();
+    async move {
+        runtime.delete(&id, force).await?;
+        for streams in streams.into_iter().chain(execs) {
+            streams.drain().await;
+        }
+        rootfs::unmount(&rootfs);
+        Ok(())
+    }
+}

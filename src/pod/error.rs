@@ -1,0 +1,77 @@
+//! Why a call of containerd fails.
+
+use std::fmt;
+
+use crate::lifecycle::Refusal;
+
+/// A failed call: one sentence, and what kind of failure it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallError {
+    pub kind: Kind,
+    pub message: String,
+}
+
+/// The kinds of failures that containerd tells apart (`errdefs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    NotFound,
+    AlreadyExists,
+    InvalidArgument,
+    FailedPrecondition,
+    DeadlineExceeded,
+    Unimplemented,
+    Unknown,
+}
+
+impl CallError {
+    pub fn new(kind: Kind, message: impl Into<String>) -> CallError {
+        CallError {
+            kind,
+            message: message.into(),
+        }
+    }
+
+    /// A failure of something else, in its own words.
+    pub fn unknown(cause: impl fmt::Display) -> CallError {
+        CallError::new(Kind::Unknown, cause.to_string())
+    }
+
+    /// There is no such task, or no such exec of it.
+    pub fn not_found(id: &str, exec_id: &str) -> CallError {
+        let message = match exec_id {
+            "" => format!("task {id} does not exist"),
+            exec_id => format!("process {exec_id} of task {id} does not exist"),
+        };
+        CallError::new(Kind::NotFound, message)
+    }
+
+    /// The process to be signalled has ended.
+    pub fn finished(id: &str) -> CallError {
+        CallError::new(Kind::NotFound, format!("process of {id} already finished"))
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl From<Refusal> for CallError {
+    fn from(refusal: Refusal) -> CallError {
+        let kind = match refusal {
+            Refusal::AlreadyExists { .. } => Kind::AlreadyExists,
+            Refusal::NotFound { .. } => Kind::NotFound,
+            Refusal::OtherPlan { .. } => Kind::InvalidArgument,
+            Refusal::StartTimedOut { .. } => Kind::DeadlineExceeded,
+            Refusal::NotCreated { .. }
+            | Refusal::Terminating { .. }
+            | Refusal::EndedBeforeStart { .. }
+            | Refusal::Held { .. } => Kind::FailedPrecondition,
+            Refusal::NotReleased { .. } => Kind::Unknown,
+        };
+        CallError::new(kind, refusal.to_string())
+    }
+}

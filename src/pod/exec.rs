@@ -1,0 +1,197 @@
+//! Exec: more processes in a container.
+
+use std::collections::btree_map::Entry;
+use std::time::SystemTime;
+
+use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskExit};
+use containerd_shim_protos::protobuf::MessageField;
+use serde::Deserialize;
+
+use crate::lifecycle::{self, ContainerId, ExitStatus};
+use crate::reaper::Child;
+use crate::runtime::OciRuntime;
+use crate::stdio::{self, Owner, Paths, StdioError, Streams};
+
+use super::process::{Exec, Exit, Process};
+use super::{Actor, CallError, ExecCall, Kind, Reply};
+
+/// Of the OCI specification's process only what the core has to know.
+#[derive(Deserialize)]
+struct Argv {
+    #[serde(default)]
+    args: Vec<String>,
+}
+
+impl Actor {
+    /// Adds a process to a container; it is executed by its own start.
+    pub fn exec(&mut self, call: ExecCall, reply: Reply<()>) {
+        let _ = reply.send(self.add_exec(call));
+    }
+
+    fn add_exec(&mut self, call: ExecCall) -> Result<(), CallError> {
+        let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
+        let argv: Argv = serde_json::from_slice(&call.spec).map_err(|error| {
+            invalid(format!(
+                "exec {:?}: its spec is not an OCI process: {error}",
+                call.exec_id
+            ))
+        })?;
+        if call.paths.terminal {
+            return Err(CallError::new(
+                Kind::Unimplemented,
+                StdioError::Terminal.to_string(),
+            ));
+        }
+        let task = self.task(&call.id)?;
+        if task.ended.is_some() {
+            let message = format!("exec {:?}: task {} is stopped", call.exec_id, call.id);
+            return Err(CallError::new(Kind::FailedPrecondition, message));
+        }
+        if task.execs.contains_key(&call.exec_id) {
+            let message = format!(
+                "process {} of task {} already exists",
+                call.exec_id, call.id
+            );
+            return Err(CallError::new(Kind::AlreadyExists, message));
+        }
+        let (id, now) = (ContainerId::from(call.id.as_str()), self.now());
+        let exec = lifecycle::Exec {
+            id: &call.exec_id,
+            argv: &argv.args,
+            has_deadline: call.has_deadline,
+        };
+        self.core.handle_exec(now, &id, &exec)?;
+        if let Entry::Vacant(place) = self.task_mut(&call.id)?.execs.entry(call.exec_id.clone()) {
+            let process = Process::new(call.paths);
+            place.insert(Exec {
+                spec: call.spec,
+                starting: false,
+                process,
+            });
+        }
+        self.publisher.publish(TaskExecAdded {
+            container_id: call.id,
+            exec_id: call.exec_id,
+            ..TaskExecAdded::new()
+        });
+        Ok(())
+    }
+
+    /// Executes a process that was added; answers with its process id.
+    pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
+        let (spec, paths, runtime) = match self.begin_exec(id, exec_id) {
+            Ok(begun) => begun,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let (id, exec_id) = (ContainerId::from(id), exec_id.to_owned());
+        let work = execute(id.clone(), spec, paths, runtime);
+        self.job(work, move |actor, outcome| {
+            let answer = outcome
+                .and_then(|(child, streams)| actor.exec_started(&id, &exec_id, child, streams));
+            if answer.is_err() {
+                actor.exec_over(&id, &exec_id);
+            }
+            let _ = reply.send(answer);
+        });
+    }
+
+    fn begin_exec(
+        &mut self,
+        id: &str,
+        exec_id: &str,
+    ) -> Result<(Vec<u8>, Paths, OciRuntime), CallError> {
+        let runtime = self.task(id)?.runtime.clone();
+        let exec = self.task_mut(id)?.execs.get_mut(exec_id);
+        let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
+        if exec.starting || exec.process.started || exec.process.exit.is_some() {
+            let message = format!("process {exec_id} of task {id} was started before");
+            return Err(CallError::new(Kind::FailedPrecondition, message));
+        }
+        exec.starting = true;
+        Ok((
+            std::mem::take(&mut exec.spec),
+            exec.process.paths.clone(),
+            runtime,
+        ))
+    }
+
+    fn exec_started(
+        &mut self,
+        id: &ContainerId,
+        exec_id: &str,
+        mut child: Child,
+        streams: Streams,
+    ) -> Result<i32, CallError> {
+        let pid = child.pid();
+        let gone = || CallError::not_found(id.as_str(), exec_id);
+        let task = self.tasks.get_mut(id).ok_or_else(gone)?;
+        let exec = task.execs.get_mut(exec_id).ok_or_else(gone)?;
+        exec.starting = false;
+        exec.process.pid = pid;
+        exec.process.started = true;
+        exec.process.streams = Some(streams);
+        exec.process.connect_stdin();
+        self.publisher.publish(TaskExecStarted {
+            container_id: id.to_string(),
+            exec_id: exec_id.to_owned(),
+            pid: u32::try_from(pid).unwrap_or_default(),
+            ..TaskExecStarted::new()
+        });
+        let (id, exec_id) = (id.clone(), exec_id.to_owned());
+        self.job(async move { child.wait().await }, move |actor, outcome| match outcome {
+            Ok(status) => actor.exec_ended(&id, &exec_id, status),
+            Err(error) => tracing::error!(container = %id, exec = %exec_id, %error, "its exit will not be known"),
+        });
+        Ok(pid)
+    }
+
+    fn exec_ended(&mut self, id: &ContainerId, exec_id: &str, status: ExitStatus) {
+        let exit = Exit {
+            code: status.code(),
+            at: SystemTime::now(),
+        };
+        if let Some(exec) = self
+            .tasks
+            .get_mut(id)
+            .and_then(|task| task.execs.get_mut(exec_id))
+        {
+            self.publisher
+                .publish(exit_event(id, exec_id, exec.process.pid, exit));
+            exec.process.ended(exit);
+        }
+        self.exec_over(id, exec_id);
+        self.publish_exit_if_due(id);
+    }
+
+    pub(super) fn exec_over(&mut self, id: &ContainerId, exec_id: &str) {
+        let now = self.now();
+        self.core.handle_exec_over(now, id, exec_id);
+    }
+}
+
+async fn execute(
+    id: ContainerId,
+    spec: Vec<u8>,
+    paths: Paths,
+    runtime: OciRuntime,
+) -> Result<(Child, Streams), CallError> {
+    let (stdio, streams) = stdio::open(&paths, Owner::default())
+        .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
+    let child = runtime
+        .exec(id.as_str(), &spec, stdio)
+        .await
+        .map_err(CallError::unknown)?;
+    Ok((child, streams))
+}
+
+/// TaskExit of an exec, or, with the container's own id, of its init.
+pub(super) fn exit_event(id: &ContainerId, process: &str, pid: i32, exit: Exit) -> TaskExit {
+    TaskExit {
+        container_id: id.to_string(),
+        id: process.to_owned(),
+        pid: u32::try_from(pid).unwrap_or_default(),
+        exit_status: exit.code,
+        exited_at: MessageField::some(crate::task::timestamp(exit.at)),
+        ..TaskExit::new()
+    }
+}

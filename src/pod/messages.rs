@@ -1,0 +1,183 @@
+//! The calls that need nothing but a look at the tables, or a command of the OCI runtime.
+
+use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
+
+use crate::lifecycle::ContainerId;
+use crate::runtime::RuntimeError;
+
+use super::process::{Exit, Process, StateAnswer, Status, Task};
+use super::{Actor, CallError, Kind, Reply};
+
+impl Actor {
+    /// The state of a task or one of its execs.
+    pub fn state(&mut self, id: &str, exec_id: &str, reply: Reply<StateAnswer>) {
+        let answer = self.process(id, exec_id).map(|(task, process)| {
+            let status = match (exec_id, process.exit) {
+                ("", _) => task.status(),
+                (_, Some(exit)) => Status::Stopped(exit),
+                (_, None) if process.started => Status::Running,
+                (_, None) => Status::Created,
+            };
+            StateAnswer {
+                bundle: task.bundle.clone(),
+                pid: process.pid,
+                status,
+                paths: process.paths.clone(),
+            }
+        });
+        let _ = reply.send(answer);
+    }
+
+    /// Answers when the process has ended.
+    pub fn wait(&mut self, id: &str, exec_id: &str, reply: Reply<Exit>) {
+        match self.process_mut(id, exec_id) {
+            Err(error) => drop(reply.send(Err(error))),
+            Ok(process) => match process.exit {
+                Some(exit) => drop(reply.send(Ok(exit))),
+                None => {
+                    // Callers that have given up are not kept for the container's whole life.
+                    process.waiting.retain(|waiting| !waiting.is_closed());
+                    process.waiting.push(reply);
+                }
+            },
+        }
+    }
+
+    /// The process id of a task's init, if it lives, and of each of its execs.
+    pub fn pids(&mut self, id: &str, reply: Reply<(i32, Vec<(i32, String)>)>) {
+        let answer = self.task(id).and_then(|task| {
+            if task.ended.is_some() || task.init.pid == 0 {
+                return Err(CallError::new(
+                    Kind::FailedPrecondition,
+                    format!("task {id} has no processes: it is not running"),
+                ));
+            }
+            let execs = task
+                .execs
+                .iter()
+                .map(|(id, exec)| (exec.process.pid, id.clone()));
+            Ok((task.init.pid, execs.collect()))
+        });
+        let _ = reply.send(answer);
+    }
+
+    /// The process id of a task's init; none while it has none.
+    pub fn connect(&mut self, id: &str, reply: Reply<i32>) {
+        let _ = reply.send(Ok(self.task(id).map_or(0, |task| task.init.pid)));
+    }
+
+    /// The caller writes no more to the stdin of a process.
+    pub fn close_stdin(&mut self, id: &str, exec_id: &str, reply: Reply<()>) {
+        let answer = self.process_mut(id, exec_id).map(|process| {
+            if let Some(streams) = &mut process.streams {
+                streams.close_stdin();
+            }
+        });
+        let _ = reply.send(answer);
+    }
+
+    /// Freezes a container.
+    pub fn pause(&mut self, id: &str, reply: Reply<()>) {
+        let (runtime, name) = match self.task(id).map(|task| task.runtime.clone()) {
+            Ok(runtime) => (runtime, id.to_owned()),
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let id = ContainerId::from(id);
+        self.job(
+            async move { runtime.pause(&name).await },
+            move |actor, outcome| {
+                actor.frozen(&id, true, outcome, reply);
+            },
+        );
+    }
+
+    /// Thaws a container.
+    pub fn resume(&mut self, id: &str, reply: Reply<()>) {
+        let (runtime, name) = match self.task(id).map(|task| task.runtime.clone()) {
+            Ok(runtime) => (runtime, id.to_owned()),
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let id = ContainerId::from(id);
+        self.job(
+            async move { runtime.resume(&name).await },
+            move |actor, outcome| {
+                actor.frozen(&id, false, outcome, reply);
+            },
+        );
+    }
+
+    fn frozen(
+        &mut self,
+        id: &ContainerId,
+        paused: bool,
+        outcome: Result<(), RuntimeError>,
+        reply: Reply<()>,
+    ) {
+        if outcome.is_ok() {
+            if let Some(task) = self.tasks.get_mut(id) {
+                task.paused = paused && task.ended.is_none();
+            }
+            let container_id = id.to_string();
+            match paused {
+                true => self.publisher.publish(TaskPaused {
+                    container_id,
+                    ..TaskPaused::new()
+                }),
+                false => self.publisher.publish(TaskResumed {
+                    container_id,
+                    ..TaskResumed::new()
+                }),
+            }
+        }
+        let _ = reply.send(outcome.map_err(CallError::unknown));
+    }
+
+    /// Changes a container's resources: the OCI specification's `LinuxResources` as JSON.
+    pub fn update(&mut self, id: &str, resources: Vec<u8>, reply: Reply<()>) {
+        match self.task(id).map(|task| task.runtime.clone()) {
+            Err(error) => drop(reply.send(Err(error))),
+            Ok(runtime) => {
+                let id = id.to_owned();
+                let update = async move { runtime.update(&id, &resources).await };
+                self.job(update, move |_, outcome| {
+                    let _ = reply.send(outcome.map_err(CallError::unknown));
+                });
+            }
+        }
+    }
+
+    pub(super) fn task(&self, id: &str) -> Result<&Task, CallError> {
+        let task = self
+            .tasks
+            .get(&ContainerId::from(id))
+            .filter(|task| !task.creating);
+        task.ok_or_else(|| CallError::not_found(id, ""))
+    }
+
+    pub(super) fn task_mut(&mut self, id: &str) -> Result<&mut Task, CallError> {
+        let task = self
+            .tasks
+            .get_mut(&ContainerId::from(id))
+            .filter(|task| !task.creating);
+        task.ok_or_else(|| CallError::not_found(id, ""))
+    }
+
+    fn process(&self, id: &str, exec_id: &str) -> Result<(&Task, &Process), CallError> {
+        let task = self.task(id)?;
+        let process = match exec_id {
+            "" => Some(&task.init),
+            exec_id => task.execs.get(exec_id).map(|exec| &exec.process),
+        };
+        let process = process.ok_or_else(|| CallError::not_found(id, exec_id))?;
+        Ok((task, process))
+    }
+
+    fn process_mut(&mut self, id: &str, exec_id: &str) -> Result<&mut Process, CallError> {
+        let task = self.task_mut(id)?;
+        let process = match exec_id {
+            "" => Some(&mut task.init),
+            exec_id => task.execs.get_mut(exec_id).map(|exec| &mut exec.process),
+        };
+        process.ok_or_else(|| CallError::not_found(id, exec_id))
+    }
+}

@@ -1,0 +1,98 @@
+//! The actor that owns one pod.
+//!
+//! It alone holds the [lifecycle core](crate::lifecycle), the table of tasks and their processes.
+//! A handler of the Task service sends it a message and awaits the answer; the handler may be
+//! dropped at any moment, and nothing of the work goes with it. The actor itself never waits:
+//! whatever takes time is a job of its own, which sends a message when it is done.
+
+mod actor;
+mod create;
+mod delete;
+mod error;
+mod exec;
+mod messages;
+mod process;
+mod start;
+mod stop;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::types::mount::Mount;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::stdio::Paths;
+
+pub use actor::Actor;
+pub use error::{CallError, Kind};
+pub use process::{Deleted, Exit, StateAnswer, Status};
+
+/// How many messages may wait for the actor. It handles one in microseconds; whoever finds the
+/// mailbox full waits.
+const MAILBOX: usize = 64;
+
+/// Where an answer goes.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
+
+/// Something for the actor to do.
+type Message = Box<dyn FnOnce(&mut Actor) + Send>;
+
+/// The way to a pod's actor. Clones lead to the same.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    mailbox: mpsc::Sender<Message>,
+}
+
+/// A Create.
+#[derive(Debug)]
+pub struct CreateCall {
+    pub id: String,
+    pub bundle: PathBuf,
+    pub rootfs: Vec<Mount>,
+    pub paths: Paths,
+    pub options: Option<Any>,
+    pub checkpoint: String,
+    /// How long the caller waits.
+    pub patience: Option<Duration>,
+}
+
+/// An Exec.
+#[derive(Debug)]
+pub struct ExecCall {
+    pub id: String,
+    pub exec_id: String,
+    pub paths: Paths,
+    /// The OCI specification's process as JSON.
+    pub spec: Vec<u8>,
+    pub has_deadline: bool,
+}
+
+/// A Kill.
+#[derive(Debug)]
+pub struct KillCall {
+    pub id: String,
+    pub exec_id: String,
+    pub signal: u32,
+    pub all: bool,
+    /// How long the caller waits.
+    pub patience: Option<Duration>,
+}
+
+impl Pod {
+    /// Asks the actor and awaits its answer.
+    ///
+    /// # Errors
+    ///
+    /// What the actor answers; [`Kind::Unknown`] if it is gone, or lost the question in a panic.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Actor, Reply<T>) + Send + 'static,
+    ) -> Result<T, CallError> {
+        let gone = || CallError::unknown("the pod's actor did not answer");
+        let (reply, answer) = oneshot::channel();
+        let message: Message = Box::new(move |actor| question(actor, reply));
+        self.mailbox.send(message).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}

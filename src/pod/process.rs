@@ -1,0 +1,165 @@
+//! What the actor knows of the processes it looks after.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use tokio::sync::oneshot;
+
+use crate::runtime::OciRuntime;
+use crate::stdio::{Paths, Streams};
+
+use super::Reply;
+
+/// How and when a process ended, as the caller is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code, 128 + n for a death by signal n.
+    pub code: u32,
+    pub at: SystemTime,
+}
+
+/// What the caller is told of a process's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Created,
+    Running,
+    Paused,
+    Stopped(Exit),
+}
+
+/// A container and its processes.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub bundle: PathBuf,
+    pub runtime: OciRuntime,
+    pub facts: Facts,
+    pub init: Process,
+    pub execs: BTreeMap<String, Exec>,
+    /// The runtime has not created it yet.
+    pub creating: bool,
+    pub paused: bool,
+    /// Its removal is under way.
+    pub deleting: bool,
+    /// When its init process was collected; its exit may not have been published yet.
+    pub ended: Option<SystemTime>,
+    /// The code to publish when the last of its execs has ended.
+    pub unpublished: Option<u32>,
+    /// Dropped when the init process ends, for a release that waits for it.
+    pub alive: Option<oneshot::Sender<()>>,
+    /// Who wants it deleted as soon as it has ended.
+    pub delete: Option<Reply<Deleted>>,
+}
+
+/// What the bundle says that matters later.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub has_poststart_hooks: bool,
+    pub has_own_pid_namespace: bool,
+    /// Its named ports.
+    pub ports: BTreeMap<String, u16>,
+    /// The host's file behind its `terminationMessagePath`.
+    pub termination_message: Option<PathBuf>,
+}
+
+/// An exec: what is to be executed, and the process it becomes.
+#[derive(Debug)]
+pub(super) struct Exec {
+    /// The OCI specification's process as JSON.
+    pub spec: Vec<u8>,
+    pub starting: bool,
+    pub process: Process,
+}
+
+/// A process: the init of a container or an exec.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    /// Zero as long as there is none.
+    pub pid: i32,
+    pub paths: Paths,
+    pub streams: Option<Streams>,
+    pub started: bool,
+    pub exit: Option<Exit>,
+    pub waiting: Vec<Reply<Exit>>,
+}
+
+/// What Delete answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deleted {
+    pub pid: i32,
+    pub exit: Exit,
+}
+
+/// What State answers.
+#[derive(Clone, Debug)]
+pub struct StateAnswer {
+    pub bundle: PathBuf,
+    pub pid: i32,
+    pub status: Status,
+    pub paths: Paths,
+}
+
+impl Process {
+    pub fn new(paths: Paths) -> Process {
+        Process {
+            paths,
+            ..Process::default()
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.started && self.exit.is_none()
+    }
+
+    /// Lets the process have what the caller writes.
+    pub fn connect_stdin(&mut self) {
+        let connected = self
+            .streams
+            .as_mut()
+            .map(|streams| streams.connect_stdin(&self.paths.stdin));
+        if let Some(Err(error)) = connected {
+            tracing::warn!(%error, "a process has no stdin");
+        }
+    }
+
+    /// Tells everybody who waits for it that the process has ended.
+    pub fn ended(&mut self, exit: Exit) {
+        self.exit = Some(exit);
+        for reply in self.waiting.drain(..) {
+            // Who has gone away need not be told.
+            let _ = reply.send(Ok(exit));
+        }
+    }
+}
+
+impl Task {
+    pub fn status(&self) -> Status {
+        match (self.init.exit, self.paused, self.init.started) {
+            (Some(exit), _, _) => Status::Stopped(exit),
+            (None, true, _) => Status::Paused,
+            (None, false, true) => Status::Running,
+            (None, false, false) => Status::Created,
+        }
+    }
+
+    pub fn rootfs(&self) -> PathBuf {
+        rootfs(&self.bundle)
+    }
+
+    /// The stream where the shim's own words for the container's owner go.
+    pub fn voice(&self) -> &str {
+        match self.init.paths.stderr.as_str() {
+            "" => &self.init.paths.stdout,
+            stderr => stderr,
+        }
+    }
+
+    pub fn has_running_execs(&self) -> bool {
+        self.execs.values().any(|exec| exec.process.is_running())
+    }
+}
+
+/// Where containerd wants the root file system mounted.
+pub(super) fn rootfs(bundle: &Path) -> PathBuf {
+    bundle.join("rootfs")
+}

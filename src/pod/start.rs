@@ -1,0 +1,67 @@
+//! Start of a container: asked here, decided by the core.
+
+use std::time::Duration;
+
+use containerd_shim_protos::events::task::TaskStart;
+use tokio::sync::oneshot;
+
+use crate::lifecycle::{ContainerId, RequestId};
+
+use super::{Actor, CallError, Reply};
+
+impl Actor {
+    /// Starts a container when its turn has come, or holds it; answers with the process id of its
+    /// init. `gone` ends when the caller does not wait any more.
+    pub fn start(
+        &mut self,
+        id: &str,
+        patience: Option<Duration>,
+        gone: oneshot::Receiver<()>,
+        reply: Reply<i32>,
+    ) {
+        match self.task_mut(id) {
+            Ok(task) => task.init.connect_stdin(),
+            Err(error) => return drop(reply.send(Err(error))),
+        }
+        let id = ContainerId::from(id);
+        let request = self.next_request();
+        self.starts.insert(request, reply);
+        let now = self.now();
+        self.core.handle_start(now, &id, request, patience);
+        let watch = async move {
+            // Nothing is ever sent: it ends when the other side is dropped.
+            let _ = gone.await;
+        };
+        self.job(watch, move |actor, ()| {
+            actor.starts.remove(&request);
+            let now = actor.now();
+            actor.core.handle_start_abandoned(now, &id, request);
+        });
+    }
+
+    pub(super) fn answer_start(
+        &mut self,
+        id: &ContainerId,
+        request: RequestId,
+        answer: Result<(), CallError>,
+    ) {
+        let reply = self.starts.remove(&request);
+        let answer = match (answer, self.tasks.get_mut(id)) {
+            (Err(error), _) => Err(error),
+            (Ok(()), None) => Err(CallError::not_found(id.as_str(), "")),
+            (Ok(()), Some(task)) => {
+                task.init.started = true;
+                let pid = task.init.pid;
+                self.publisher.publish(TaskStart {
+                    container_id: id.to_string(),
+                    pid: u32::try_from(pid).unwrap_or_default(),
+                    ..TaskStart::new()
+                });
+                Ok(pid)
+            }
+        };
+        if let Some(reply) = reply {
+            let _ = reply.send(answer);
+        }
+    }
+}

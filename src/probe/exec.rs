@@ -1,0 +1,42 @@
+//! The `exec` probe: a command in the container, by the OCI runtime.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::lifecycle::ExitStatus;
+
+use super::Target;
+
+/// SIGKILL.
+const KILL: i32 = 9;
+
+/// Runs the command; it succeeds by exiting 0 within `timeout`, and is killed then.
+///
+/// # Errors
+///
+/// Why it failed, in one sentence.
+pub(super) async fn attempt(
+    command: &[String],
+    timeout: Duration,
+    target: &Target,
+) -> Result<(), String> {
+    let deadline = Instant::now().checked_add(timeout);
+    // Not cut short by the timeout: a command that has been begun has to be known to be ended.
+    let executed = target.runtime.exec_command(&target.id, command).await;
+    let mut process = executed.map_err(|error| error.to_string())?;
+    let exit = match deadline {
+        Some(deadline) => timeout_at(deadline, process.wait()).await,
+        None => Ok(process.wait().await),
+    };
+    match exit {
+        Ok(Ok(ExitStatus::Code(0))) => Ok(()),
+        Ok(Ok(status)) => Err(format!("the command ended with {}", status.code())),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => {
+            // It may have ended meanwhile, which is as good.
+            let _ = target.reaper.kill(process.pid(), KILL);
+            Err(format!("the command did not end within {timeout:?}"))
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The one owner of all child processes.
+//!
+//! The shim is a subreaper: the processes of its containers are re-parented to it when the OCI
+//! runtime's command ends. `waitpid(-1)` takes the exits of all children alike, so nothing else in
+//! this process may wait for a child. As no process id is free for another process until it has
+//! been collected here, this is also the one place that can signal a process without a doubt.
+
+use std::collections::HashMap;
+use std::io;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::lifecycle::ExitStatus;
+use crate::sys;
+
+/// How many exits of processes that nobody has claimed are kept while somebody may claim one.
+const UNCLAIMED_AT_MOST: usize = 4096;
+
+/// Spawns commands, collects exits, delivers signals. Clones share one table.
+#[derive(Clone, Debug, Default)]
+pub struct Reaper {
+    table: Arc<Mutex<Table>>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Who waits for the exits of processes that have not been collected yet.
+    waiting: HashMap<i32, oneshot::Sender<ExitStatus>>,
+    /// How many commands are under way that will name a process of theirs.
+    expected: usize,
+    /// Exits of processes that one of those commands may name.
+    unclaimed: HashMap<i32, ExitStatus>,
+}
+
+/// A process whose exit nobody else will hear of.
+#[derive(Debug)]
+pub struct Child {
+    pid: i32,
+    exit: oneshot::Receiver<ExitStatus>,
+}
+
+/// The right to claim a process that does not exist yet.
+#[derive(Debug)]
+pub struct Expectation {
+    reaper: Reaper,
+}
+
+impl Child {
+    /// Its process id; another process's once [`wait`](Child::wait) has answered.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// How the process ends. May be called again after it was cancelled.
+    ///
+    /// # Errors
+    ///
+    /// If the reaper is gone, which it is only when the shim ends.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        (&mut self.exit)
+            .await
+            .map_err(|_| io::Error::other("the reaper is gone"))
+    }
+}
+
+impl Reaper {
+    /// Collects exits for as long as the runtime lives.
+    ///
+    /// # Errors
+    ///
+    /// If the handler for SIGCHLD cannot be installed.
+    pub fn start(&self) -> io::Result<()> {
+        let mut children = signal(SignalKind::child())?;
+        let reaper = self.clone();
+        tokio::spawn(async move {
+            while children.recv().await.is_some() {
+                reaper.reap();
+            }
+        });
+        Ok(())
+    }
+
+    /// Spawns a command.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be spawned.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        // The lock is held from before the child exists until it is in the table: its exit cannot
+        // be collected in between. std's own Child neither waits nor kills when it is dropped.
+        let mut table = self.lock();
+        let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
+        Ok(table.wait_for(pid))
+    }
+
+    /// Announces a command whose process is to be claimed when the command is over; the process
+    /// may have ended by then.
+    pub fn expect(&self) -> Expectation {
+        let mut table = self.lock();
+        table.expected = table.expected.saturating_add(1);
+        Expectation {
+            reaper: self.clone(),
+        }
+    }
+
+    /// Sends signal number `signal` to a process that was spawned or claimed here.
+    ///
+    /// # Errors
+    ///
+    /// `ESRCH` if it has ended, `EINVAL` if there is no such signal.
+    pub fn kill(&self, pid: i32, signal: i32) -> io::Result<()> {
+        // With the lock held it cannot be collected, so the number is still its own.
+        match self.lock().waiting.contains_key(&pid) {
+            true => sys::kill(pid, signal),
+            false => Err(io::Error::from_raw_os_error(Errno::ESRCH as i32)),
+        }
+    }
+
+    /// Whether the process has not been collected yet: what `/proc` says of its number is about it.
+    pub fn owns(&self, pid: i32) -> bool {
+        self.lock().waiting.contains_key(&pid)
+    }
+
+    fn reap(&self) {
+        let mut table = self.lock();
+        loop {
+            match sys::wait_any() {
+                Ok(Some((pid, status))) => table.collect(pid, status),
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(Errno::ECHILD as i32) => return,
+                Err(error) => return tracing::error!(%error, "exits cannot be collected"),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Expectation {
+    /// Claims the process that the command has named.
+    pub fn claim(self, pid: i32) -> Child {
+        let mut table = self.reaper.lock();
+        match table.unclaimed.remove(&pid) {
+            None => table.wait_for(pid),
+            Some(status) => {
+                let (sender, exit) = oneshot::channel();
+                // The receiver is right here.
+                let _ = sender.send(status);
+                Child { pid, exit }
+            }
+        }
+    }
+}
+
+impl Drop for Expectation {
+    fn drop(&mut self) {
+        let mut table = self.reaper.lock();
+        table.expected = table.expected.saturating_sub(1);
+        if table.expected == 0 {
+            table.unclaimed = HashMap::new();
+        }
+    }
+}
+
+impl Table {
+    fn wait_for(&mut self, pid: i32) -> Child {
+        let (sender, exit) = oneshot::channel();
+        self.waiting.insert(pid, sender);
+        Child { pid, exit }
+    }
+
+    fn collect(&mut self, pid: i32, status: ExitStatus) {
+        match self.waiting.remove(&pid) {
+            // Whoever waited may be gone; the process is collected all the same.
+            Some(waiting) => drop(waiting.send(status)),
+            None if self.expected > 0 && self.unclaimed.len() < UNCLAIMED_AT_MOST => {
+                self.unclaimed.insert(pid, status);
+            }
+            // An orphan of some container, re-parented to us.
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_runtime<F: Future>(test: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(test)
+    }
+
+    #[test]
+    fn an_exit_that_comes_before_its_claim_is_not_lost() {
+        let reaper = Reaper::default();
+        let expectation = reaper.expect();
+        reaper.lock().collect(4242, ExitStatus::Code(7));
+        let status = on_runtime(async { expectation.claim(4242).wait().await.unwrap() });
+        assert_eq!(status, ExitStatus::Code(7));
+        assert!(reaper.lock().unclaimed.is_empty());
+    }
+
+    #[test]
+    fn exits_of_orphans_are_kept_only_while_somebody_may_claim_one() {
+        let reaper = Reaper::default();
+        reaper.lock().collect(4242, ExitStatus::Code(0));
+        assert!(reaper.lock().unclaimed.is_empty());
+        let expectation = reaper.expect();
+        reaper.lock().collect(4243, ExitStatus::Signal(9));
+        assert_eq!(reaper.lock().unclaimed.len(), 1);
+        drop(expectation);
+        assert!(reaper.lock().unclaimed.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_was_collected_is_never_signalled() {
+        let reaper = Reaper::default();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let error = reaper.kill(own, 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::ESRCH as i32));
+    }
+}

@@ -1,0 +1,150 @@
+//! The OCI bundle: of its `config.json` only what the shim needs.
+//!
+//! A minimal struct: the whole document as typed values costs the running shim a megabyte, and a
+//! model of it would lose the fields that it does not know if it were written back.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// A container's `config.json`, as far as the shim has to know it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Bundle {
+    pub annotations: BTreeMap<String, String>,
+    mounts: Vec<Mount>,
+    hooks: Option<Hooks>,
+    linux: Option<Linux>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Mount {
+    destination: String,
+    source: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Hooks {
+    poststart: Option<Vec<serde::de::IgnoredAny>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Linux {
+    namespaces: Option<Vec<Namespace>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Namespace {
+    #[serde(rename = "type")]
+    kind: String,
+    path: String,
+}
+
+/// A bundle cannot be read.
+#[derive(Debug, Error)]
+pub enum BundleError {
+    #[error("{path}: {source}", path = .path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{path} is not an OCI runtime configuration: {source}", path = .path.display())]
+    Malformed {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+}
+
+impl Bundle {
+    /// Reads the `config.json` in `bundle`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is not what the OCI runtime specification calls a configuration.
+    pub fn read(bundle: &Path) -> Result<Bundle, BundleError> {
+        let path = bundle.join("config.json");
+        match std::fs::read(&path) {
+            Ok(json) => serde_json::from_slice(&json)
+                .map_err(|source| BundleError::Malformed { path, source }),
+            Err(source) => Err(BundleError::Unreadable { path, source }),
+        }
+    }
+
+    /// Whether the runtime has to run hooks after the program was executed.
+    pub fn has_poststart_hooks(&self) -> bool {
+        let hooks = self
+            .hooks
+            .as_ref()
+            .and_then(|hooks| hooks.poststart.as_ref());
+        hooks.is_some_and(|hooks| !hooks.is_empty())
+    }
+
+    /// Whether all processes of the container die with its init: it has a PID namespace of its own.
+    pub fn has_own_pid_namespace(&self) -> bool {
+        let namespaces = self
+            .linux
+            .as_ref()
+            .and_then(|linux| linux.namespaces.as_ref());
+        namespaces
+            .into_iter()
+            .flatten()
+            .any(|ns| ns.kind == "pid" && ns.path.is_empty())
+    }
+
+    /// The file on the host that is mounted at `destination`.
+    pub fn mount_source(&self, destination: &str) -> Option<&Path> {
+        let mount = self
+            .mounts
+            .iter()
+            .rev()
+            .find(|mount| mount.destination == destination)?;
+        Some(Path::new(&mount.source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_read_for_what_the_shim_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = r#"{"ociVersion":"1.0.2","annotations":{"usher/sidecars":"proxy"},
+            "mounts":[{"destination":"/dev/termination-log","source":"/var/log/x","type":"bind"}],
+            "hooks":{"poststart":[{"path":"/bin/true"}]},
+            "linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/proc/1/ns/net"}]}}"#;
+        std::fs::write(dir.path().join("config.json"), config).unwrap();
+        let bundle = Bundle::read(dir.path()).unwrap();
+        assert_eq!(bundle.annotations["usher/sidecars"], "proxy");
+        assert!(bundle.has_poststart_hooks());
+        assert!(bundle.has_own_pid_namespace());
+        assert_eq!(
+            bundle.mount_source("/dev/termination-log"),
+            Some(Path::new("/var/log/x"))
+        );
+        assert_eq!(bundle.mount_source("/elsewhere"), None);
+    }
+
+    #[test]
+    fn a_pid_namespace_that_is_joined_is_not_the_containers_own() {
+        let json = r#"{"linux":{"namespaces":[{"type":"pid","path":"/proc/7/ns/pid"}]}}"#;
+        let bundle: Bundle = serde_json::from_str(json).unwrap();
+        assert!(!bundle.has_own_pid_namespace());
+        assert!(!bundle.has_poststart_hooks());
+    }
+
+    #[test]
+    fn a_broken_configuration_is_named_with_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.json"), "{").unwrap();
+        let error = Bundle::read(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("config.json is not an OCI runtime configuration"),
+            "{error}"
+        );
+    }
+}

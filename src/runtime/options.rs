@@ -1,0 +1,52 @@
+//! The options that containerd passes for a container, and the copy of them that the `delete`
+//! command finds in the bundle.
+
+use std::io;
+use std::path::Path;
+
+use containerd_shim::util::{JsonOptions, OPTIONS_FILE_NAME};
+use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::shim::oci;
+
+/// `containerd.runc.v1.Options`, of which usher takes the same notice as containerd's runc shim.
+pub type Options = oci::Options;
+
+/// Reads the options of a Create.
+///
+/// # Errors
+///
+/// One sentence if they are not `containerd.runc.v1.Options`.
+pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
+    let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
+        return Ok(Options::default());
+    };
+    let name = any.type_url.rsplit('/').next().unwrap_or_default();
+    if name != "containerd.runc.v1.Options" {
+        return Err(format!(
+            "runtime options are of type {:?}, expected containerd.runc.v1.Options",
+            any.type_url
+        ));
+    }
+    Options::parse_from_bytes(&any.value)
+        .map_err(|error| format!("runtime options cannot be decoded: {error}"))
+}
+
+/// Leaves the options in the bundle.
+///
+/// # Errors
+///
+/// If the file cannot be written.
+pub fn save(bundle: &Path, options: &Options) -> io::Result<()> {
+    let json = serde_json::to_vec(&JsonOptions::from(options.clone()))?;
+    std::fs::write(bundle.join(OPTIONS_FILE_NAME), json)
+}
+
+/// The options left in the bundle; the defaults if there are none, as when the shim died before
+/// it had got that far.
+pub fn load(bundle: &Path) -> Options {
+    let json = std::fs::read(bundle.join(OPTIONS_FILE_NAME)).unwrap_or_default();
+    serde_json::from_slice::<JsonOptions>(&json)
+        .map(Options::from)
+        .unwrap_or_default()
+}

@@ -1,0 +1,68 @@
+//! Letting a parked program be executed.
+//!
+//! runc's init waits until somebody opens `<root>/<id>/exec.fifo` for reading, writes one byte, and
+//! executes the program. `runc start` does just that, in a process of its own, for five times the
+//! cost. crun has a file of that name that works the other way round, so the file alone is no proof.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::libc;
+use nix::unistd::read;
+use tokio::io::Interest;
+
+use crate::sys;
+
+use super::OciRuntime;
+
+/// Releases container `id` and gives back when its program is being executed. While the container
+/// is frozen that can take for ever.
+///
+/// It must not be cancelled: a FIFO that is closed unread kills the container.
+///
+/// # Errors
+///
+/// One sentence if the container cannot be released, as when its init process has died.
+pub async fn release(
+    runtime: &OciRuntime,
+    id: &str,
+    has_poststart_hooks: bool,
+) -> Result<(), String> {
+    let state = runtime.state_dir(id);
+    if has_poststart_hooks || !is_runc(&state) {
+        return runtime.start(id).await.map_err(|error| error.to_string());
+    }
+    let fifo = state.join("exec.fifo");
+    open_gate(&fifo)
+        .await
+        .map_err(|error| format!("{}: {error}", fifo.display()))
+}
+
+/// Whether the state directory is runc's: `state.json` beside the FIFO. crun's has `status`.
+fn is_runc(state: &Path) -> bool {
+    let is_fifo = std::fs::symlink_metadata(state.join("exec.fifo"))
+        .is_ok_and(|metadata| metadata.file_type().is_fifo());
+    is_fifo && state.join("state.json").exists() && !state.join("status").exists()
+}
+
+async fn open_gate(fifo: &Path) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(fifo)?;
+    let gate = sys::watch(file.into(), Interest::READABLE)?;
+    loop {
+        let mut ready = gate.readable().await?;
+        let mut byte = [0; 1];
+        match ready.try_io(|gate| Ok(read(gate.get_ref(), &mut byte)?)) {
+            Ok(Ok(0)) => return Err(io::Error::other("the init process has died")),
+            Ok(Ok(_)) => break,
+            Ok(Err(error)) => return Err(error),
+            Err(_would_block) => {}
+        }
+    }
+    // runc takes a container that has the file for one that is still to be started.
+    std::fs::remove_file(fifo)
+}

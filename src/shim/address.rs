@@ -1,0 +1,120 @@
+//! The socket of a pod's shim: where it is, and who may make or remove it.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+/// The file in each bundle that holds the address: containerd reads it when it is restarted.
+const ADDRESS_FILE: &str = "address";
+
+/// What `claim` found.
+#[derive(Debug)]
+pub(super) enum Claim {
+    /// Nobody listened there; now we do.
+    Ours(UnixListener),
+    /// The pod's shim listens there.
+    Taken,
+}
+
+/// The path behind an address as containerd writes it.
+pub(super) fn path(address: &str) -> PathBuf {
+    PathBuf::from(address.strip_prefix("unix://").unwrap_or(address))
+}
+
+/// Listens at `address`, unless somebody does. A socket that was left by a shim that died is
+/// replaced.
+///
+/// # Errors
+///
+/// If the directory or the socket cannot be made.
+pub(super) fn claim(address: &str) -> io::Result<Claim> {
+    let path = path(address);
+    let _lock = lock_directory_of(&path)?;
+    match UnixStream::connect(&path) {
+        Ok(_) => return Ok(Claim::Taken),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(_) => std::fs::remove_file(&path)?,
+    }
+    UnixListener::bind(&path).map(Claim::Ours)
+}
+
+/// Removes the socket of a shim that has died. One that somebody listens on stays.
+pub(super) fn remove_dead(address: &str) {
+    let path = path(address);
+    if !path.exists() {
+        return;
+    }
+    let removed = lock_directory_of(&path).and_then(|_lock| match UnixStream::connect(&path) {
+        Ok(_) => Ok(()),
+        Err(_) => std::fs::remove_file(&path),
+    });
+    if let Err(error) = removed {
+        tracing::debug!(path = %path.display(), %error, "a dead shim's socket is left");
+    }
+}
+
+/// Containers of one pod may be started at the same moment, each by a process of its own: one at a
+/// time decides who serves the pod.
+fn lock_directory_of(path: &Path) -> io::Result<Flock<File>> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o711)
+        .create(directory)?;
+    let directory = File::open(directory)?;
+    Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+}
+
+/// Leaves the address in a bundle.
+///
+/// # Errors
+///
+/// If the file cannot be written.
+pub(super) fn leave_in(bundle: &Path, address: &str) -> io::Result<()> {
+    // Renamed into place: containerd must not read half of it.
+    let temporary = bundle.join(".address");
+    std::fs::write(&temporary, address)?;
+    std::fs::rename(temporary, bundle.join(ADDRESS_FILE))
+}
+
+/// The address left in a bundle.
+pub(super) fn of_bundle(bundle: &Path) -> Option<String> {
+    std::fs::read_to_string(bundle.join(ADDRESS_FILE)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_to_claim_an_address_serves_it_and_the_next_joins() {
+        let dir = tempfile::tempdir().unwrap();
+        let address = format!("unix://{}/s/socket", dir.path().display());
+        let Claim::Ours(listener) = claim(&address).unwrap() else {
+            panic!("nobody was there")
+        };
+        assert!(matches!(claim(&address).unwrap(), Claim::Taken));
+        drop(listener);
+        // Its file is still there, as after a shim that was killed.
+        assert!(path(&address).exists());
+        assert!(matches!(claim(&address).unwrap(), Claim::Ours(_)));
+    }
+
+    #[test]
+    fn only_the_socket_of_a_dead_shim_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let address = format!("unix://{}/socket", dir.path().display());
+        let Claim::Ours(listener) = claim(&address).unwrap() else {
+            panic!("nobody was there")
+        };
+        remove_dead(&address);
+        assert!(path(&address).exists());
+        drop(listener);
+        remove_dead(&address);
+        assert!(!path(&address).exists());
+    }
+}

@@ -1,0 +1,229 @@
+//! What containerd says to `start`, and how it wants to be answered. Three generations:
+//!
+//! | containerd | asks with | wants |
+//! |---|---|---|
+//! | 1.6, 1.7 | flags, environment | a bare address, for `containerd.task.v2` |
+//! | 2.0 to 2.2 | flags, environment | JSON with version, address and protocol |
+//! | 2.3 | protobuf `BootstrapParams` on stdin | protobuf `BootstrapResult` |
+//!
+//! The library answers only the last two.
+
+use containerd_shim::Flags;
+use containerd_shim_protos::TASK_API_VERSION;
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, LogLevel};
+use containerd_shim_protos::protobuf::Message;
+
+/// The most recent protocol version a containerd speaks, in the environment of `start` since 1.7.
+pub(super) const MAX_SHIM_VERSION: &str = "MAX_SHIM_VERSION";
+
+/// Where containerd takes events; its own socket with `.ttrpc`.
+pub(super) const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
+
+/// How containerd wants to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// A bare address.
+    Address,
+    /// JSON.
+    Json,
+    /// `BootstrapResult`.
+    Protobuf,
+}
+
+/// What containerd says to `start`, whichever way it says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bootstrap {
+    pub dialect: Dialect,
+    /// Where events go; empty if containerd does not say.
+    pub ttrpc_address: String,
+    /// containerd's own address.
+    pub address: String,
+    /// Where to put the socket; none for the usual place.
+    pub socket_dir: Option<String>,
+    pub debug: bool,
+}
+
+/// What of the environment matters.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Environment {
+    pub ttrpc_address: String,
+    pub max_shim_version: String,
+}
+
+impl Environment {
+    pub fn read() -> Environment {
+        let read = |name| std::env::var(name).unwrap_or_default();
+        Environment {
+            ttrpc_address: read(TTRPC_ADDRESS),
+            max_shim_version: read(MAX_SHIM_VERSION),
+        }
+    }
+}
+
+impl Bootstrap {
+    /// Understands what containerd has said.
+    ///
+    /// # Errors
+    ///
+    /// If the parameters on stdin are meant for another container.
+    pub fn understand(
+        stdin: &[u8],
+        flags: &Flags,
+        environment: Environment,
+    ) -> Result<Bootstrap, String> {
+        if let Some(params) = bootstrap_params(stdin, flags)? {
+            return Ok(Bootstrap {
+                dialect: Dialect::Protobuf,
+                ttrpc_address: params.containerd_ttrpc_address,
+                address: params.containerd_grpc_address,
+                socket_dir: params.socket_dir.filter(|dir| !dir.is_empty()),
+                debug: flags.debug || params.log_level.value() <= LogLevel::LOG_LEVEL_DEBUG as i32,
+            });
+        }
+        // A containerd that does not know of versions is one of before there were any.
+        let version = environment.max_shim_version.trim().parse().unwrap_or(2);
+        Ok(Bootstrap {
+            dialect: if version >= 3 {
+                Dialect::Json
+            } else {
+                Dialect::Address
+            },
+            ttrpc_address: environment.ttrpc_address,
+            address: flags.address.clone(),
+            socket_dir: None,
+            debug: flags.debug,
+        })
+    }
+
+    /// The answer: where the shim listens.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be encoded.
+    pub fn answer(&self, address: &str) -> Result<Vec<u8>, String> {
+        match self.dialect {
+            Dialect::Address => Ok(address.as_bytes().to_vec()),
+            Dialect::Json => serde_json::to_vec(&serde_json::json!({
+                "version": TASK_API_VERSION,
+                "address": address,
+                "protocol": "ttrpc",
+            }))
+            .map_err(|error| format!("the answer cannot be encoded: {error}")),
+            Dialect::Protobuf => {
+                let mut result = BootstrapResult::new();
+                result.version = TASK_API_VERSION;
+                result.address = address.to_owned();
+                result.protocol = "ttrpc".to_owned();
+                result
+                    .write_to_bytes()
+                    .map_err(|error| format!("the answer cannot be encoded: {error}"))
+            }
+        }
+    }
+}
+
+/// The parameters on stdin, if that is what is there: an older containerd writes the runtime's
+/// options, an `Any`, whose bytes can be read as parameters too.
+fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParams>, String> {
+    let Ok(params) = BootstrapParams::parse_from_bytes(stdin) else {
+        return Ok(None);
+    };
+    if params.instance_id == flags.id && params.namespace == flags.namespace {
+        return Ok((!stdin.is_empty()).then_some(params));
+    }
+    // An Any has a type and a value, which are read as id and namespace, and nothing else.
+    if params.containerd_grpc_address.is_empty() && params.containerd_ttrpc_address.is_empty() {
+        return Ok(None);
+    }
+    Err(format!(
+        "bootstrap parameters are for container {:?} in namespace {:?}, expected {:?} in {:?} as the flags say",
+        params.instance_id, params.namespace, flags.id, flags.namespace
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use containerd_shim_protos::protobuf::well_known_types::any::Any;
+
+    use super::*;
+
+    fn flags() -> Flags {
+        Flags {
+            id: "c1".to_owned(),
+            namespace: "k8s.io".to_owned(),
+            address: "/run/c.sock".to_owned(),
+            ..Flags::default()
+        }
+    }
+
+    fn environment(version: &str) -> Environment {
+        Environment {
+            ttrpc_address: "/run/c.sock.ttrpc".to_owned(),
+            max_shim_version: version.to_owned(),
+        }
+    }
+
+    fn params() -> BootstrapParams {
+        let mut params = BootstrapParams::new();
+        params.instance_id = "c1".to_owned();
+        params.namespace = "k8s.io".to_owned();
+        params.containerd_ttrpc_address = "/run/new.sock.ttrpc".to_owned();
+        params.containerd_grpc_address = "/run/new.sock".to_owned();
+        params
+    }
+
+    #[test]
+    fn a_containerd_without_versions_gets_a_bare_address() {
+        for version in ["", "2", "nonsense"] {
+            let said = Bootstrap::understand(&[], &flags(), environment(version)).unwrap();
+            assert_eq!(said.dialect, Dialect::Address, "{version:?}");
+            assert_eq!(said.answer("unix:///s").unwrap(), b"unix:///s");
+            assert_eq!(said.ttrpc_address, "/run/c.sock.ttrpc");
+        }
+    }
+
+    #[test]
+    fn a_containerd_of_version_three_gets_json() {
+        let said = Bootstrap::understand(&[], &flags(), environment("3")).unwrap();
+        let answer: serde_json::Value =
+            serde_json::from_slice(&said.answer("unix:///s").unwrap()).unwrap();
+        assert_eq!(
+            answer,
+            serde_json::json!({"version": 3, "address": "unix:///s", "protocol": "ttrpc"})
+        );
+    }
+
+    #[test]
+    fn bootstrap_parameters_are_answered_in_kind_and_taken_before_the_environment() {
+        let stdin = params().write_to_bytes().unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+        assert_eq!(said.ttrpc_address, "/run/new.sock.ttrpc");
+        let answer = BootstrapResult::parse_from_bytes(&said.answer("unix:///s").unwrap()).unwrap();
+        assert_eq!((answer.version, answer.address.as_str()), (3, "unix:///s"));
+        assert_eq!(answer.protocol, "ttrpc");
+    }
+
+    #[test]
+    fn runtime_options_on_stdin_are_not_taken_for_bootstrap_parameters() {
+        let any = Any {
+            type_url: "containerd.runc.v1.Options".to_owned(),
+            value: vec![0x32, 4, b'c', b'r', b'u', b'n'],
+            ..Any::new()
+        };
+        let stdin = any.write_to_bytes().unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment("")).unwrap();
+        assert_eq!(said.dialect, Dialect::Address);
+    }
+
+    #[test]
+    fn parameters_for_another_container_are_refused_with_both_names() {
+        let mut params = params();
+        params.instance_id = "other".to_owned();
+        let stdin = params.write_to_bytes().unwrap();
+        let error = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap_err();
+        assert!(
+            error.contains("\"other\"") && error.contains("\"c1\""),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! `delete`: what is left of a container goes away, whether its shim has ended in peace or died.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use containerd_shim::Flags;
+use containerd_shim::protos::protobuf::{Message, MessageField};
+use containerd_shim_protos::api::DeleteResponse;
+
+use crate::reaper::Reaper;
+use crate::rootfs;
+use crate::runtime::{OciRuntime, options};
+use crate::task::timestamp;
+
+use super::{address, start};
+
+/// 128 + SIGKILL: what is left over is killed.
+const KILLED: u32 = 137;
+
+/// Removes what is left, and gives the answer for containerd. containerd calls it after every
+/// container, of which nothing is left as a rule.
+///
+/// # Errors
+///
+/// One sentence, for containerd's own error.
+pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
+    if flags.id.is_empty() {
+        return Err("no -id is given, expected the container's".to_owned());
+    }
+    let bundle = start::bundle_directory(flags)?;
+    if let Some(address) = address::of_bundle(&bundle) {
+        address::remove_dead(&address);
+    }
+    let reaper = Reaper::default();
+    let options = options::load(&bundle);
+    let runtime = OciRuntime::new(&options, &flags.namespace, &bundle, reaper.clone());
+    if runtime.state_dir(&flags.id).exists() {
+        force_delete(&flags.id, &runtime, &reaper)?;
+    }
+    rootfs::unmount(&bundle.join("rootfs"));
+    let mut answer = DeleteResponse::new();
+    answer.set_pid(init_pid(&bundle));
+    answer.set_exit_status(KILLED);
+    answer.exited_at = MessageField::some(timestamp(SystemTime::now()));
+    answer
+        .write_to_bytes()
+        .map_err(|error| format!("the answer cannot be encoded: {error}"))
+}
+
+fn force_delete(id: &str, runtime: &OciRuntime, reaper: &Reaper) -> Result<(), String> {
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("runtime: {error}"))?;
+    tokio.block_on(async {
+        reaper
+            .start()
+            .map_err(|error| format!("SIGCHLD: {error}"))?;
+        runtime
+            .delete(id, true)
+            .await
+            .map_err(|error| error.to_string())
+    })
+}
+
+/// The process id that the OCI runtime has written at create.
+fn init_pid(bundle: &Path) -> u32 {
+    let written = std::fs::read_to_string(bundle.join("init.pid")).unwrap_or_default();
+    written.trim().parse().unwrap_or_default()
+}

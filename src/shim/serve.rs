@@ -1,0 +1,112 @@
+//! Serving a pod, from its first container to its last.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use containerd_shim::Flags;
+use containerd_shim_protos::shim_async::create_task;
+use nix::sys::prctl::set_child_subreaper;
+use nix::unistd::dup2_stdin;
+use std::sync::Arc;
+use ttrpc::r#async::Server;
+use ttrpc::r#async::transport::Listener;
+
+use crate::events::Publisher;
+use crate::pod::Actor;
+use crate::reaper::Reaper;
+use crate::task::Service;
+
+use super::bootstrap::TTRPC_ADDRESS;
+use super::log;
+
+/// How long a shim that ends waits for containerd to take the last events.
+const LAST_EVENTS_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a shim that ends waits for its last answers to be written.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// The Task service before containerd 2.0; its messages are those of version 3.
+const TASK_V2: &str = "containerd.task.v2.Task";
+const TASK_V3: &str = "containerd.task.v3.Task";
+
+/// Serves the pod on the socket that `start` has left as standard input.
+///
+/// # Errors
+///
+/// One sentence if it cannot begin.
+pub(super) fn serve(flags: &Flags) -> Result<(), String> {
+    let listener = take_socket()?;
+    log::begin(flags.debug);
+    set_child_subreaper(true).map_err(|error| format!("subreaper: {error}"))?;
+    // One thread for everything: the shim waits nearly always, and each thread costs every pod.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("runtime: {error}"))?;
+    runtime.block_on(serve_on(listener, flags))
+}
+
+fn take_socket() -> Result<UnixListener, String> {
+    let failed = |error| {
+        format!(
+            "standard input is not a socket ({error}); usher is run by containerd, with `start`"
+        )
+    };
+    let socket: OwnedFd = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| failed(error.to_string()))?;
+    let listener = UnixListener::from(socket);
+    listener
+        .local_addr()
+        .map_err(|error| failed(error.to_string()))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|error| failed(error.to_string()))?;
+    let null = File::open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
+    dup2_stdin(&null).map_err(|error| format!("standard input: {error}"))?;
+    Ok(listener)
+}
+
+async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
+    let address = listener
+        .local_addr()
+        .ok()
+        .and_then(|at| Some(at.as_pathname()?.to_owned()));
+    let listener = Listener::try_from(listener).map_err(|error| format!("socket: {error}"))?;
+    let publisher = Publisher::new(
+        &std::env::var(TTRPC_ADDRESS).unwrap_or_default(),
+        &flags.namespace,
+    );
+    let reaper = Reaper::default();
+    reaper
+        .start()
+        .map_err(|error| format!("SIGCHLD: {error}"))?;
+    let (actor, pod) = Actor::new(&flags.namespace, publisher.clone(), reaper);
+    let service = Arc::new(Service::new(pod));
+    let mut services = create_task(Arc::clone(&service) as _);
+    if let Some(v2) = create_task(service as _).remove(TASK_V3) {
+        services.insert(TASK_V2.to_owned(), v2);
+    }
+    let mut server = Server::new()
+        .add_listener(listener)
+        .register_service(services);
+    server
+        .start()
+        .await
+        .map_err(|error| format!("serving: {error}"))?;
+    tracing::info!(namespace = flags.namespace, id = flags.id, "serving");
+
+    actor.run().await;
+
+    // Nobody is to find a shim that is about to go.
+    if let Some(address) = address {
+        let _ = std::fs::remove_file(address);
+    }
+    publisher.flush(LAST_EVENTS_WITHIN).await;
+    let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, server.shutdown()).await;
+    tracing::info!("over");
+    Ok(())
+}

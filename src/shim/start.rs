@@ -1,0 +1,109 @@
+//! `start`: finds the shim of the container's pod, or becomes the parent of one.
+
+use std::io::{IsTerminal, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use containerd_shim::cgroup::adjust_oom_score;
+use containerd_shim::{Flags, StartOpts};
+
+use crate::plan::identity;
+use crate::runtime::Bundle;
+
+use super::address::{self, Claim};
+use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
+
+/// The most that containerd may say on stdin.
+const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
+
+/// Sees to it that the pod of the container is served, and gives the answer for containerd.
+///
+/// # Errors
+///
+/// One sentence, for containerd's own error.
+pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
+    if flags.id.is_empty() {
+        return Err("no -id is given, expected the container's".to_owned());
+    }
+    let said = Bootstrap::understand(&read_stdin()?, flags, Environment::read())?;
+    let directory = bundle_directory(flags)?;
+    let bundle = Bundle::read(&directory).map_err(|error| error.to_string())?;
+    let group = identity::group(&bundle.annotations).unwrap_or(&flags.id);
+    let options = StartOpts {
+        address: said.address.clone(),
+        namespace: flags.namespace.clone(),
+        socket_dir: said.socket_dir.clone(),
+        ..StartOpts::default()
+    };
+    let address = options.socket_address(group);
+    let claim = address::claim(&address).map_err(|error| format!("socket {address}: {error}"))?;
+    if let Claim::Ours(listener) = claim
+        && let Err(error) = spawn(flags, &said, &directory, listener.into())
+    {
+        address::remove_dead(&address);
+        return Err(format!("the pod's shim cannot be started: {error}"));
+    }
+    address::leave_in(&directory, &address)
+        .map_err(|error| format!("address file in {}: {error}", directory.display()))?;
+    said.answer(&address)
+}
+
+/// The bundle: containerd makes it the working directory.
+pub(super) fn bundle_directory(flags: &Flags) -> Result<PathBuf, String> {
+    match flags.bundle.as_str() {
+        "" => std::env::current_dir().map_err(|error| format!("working directory: {error}")),
+        bundle => Ok(PathBuf::from(bundle)),
+    }
+}
+
+fn read_stdin() -> Result<Vec<u8>, String> {
+    let stdin = std::io::stdin();
+    let mut said = Vec::new();
+    if !stdin.is_terminal() {
+        let mut stdin = stdin.lock().take(STDIN_AT_MOST);
+        stdin
+            .read_to_end(&mut said)
+            .map_err(|error| format!("stdin: {error}"))?;
+    }
+    Ok(said)
+}
+
+/// Starts the process that serves the pod. The socket is its standard input, as it is for servers
+/// that inetd starts: it needs no convention about numbers, and nobody but it has it.
+fn spawn(
+    flags: &Flags,
+    said: &Bootstrap,
+    directory: &Path,
+    socket: OwnedFd,
+) -> std::io::Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([
+        "-namespace",
+        &flags.namespace,
+        "-id",
+        &flags.id,
+        "-address",
+        &said.address,
+    ]);
+    if !flags.publish_binary.is_empty() {
+        command.args(["-publish-binary", &flags.publish_binary]);
+    }
+    if said.debug {
+        command.arg("-debug");
+    }
+    if !said.ttrpc_address.is_empty() {
+        command.env(TTRPC_ADDRESS, &said.ttrpc_address);
+    }
+    command.current_dir(directory).process_group(0);
+    command
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let child = command.spawn()?;
+    // Just above containerd's, as containerd's own shim does it: memory is short, the containers
+    // go first, then the shims, then containerd. Where that is not allowed it is as it was.
+    let _ = adjust_oom_score(child.id());
+    Ok(())
+}

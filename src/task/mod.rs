@@ -1,0 +1,345 @@
+//! containerd's Task service: every call asks the pod's actor and awaits the answer.
+//!
+//! ttrpc drops a handler's future when the deadline of its request passes, and when the client goes
+//! away. So no handler does anything itself.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use containerd_shim_protos::api::{
+    CloseIORequest, ConnectRequest, ConnectResponse, CreateTaskRequest, CreateTaskResponse,
+    DeleteRequest, DeleteResponse, Empty, ExecProcessRequest, KillRequest, PauseRequest,
+    PidsRequest, PidsResponse, ProcessInfo, ResizePtyRequest, ResumeRequest, ShutdownRequest,
+    StartRequest, StartResponse, StateRequest, StateResponse, StatsRequest, StatsResponse, Status,
+    UpdateTaskRequest, WaitRequest, WaitResponse,
+};
+use containerd_shim_protos::protobuf::MessageField;
+use containerd_shim_protos::protobuf::well_known_types::timestamp::Timestamp;
+use containerd_shim_protos::shim::oci::ProcessDetails;
+use containerd_shim_protos::shim_async::Task;
+use tokio::sync::oneshot;
+use ttrpc::r#async::TtrpcContext;
+use ttrpc::{Code, get_status};
+
+use crate::cgroup;
+use crate::pod::{
+    CallError, CreateCall, ExecCall, Exit, KillCall, Kind, Pod, Status as TaskStatus,
+};
+use crate::stdio::Paths;
+
+/// The Task service of one pod, for `containerd.task.v2` and `v3` alike: their messages are the
+/// same.
+#[derive(Clone, Debug)]
+pub struct Service {
+    pod: Pod,
+}
+
+impl Service {
+    /// The service in front of `pod`.
+    pub fn new(pod: Pod) -> Service {
+        Service { pod }
+    }
+}
+
+/// A point in time as the messages have it.
+pub fn timestamp(at: SystemTime) -> Timestamp {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since.subsec_nanos()).unwrap_or_default(),
+        ..Timestamp::new()
+    }
+}
+
+/// How long the caller waits; none if it waits for ever.
+fn patience(ctx: &TtrpcContext) -> Option<Duration> {
+    u64::try_from(ctx.timeout_nano)
+        .ok()
+        .filter(|nanos| *nanos > 0)
+        .map(Duration::from_nanos)
+}
+
+fn status(error: CallError) -> ttrpc::Error {
+    let code = match error.kind {
+        Kind::NotFound => Code::NOT_FOUND,
+        Kind::AlreadyExists => Code::ALREADY_EXISTS,
+        Kind::InvalidArgument => Code::INVALID_ARGUMENT,
+        Kind::FailedPrecondition => Code::FAILED_PRECONDITION,
+        Kind::DeadlineExceeded => Code::DEADLINE_EXCEEDED,
+        Kind::Unimplemented => Code::UNIMPLEMENTED,
+        Kind::Unknown => Code::UNKNOWN,
+    };
+    ttrpc::Error::RpcStatus(get_status(code, error.message))
+}
+
+fn pid(pid: i32) -> u32 {
+    u32::try_from(pid).unwrap_or_default()
+}
+
+fn exited(exit: Exit) -> (u32, MessageField<Timestamp>) {
+    (exit.code, MessageField::some(timestamp(exit.at)))
+}
+
+#[async_trait]
+impl Task for Service {
+    async fn create(
+        &self,
+        ctx: &TtrpcContext,
+        req: CreateTaskRequest,
+    ) -> ttrpc::Result<CreateTaskResponse> {
+        let call = CreateCall {
+            id: req.id,
+            bundle: PathBuf::from(req.bundle),
+            rootfs: req.rootfs,
+            paths: Paths {
+                stdin: req.stdin,
+                stdout: req.stdout,
+                stderr: req.stderr,
+                terminal: req.terminal,
+            },
+            options: req.options.into_option(),
+            checkpoint: req.checkpoint,
+            patience: patience(ctx),
+        };
+        let created = self
+            .pod
+            .ask(move |actor, reply| actor.create(call, reply))
+            .await;
+        Ok(CreateTaskResponse {
+            pid: pid(created.map_err(status)?),
+            ..CreateTaskResponse::new()
+        })
+    }
+
+    async fn start(&self, ctx: &TtrpcContext, req: StartRequest) -> ttrpc::Result<StartResponse> {
+        let patience = patience(ctx);
+        // Dropped with this future: so the actor knows when nobody waits any more.
+        let (_here, gone) = oneshot::channel();
+        let started = self
+            .pod
+            .ask(move |actor, reply| match req.exec_id.as_str() {
+                "" => actor.start(&req.id, patience, gone, reply),
+                exec_id => actor.start_exec(&req.id, exec_id, reply),
+            });
+        Ok(StartResponse {
+            pid: pid(started.await.map_err(status)?),
+            ..StartResponse::new()
+        })
+    }
+
+    async fn delete(&self, _: &TtrpcContext, req: DeleteRequest) -> ttrpc::Result<DeleteResponse> {
+        let deleted = self
+            .pod
+            .ask(move |actor, reply| actor.delete(&req.id, &req.exec_id, reply))
+            .await;
+        let deleted = deleted.map_err(status)?;
+        let (exit_status, exited_at) = exited(deleted.exit);
+        Ok(DeleteResponse {
+            pid: pid(deleted.pid),
+            exit_status,
+            exited_at,
+            ..DeleteResponse::new()
+        })
+    }
+
+    async fn exec(&self, ctx: &TtrpcContext, req: ExecProcessRequest) -> ttrpc::Result<Empty> {
+        let call = ExecCall {
+            id: req.id,
+            exec_id: req.exec_id,
+            paths: Paths {
+                stdin: req.stdin,
+                stdout: req.stdout,
+                stderr: req.stderr,
+                terminal: req.terminal,
+            },
+            spec: req
+                .spec
+                .into_option()
+                .map(|any| any.value)
+                .unwrap_or_default(),
+            has_deadline: patience(ctx).is_some(),
+        };
+        let added = self
+            .pod
+            .ask(move |actor, reply| actor.exec(call, reply))
+            .await;
+        added.map_err(status)?;
+        Ok(Empty::new())
+    }
+
+    async fn kill(&self, ctx: &TtrpcContext, req: KillRequest) -> ttrpc::Result<Empty> {
+        let call = KillCall {
+            id: req.id,
+            exec_id: req.exec_id,
+            signal: req.signal,
+            all: req.all,
+            patience: patience(ctx),
+        };
+        self.pod
+            .ask(move |actor, reply| actor.kill(call, reply))
+            .await
+            .map_err(status)?;
+        Ok(Empty::new())
+    }
+
+    async fn state(&self, _: &TtrpcContext, req: StateRequest) -> ttrpc::Result<StateResponse> {
+        let (id, exec_id) = (req.id.clone(), req.exec_id.clone());
+        let state = self
+            .pod
+            .ask(move |actor, reply| actor.state(&req.id, &req.exec_id, reply))
+            .await;
+        let state = state.map_err(status)?;
+        let (word, exit) = match state.status {
+            TaskStatus::Created => (Status::CREATED, None),
+            TaskStatus::Running => (Status::RUNNING, None),
+            TaskStatus::Paused => (Status::PAUSED, None),
+            TaskStatus::Stopped(exit) => (Status::STOPPED, Some(exit)),
+        };
+        let (exit_status, exited_at) = exit.map(exited).unwrap_or_default();
+        Ok(StateResponse {
+            id,
+            bundle: state.bundle.display().to_string(),
+            pid: pid(state.pid),
+            status: word.into(),
+            stdin: state.paths.stdin,
+            stdout: state.paths.stdout,
+            stderr: state.paths.stderr,
+            terminal: state.paths.terminal,
+            exit_status,
+            exited_at,
+            exec_id,
+            ..StateResponse::new()
+        })
+    }
+
+    async fn wait(&self, _: &TtrpcContext, req: WaitRequest) -> ttrpc::Result<WaitResponse> {
+        let exit = self
+            .pod
+            .ask(move |actor, reply| actor.wait(&req.id, &req.exec_id, reply))
+            .await;
+        let (exit_status, exited_at) = exited(exit.map_err(status)?);
+        Ok(WaitResponse {
+            exit_status,
+            exited_at,
+            ..WaitResponse::new()
+        })
+    }
+
+    async fn pids(&self, _: &TtrpcContext, req: PidsRequest) -> ttrpc::Result<PidsResponse> {
+        let pids = self
+            .pod
+            .ask(move |actor, reply| actor.pids(&req.id, reply))
+            .await;
+        let (init, execs) = pids.map_err(status)?;
+        let found = cgroup::processes(init)
+            .map_err(CallError::unknown)
+            .map_err(status)?;
+        let processes = found.into_iter().map(|process| {
+            let exec = execs.iter().find(|(exec, _)| pid(*exec) == process);
+            // What containerd's clients show beside the process id.
+            let details = exec.and_then(|(_, exec_id)| {
+                let details = ProcessDetails {
+                    exec_id: exec_id.clone(),
+                    ..ProcessDetails::new()
+                };
+                containerd_shim::util::convert_to_any(Box::new(details)).ok()
+            });
+            ProcessInfo {
+                pid: process,
+                info: details.into(),
+                ..ProcessInfo::new()
+            }
+        });
+        Ok(PidsResponse {
+            processes: processes.collect(),
+            ..PidsResponse::new()
+        })
+    }
+
+    async fn stats(&self, _: &TtrpcContext, req: StatsRequest) -> ttrpc::Result<StatsResponse> {
+        let pids = self
+            .pod
+            .ask(move |actor, reply| actor.pids(&req.id, reply))
+            .await;
+        let (init, _) = pids.map_err(status)?;
+        let metrics = cgroup::metrics(init)
+            .map_err(CallError::unknown)
+            .map_err(status)?;
+        Ok(StatsResponse {
+            stats: MessageField::some(metrics),
+            ..StatsResponse::new()
+        })
+    }
+
+    async fn pause(&self, _: &TtrpcContext, req: PauseRequest) -> ttrpc::Result<Empty> {
+        let paused = self
+            .pod
+            .ask(move |actor, reply| actor.pause(&req.id, reply))
+            .await;
+        paused.map_err(status)?;
+        Ok(Empty::new())
+    }
+
+    async fn resume(&self, _: &TtrpcContext, req: ResumeRequest) -> ttrpc::Result<Empty> {
+        let resumed = self
+            .pod
+            .ask(move |actor, reply| actor.resume(&req.id, reply))
+            .await;
+        resumed.map_err(status)?;
+        Ok(Empty::new())
+    }
+
+    async fn update(&self, _: &TtrpcContext, req: UpdateTaskRequest) -> ttrpc::Result<Empty> {
+        let resources = req
+            .resources
+            .into_option()
+            .map(|any| any.value)
+            .unwrap_or_default();
+        let updated = self
+            .pod
+            .ask(move |actor, reply| actor.update(&req.id, resources, reply))
+            .await;
+        updated.map_err(status)?;
+        Ok(Empty::new())
+    }
+
+    async fn close_io(&self, _: &TtrpcContext, req: CloseIORequest) -> ttrpc::Result<Empty> {
+        if req.stdin {
+            let closed = self
+                .pod
+                .ask(move |actor, reply| actor.close_stdin(&req.id, &req.exec_id, reply))
+                .await;
+            closed.map_err(status)?;
+        }
+        Ok(Empty::new())
+    }
+
+    /// There is no terminal yet whose size could be changed; containerd asks all the same.
+    async fn resize_pty(&self, _: &TtrpcContext, _: ResizePtyRequest) -> ttrpc::Result<Empty> {
+        Ok(Empty::new())
+    }
+
+    async fn connect(
+        &self,
+        _: &TtrpcContext,
+        req: ConnectRequest,
+    ) -> ttrpc::Result<ConnectResponse> {
+        let task = self
+            .pod
+            .ask(move |actor, reply| actor.connect(&req.id, reply))
+            .await;
+        Ok(ConnectResponse {
+            shim_pid: std::process::id(),
+            task_pid: pid(task.map_err(status)?),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..ConnectResponse::new()
+        })
+    }
+
+    async fn shutdown(&self, _: &TtrpcContext, _: ShutdownRequest) -> ttrpc::Result<Empty> {
+        let granted = self.pod.ask(|actor, reply| actor.shutdown(reply)).await;
+        granted.map_err(status)?;
+        Ok(Empty::new())
+    }
+}
