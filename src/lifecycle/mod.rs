@@ -27,6 +27,8 @@ mod start;
 mod stop;
 mod termination;
 
+#[cfg(test)]
+mod tests;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

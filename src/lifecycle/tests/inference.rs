@@ -1,0 +1,225 @@
+//! Is the pod terminating? What a lone request means, and what it does not.
+
+use crate::lifecycle::Phase;
+use crate::plan::{KubeletFacts, PreStop, Signal};
+
+use super::simulator::{Call, Script, World, ms, secs};
+
+const TERM: Signal = Signal::TERM;
+
+fn running(mut world: World, names: &[&'static str]) -> World {
+    for name in names {
+        world.call(Call::Run(name, None));
+        world.run_for(ms(50));
+    }
+    world.run_for(secs(60));
+    world.seen.clear();
+    world
+}
+
+fn with_pre_stop(pre_stop: PreStop) -> World {
+    let facts = KubeletFacts {
+        pre_stop: Some(pre_stop),
+        ..KubeletFacts::default()
+    };
+    running(
+        World::new(&[("sidecars", "proxy")]).facts("web", facts),
+        &["proxy", "web"],
+    )
+}
+
+#[test]
+fn a_lone_request_for_an_app_is_delivered_at_once_and_ends_no_pod() {
+    let mut world = running(World::new(&[("sidecars", "proxy")]), &["proxy", "web"]);
+    world.call(Call::Kill("web", TERM, None));
+    assert_eq!(world.signalled("web"), Some(world.now));
+    world.run_for(secs(60));
+    assert_eq!(world.signalled("proxy"), None);
+    assert_eq!(world.pod.phase(), Phase::Running);
+}
+
+#[test]
+fn a_lone_request_for_a_sidecar_is_delivered_after_the_window() {
+    for (window, wait) in [("1s", 1000), ("250ms", 250)] {
+        let world = World::new(&[("sidecars", "proxy"), ("termination-window", window)]);
+        let mut world = running(world, &["proxy", "web"]);
+        let asked = world.now;
+        world.call(Call::Kill("proxy", TERM, None));
+        world.run_for(secs(5));
+        assert_eq!(world.signalled("proxy"), Some(asked.after(ms(wait))));
+        assert_eq!(world.signalled("web"), None);
+        assert_ne!(world.pod.phase(), Phase::Terminated);
+    }
+}
+
+#[test]
+fn a_request_for_the_last_container_that_runs_is_delivered_at_once() {
+    let mut world = running(World::new(&[("sidecars", "proxy")]), &["proxy", "web"]);
+    world.call(Call::Crash("web", 0));
+    world.call(Call::Kill("proxy", TERM, None));
+    assert_eq!(world.signalled("proxy"), Some(world.now));
+}
+
+#[test]
+fn an_app_that_exits_before_the_sidecar_is_asked_is_no_obstacle() {
+    // Kubelet asks all at once, but ten milliseconds apart.
+    let quick = Script {
+        stops_after: Some(ms(2)),
+        ..Script::default()
+    };
+    let world = World::new(&[("sidecars", "proxy")]).script("web", quick);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.call_in(ms(10), Call::Kill("proxy", TERM, None));
+    world.run_for(secs(1));
+    assert!(world.signalled("proxy") >= world.died("web"));
+    assert!(world.died("proxy").is_some());
+}
+
+#[test]
+fn a_handler_that_the_shim_cannot_see_may_hide_the_apps_request() {
+    for (handler, wait) in [
+        (PreStop::Sleep(secs(5)), ms(6_000)),
+        // Until two seconds before the sidecar's own deadline, thirty seconds away.
+        (PreStop::HttpGet, ms(28_000)),
+        (PreStop::TcpSocket, ms(28_000)),
+        (
+            PreStop::Exec {
+                command: vec!["/bin/bye".to_owned()],
+            },
+            ms(1_000),
+        ),
+    ] {
+        let mut world = with_pre_stop(handler.clone());
+        let asked = world.now;
+        world.call(Call::Kill("proxy", TERM, None));
+        world.run_for(secs(40));
+        assert_eq!(
+            world.signalled("proxy"),
+            Some(asked.after(wait)),
+            "{handler:?}"
+        );
+        assert_eq!(world.signalled("web"), None);
+    }
+}
+
+#[test]
+fn the_hidden_request_is_recognised_when_it_comes() {
+    let mut world = with_pre_stop(PreStop::Sleep(secs(5)));
+    world.call(Call::Kill("proxy", TERM, None));
+    world.call_in(secs(5), Call::Kill("web", TERM, None));
+    world.run_for(secs(10));
+    assert_eq!(world.signalled("proxy"), world.died("web"));
+}
+
+#[test]
+fn two_requests_that_are_not_open_at_once_are_no_termination() {
+    // SyncPod: one stop after the other, each waited for.
+    let world = World::new(&[("sidecars", "proxy")]);
+    let mut world = running(world, &["proxy", "web", "api"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.run_for(ms(100));
+    world.call(Call::Kill("api", TERM, None));
+    world.run_for(ms(100));
+    world.call(Call::Kill("proxy", TERM, None));
+    world.run_for(secs(5));
+    assert_eq!(
+        world.pod.phase(),
+        Phase::Initializing,
+        "the sidecar is down, the pod is not"
+    );
+}
+
+#[test]
+fn a_request_that_was_not_heeded_within_its_grace_period_is_not_open_any_more() {
+    let deaf = Script {
+        stops_after: None,
+        ..Script::default()
+    };
+    let world = World::new(&[("sidecars", "proxy"), ("grace-period", "5s")]).script("web", deaf);
+    let mut world = running(world, &["proxy", "web", "api"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.run_for(secs(6));
+    world.call(Call::Kill("api", TERM, None));
+    world.run_for(ms(500));
+    assert_eq!(world.signalled("proxy"), None);
+    assert_eq!(world.pod.phase(), Phase::Running);
+}
+
+#[test]
+fn kills_after_an_exit_count_for_nothing() {
+    let mut world = running(
+        World::new(&[("sidecars", "proxy")]),
+        &["proxy", "web", "api"],
+    );
+    world.call(Call::Crash("web", 1));
+    // containerd kills all of a container whose init has exited.
+    world.call(Call::Kill("web", Signal::KILL, None));
+    world.call(Call::Kill("api", TERM, None));
+    world.run_for(secs(5));
+    assert_eq!(world.signalled("proxy"), None);
+    assert_eq!(world.pod.phase(), Phase::Running);
+}
+
+#[test]
+fn a_create_disproves_the_hypothesis_and_the_pod_goes_on() {
+    let slow = Script {
+        stops_after: Some(secs(3)),
+        ..Script::default()
+    };
+    let world = World::new(&[("sidecars", "proxy")])
+        .script("web", slow.clone())
+        .script("api", slow);
+    let mut world = running(world, &["proxy", "web", "api"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.call(Call::Kill("api", TERM, None));
+    assert!(matches!(world.pod.phase(), Phase::Terminating(_)));
+    world.run_for(secs(1));
+    world.call(Call::Run("job", None));
+    world.run_for(secs(20));
+    assert!(world.executed("job").is_some(), "{:#?}", world.seen);
+    assert_eq!(world.signalled("proxy"), None);
+    assert_eq!(world.pod.phase(), Phase::Running);
+}
+
+#[test]
+fn a_termination_that_was_decided_is_not_disproved() {
+    let slow = Script {
+        stops_after: Some(secs(3)),
+        ..Script::default()
+    };
+    let world = World::new(&[("sidecars", "proxy")])
+        .with_sandbox()
+        .script("web", slow);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("pause", 0));
+    world.call(Call::Run("job", None));
+    world.run_for(secs(20));
+    assert_eq!(world.executed("job"), None);
+    assert!(world.died("proxy").is_some());
+}
+
+#[test]
+fn under_the_cri_any_signal_but_kill_is_a_stop_signal() {
+    let winch = Signal::new(28).unwrap();
+    let slow = Script {
+        stops_after: Some(secs(2)),
+        ..Script::default()
+    };
+    let world = World::new(&[("sidecars", "proxy")])
+        .with_sandbox()
+        .script("web", slow.clone());
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Kill("proxy", TERM, None));
+    world.call(Call::Kill("web", winch, None));
+    world.run_for(secs(5));
+    assert_eq!(world.signals("web")[0].1, winch);
+    assert_eq!(world.signalled("proxy"), world.died("web"));
+
+    // Elsewhere it is just a signal.
+    let world = World::new(&[("sidecars", "proxy")]).script("web", slow);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Kill("web", winch, None));
+    assert_eq!(world.signalled("web"), Some(world.now));
+    assert_eq!(world.pod.phase(), Phase::Running);
+}

@@ -1,0 +1,8 @@
+//! The rules, in the simulator.
+
+mod chaos;
+mod inference;
+mod promises;
+mod simulator;
+mod starting;
+mod stopping;

@@ -1,0 +1,248 @@
+//! The promises, for any pod.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use crate::lifecycle::{Phase, Time};
+use crate::plan::Signal;
+
+use super::simulator::{Call, Script, Seen, World, ms, secs};
+
+const SIDECARS: [&str; 3] = ["proxy", "logs", "agent"];
+const APPS: [&str; 3] = ["web", "api", "job"];
+
+/// A pod and how its containers behave.
+#[derive(Clone, Debug)]
+struct Case {
+    sidecars: usize,
+    apps: usize,
+    serial: bool,
+    probed: [bool; 3],
+    mode: &'static str,
+    stop_order: &'static str,
+    grace: u64,
+    scripts: Vec<Script>,
+    /// The order containers are created in, and how long after each other.
+    order: Vec<&'static str>,
+    gaps: Vec<u64>,
+    /// When each is asked to stop, after the first.
+    asks: Vec<u64>,
+}
+
+fn script() -> impl Strategy<Value = Script> {
+    let stops = prop_oneof![4 => (0_u64..3_000).prop_map(Some), 1 => Just(None)];
+    (0_u64..4_000, stops, 0_u64..20).prop_map(|(ready, stops, release)| Script {
+        ready_after: Some(ms(ready)),
+        stops_after: stops.map(ms),
+        exits_after: None,
+        release_takes: ms(release),
+    })
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let shape = (1_usize..=3, 1_usize..=3, any::<bool>(), any::<[bool; 3]>());
+    let settings = (
+        prop_oneof![Just("Auto"), Just("Block"), Just("Hold")],
+        prop_oneof![Just("Reverse"), Just("Parallel")],
+        1_u64..10,
+    );
+    let behaviour = (
+        prop::collection::vec(script(), 6),
+        prop::collection::vec(0_u64..3_000, 6),
+        prop::collection::vec(0_u64..15, 6),
+    );
+    (shape, settings, behaviour)
+        .prop_flat_map(|(shape, settings, behaviour)| {
+            let names: Vec<&'static str> = SIDECARS[..shape.0]
+                .iter()
+                .chain(&APPS[..shape.1])
+                .copied()
+                .collect();
+            (
+                Just((shape, settings, behaviour)),
+                Just(names).prop_shuffle(),
+            )
+        })
+        .prop_map(|((shape, settings, behaviour), order)| Case {
+            sidecars: shape.0,
+            apps: shape.1,
+            serial: shape.2,
+            probed: shape.3,
+            mode: settings.0,
+            stop_order: settings.1,
+            grace: settings.2,
+            scripts: behaviour.0,
+            order,
+            gaps: behaviour.1,
+            asks: behaviour.2,
+        })
+}
+
+impl Case {
+    fn sidecar_names(&self) -> &'static [&'static str] {
+        &SIDECARS[..self.sidecars]
+    }
+
+    fn app_names(&self) -> &'static [&'static str] {
+        &APPS[..self.apps]
+    }
+
+    fn world(&self) -> World {
+        let sidecars = self.sidecar_names().join(",");
+        let grace = format!("{}s", self.grace);
+        let mut annotations = vec![
+            ("sidecars", sidecars.as_str()),
+            ("start-mode", self.mode),
+            ("sidecar-stop-order", self.stop_order),
+            ("grace-period", &grace),
+        ];
+        if self.serial {
+            annotations.push(("startup-order", &sidecars));
+        }
+        let keys = SIDECARS.map(|name| format!("startup-probe.usher/{name}"));
+        let probe = r#"{"tcpSocket":{"port":80},"periodMilliseconds":250,"failureThreshold":1000}"#;
+        for (position, key) in keys.iter().enumerate().take(self.sidecars) {
+            if self.probed[position] {
+                annotations.push((key, probe));
+            }
+        }
+        let mut world = World::new(&annotations);
+        for (name, script) in SIDECARS.iter().chain(&APPS).zip(&self.scripts) {
+            world = world.script(name, script.clone());
+        }
+        world
+    }
+
+    fn create_all(&self, world: &mut World) {
+        let mut at = Duration::ZERO;
+        for (name, gap) in self.order.iter().zip(&self.gaps) {
+            world.call_in(at, Call::Run(name, None));
+            at += ms(*gap);
+        }
+    }
+
+    fn ask_all(&self, world: &mut World) {
+        for (name, wait) in self.order.iter().zip(&self.asks) {
+            world.call_in(ms(*wait), Call::Kill(name, Signal::TERM, None));
+        }
+    }
+
+    /// When a sidecar's program was ready for its startup probe to see.
+    fn started(&self, world: &World, position: usize) -> Option<Time> {
+        let executed = world.executed(SIDECARS[position])?;
+        Some(match self.probed[position] {
+            true => executed.after(self.scripts[position].ready_after.unwrap()),
+            false => executed,
+        })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_app_runs_before_every_sidecar_is_started(case in case()) {
+        let mut world = case.world();
+        case.create_all(&mut world);
+        world.run_for(secs(120));
+        let started: Vec<_> = (0..case.sidecars).map(|n| case.started(&world, n)).collect();
+        for app in case.app_names() {
+            let executed = world.executed(app);
+            prop_assert!(executed.is_some(), "{app} never ran: {:#?}", world.seen);
+            prop_assert!(started.iter().all(|started| *started <= executed));
+        }
+        if case.serial {
+            for (earlier, later) in started.iter().zip(&SIDECARS[1..case.sidecars]) {
+                prop_assert!(*earlier <= world.executed(later));
+            }
+        }
+        world.check_end();
+    }
+
+    #[test]
+    fn no_start_is_kept_waiting_beyond_what_its_mode_allows(case in case()) {
+        let mut world = case.world();
+        case.create_all(&mut world);
+        world.run_for(secs(120));
+        for app in case.app_names() {
+            let (answered, answer) = world.start_answer(app).unwrap();
+            prop_assert!(answer.is_ok());
+            match case.mode {
+                "Block" => prop_assert_eq!(Some(answered), world.executed(app)),
+                "Hold" => prop_assert!(Some(answered) <= world.executed(app)),
+                _ => prop_assert!(answered.since_origin() <= ms(15_000 + 10_000 + 100)),
+            }
+        }
+    }
+
+    #[test]
+    fn no_sidecar_is_signalled_while_an_app_lives_and_everything_ends_in_time(case in case()) {
+        let mut world = case.world();
+        case.create_all(&mut world);
+        world.run_for(secs(120));
+        let asked = world.now;
+        world.seen.clear();
+        case.ask_all(&mut world);
+        world.run_for(secs(60));
+        // The clock starts with the first request, which need not come at once.
+        let first = asked.after(ms(*case.asks[..case.order.len()].iter().min().unwrap()));
+        let deadline = first.after(secs(case.grace));
+        let last_app = case.app_names().iter().filter_map(|app| world.died(app)).max().unwrap();
+        for sidecar in case.sidecar_names() {
+            let signalled = world.signalled(sidecar).unwrap();
+            prop_assert!(signalled >= last_app.min(deadline), "{sidecar} at {signalled}: {:#?}", world.seen);
+        }
+        for name in &case.order {
+            let died = world.died(name);
+            prop_assert!(died.is_some(), "{name} lives");
+            // A millisecond is what it takes the kernel here to kill.
+            prop_assert!(died <= Some(deadline.after(ms(2_001))), "{name} died at {died:?}");
+        }
+        prop_assert_eq!(world.pod.phase(), Phase::Terminated);
+        world.check_end();
+    }
+
+    #[test]
+    fn sidecars_stop_one_by_one_in_the_reverse_order_of_their_start(case in case()) {
+        let mut world = case.world();
+        case.create_all(&mut world);
+        world.run_for(secs(120));
+        let mut sidecars: Vec<_> = case
+            .sidecar_names()
+            .iter()
+            .map(|name| (world.executed(name).unwrap(), *name))
+            .collect();
+        sidecars.sort();
+        world.seen.clear();
+        let first = world.now.after(ms(*case.asks[..case.order.len()].iter().min().unwrap()));
+        case.ask_all(&mut world);
+        world.run_for(secs(60));
+        let deadline = first.after(secs(case.grace));
+        for pair in sidecars.windows(2) {
+            let ((earlier_at, earlier), (later_at, later)) = (pair[0], pair[1]);
+            let signalled = world.signalled(earlier).unwrap();
+            // Those that started in the same breath have no order.
+            if case.stop_order == "Reverse" && earlier_at < later_at {
+                let died = world.died(later).unwrap();
+                prop_assert!(signalled >= died.min(deadline), "{earlier} before {later} was gone");
+            }
+        }
+    }
+
+    #[test]
+    fn single_stops_never_end_a_pod(case in case(), which in 0_usize..6, wait in 0_u64..5_000) {
+        let mut world = case.world();
+        case.create_all(&mut world);
+        world.run_for(secs(120));
+        world.seen.clear();
+        let name = case.order[which % case.order.len()];
+        world.call_in(ms(wait), Call::Kill(name, Signal::TERM, None));
+        world.run_for(secs(60));
+        let signalled = world.seen.iter().filter_map(|(_, seen)| match seen {
+            Seen::Signalled(who, _) if who != name => Some(who.clone()),
+            _ => None,
+        });
+        prop_assert_eq!(signalled.collect::<Vec<_>>(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,551 @@
+//! A whole pod with a clock of its own: containers that behave as their scripts say, a caller that
+//! calls when it is told to, and a record of what the containers themselves would have seen.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::lifecycle::{
+    Action, ContainerId, Exec, ExitStatus, Kill, NewContainer, Phase, Pod, Refusal, RequestId, Time,
+};
+use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
+
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// How a container behaves.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// From execution until its startup probe would succeed; never if there is none.
+    pub ready_after: Option<Duration>,
+    /// From a stop signal until it exits; it ignores them if there is none.
+    pub stops_after: Option<Duration>,
+    /// It exits on its own, with this code.
+    pub exits_after: Option<(Duration, u8)>,
+    /// From the decision to release it until its program runs.
+    pub release_takes: Duration,
+}
+
+impl Default for Script {
+    fn default() -> Script {
+        Script {
+            ready_after: Some(Duration::ZERO),
+            stops_after: Some(ms(20)),
+            exits_after: None,
+            release_takes: ms(1),
+        }
+    }
+}
+
+/// What was seen, by the containers or by the caller.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen {
+    Executed(String),
+    Signalled(String, Signal),
+    Died(String, ExitStatus),
+    ExitReported(String, u32),
+    StartAnswered(String, Result<(), Refusal>),
+    KillAnswered(RequestId, Result<(), Refusal>),
+    Told(String, String),
+}
+
+enum Event {
+    Created(ContainerId),
+    Released(ContainerId),
+    Probed(ContainerId),
+    Dies(ContainerId, u64, ExitStatus),
+    Caller(Call),
+}
+
+/// A call of the caller.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// Create, and Start as soon as it is created.
+    Run(&'static str, Option<Duration>),
+    Create(&'static str),
+    Start(&'static str, Option<Duration>),
+    /// Give up on the Start that is under way.
+    GiveUp(&'static str),
+    Kill(&'static str, Signal, Option<Duration>),
+    /// Delete what has ended.
+    Delete(&'static str),
+    /// The process dies by itself.
+    Crash(&'static str, u8),
+}
+
+struct Process {
+    script: Script,
+    alive: bool,
+    executed: Option<Time>,
+    /// Counts lives: an exit that was scheduled for an earlier one does not count.
+    life: u64,
+    starts: Vec<RequestId>,
+    start_when_created: Option<Option<Duration>>,
+}
+
+/// The pod, its containers and its caller.
+pub struct World {
+    pub pod: Pod,
+    pub now: Time,
+    pub seen: Vec<(Time, Seen)>,
+    plan: Plan,
+    scripts: BTreeMap<String, Script>,
+    kinds: BTreeMap<String, (ContainerKind, KubeletFacts)>,
+    processes: BTreeMap<ContainerId, Process>,
+    events: BTreeMap<(Time, u64), Event>,
+    counter: u64,
+    answered: BTreeMap<RequestId, u32>,
+    asked: Vec<RequestId>,
+    /// What each Create answered that was refused.
+    pub refused: Vec<Refusal>,
+}
+
+impl World {
+    /// A pod with these annotations, each a key below `usher/` or a full one, and its value.
+    pub fn new(annotations: &[(&str, &str)]) -> World {
+        World::with_plan(Plan::parse(&expand(annotations)).unwrap())
+    }
+
+    pub fn with_plan(plan: Plan) -> World {
+        World {
+            pod: Pod::default(),
+            now: Time::default(),
+            seen: Vec::new(),
+            plan,
+            scripts: BTreeMap::new(),
+            kinds: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            events: BTreeMap::new(),
+            counter: 0,
+            answered: BTreeMap::new(),
+            asked: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    pub fn script(mut self, name: &str, script: Script) -> World {
+        self.scripts.insert(name.to_owned(), script);
+        self
+    }
+
+    /// What kubelet says of a container.
+    pub fn facts(mut self, name: &str, facts: KubeletFacts) -> World {
+        self.kinds
+            .insert(name.to_owned(), (ContainerKind::Workload, facts));
+        self
+    }
+
+    /// A pod as the CRI makes it: with a sandbox container, which runs.
+    pub fn with_sandbox(mut self) -> World {
+        self.kinds.insert(
+            "pause".to_owned(),
+            (ContainerKind::Sandbox, KubeletFacts::default()),
+        );
+        self.call(Call::Run("pause", None));
+        self
+    }
+
+    /// The next container to be created brings these annotations.
+    pub fn replan(&mut self, annotations: &[(&str, &str)]) {
+        self.plan = Plan::parse(&expand(annotations)).unwrap();
+    }
+
+    /// Calls at once, and lets everything happen that happens without time going by.
+    pub fn call(&mut self, call: Call) {
+        self.perform(call);
+        self.drain();
+    }
+
+    /// Calls in a while.
+    pub fn call_in(&mut self, wait: Duration, call: Call) {
+        self.schedule(wait, Event::Caller(call));
+    }
+
+    /// Lets time go by until nothing is left to happen within `limit`.
+    pub fn run_for(&mut self, limit: Duration) {
+        let end = self.now.after(limit);
+        while self.step(end) {}
+        self.now = end;
+    }
+
+    /// Makes the next thing happen; false if there is none until `end`.
+    pub fn step(&mut self, end: Time) -> bool {
+        let event = self.events.keys().next().copied();
+        let timer = self.pod.poll_timeout();
+        let at = match (event, timer) {
+            (Some((at, _)), Some(timer)) => at.min(timer),
+            (Some((at, _)), None) => at,
+            (None, Some(timer)) => timer,
+            (None, None) => return false,
+        };
+        if at > end {
+            return false;
+        }
+        self.now = self.now.max(at);
+        match event {
+            Some(key) if key.0 <= self.now && timer.is_none_or(|timer| key.0 <= timer) => {
+                let event = self.events.remove(&key).unwrap();
+                self.happen(event);
+            }
+            _ => {
+                self.pod.handle_timeout(self.now);
+                let next = self.pod.next_timer();
+                assert!(
+                    next.is_none_or(|(at, _)| at > self.now),
+                    "a timer that has fired is still there: {next:?} at {}",
+                    self.now
+                );
+            }
+        }
+        self.drain();
+        true
+    }
+
+    /// When something was first seen.
+    pub fn at(&self, what: &Seen) -> Option<Time> {
+        self.seen
+            .iter()
+            .find(|(_, seen)| seen == what)
+            .map(|(at, _)| *at)
+    }
+
+    pub fn executed(&self, name: &str) -> Option<Time> {
+        self.at(&Seen::Executed(name.to_owned()))
+    }
+
+    pub fn signalled(&self, name: &str) -> Option<Time> {
+        self.signals(name).first().map(|(at, _)| *at)
+    }
+
+    pub fn signals(&self, name: &str) -> Vec<(Time, Signal)> {
+        let signals = self.seen.iter().filter_map(|(at, seen)| match seen {
+            Seen::Signalled(who, signal) if who == name => Some((*at, *signal)),
+            _ => None,
+        });
+        signals.collect()
+    }
+
+    pub fn died(&self, name: &str) -> Option<Time> {
+        let died = |seen: &Seen| matches!(seen, Seen::Died(who, _) if who == name);
+        self.seen
+            .iter()
+            .find(|(_, seen)| died(seen))
+            .map(|(at, _)| *at)
+    }
+
+    pub fn reported(&self, name: &str) -> Option<u32> {
+        self.seen.iter().find_map(|(_, seen)| match seen {
+            Seen::ExitReported(who, code) if who == name => Some(*code),
+            _ => None,
+        })
+    }
+
+    pub fn start_answer(&self, name: &str) -> Option<(Time, Result<(), Refusal>)> {
+        self.seen.iter().find_map(|(at, seen)| match seen {
+            Seen::StartAnswered(who, answer) if who == name => Some((*at, answer.clone())),
+            _ => None,
+        })
+    }
+
+    pub fn told(&self, name: &str) -> Vec<String> {
+        let told = self.seen.iter().filter_map(|(_, seen)| match seen {
+            Seen::Told(who, message) if who == name => Some(message.clone()),
+            _ => None,
+        });
+        told.collect()
+    }
+
+    pub fn is_alive(&self, name: &str) -> bool {
+        self.processes
+            .get(&ContainerId::from(name))
+            .is_some_and(|process| process.alive)
+    }
+
+    /// Whether its program runs and would answer its startup probe.
+    pub fn is_ready(&self, name: &str) -> bool {
+        self.processes
+            .get(&ContainerId::from(name))
+            .is_some_and(|process| {
+                let ready = process.executed.zip(process.script.ready_after);
+                process.alive && ready.is_some_and(|(at, after)| at.after(after) <= self.now)
+            })
+    }
+
+    pub fn exec(&mut self, name: &str, exec: &Exec<'_>) -> Result<(), Refusal> {
+        let answer = self
+            .pod
+            .handle_exec(self.now, &ContainerId::from(name), exec);
+        self.drain();
+        answer
+    }
+
+    pub fn exec_over(&mut self, name: &str, exec_id: &str) {
+        self.pod
+            .handle_exec_over(self.now, &ContainerId::from(name), exec_id);
+        self.drain();
+    }
+
+    /// The promises that hold whatever happens: every request is answered once, and when all is
+    /// over nothing is left that would ever wake the pod.
+    pub fn check_end(&self) {
+        for request in &self.asked {
+            assert_eq!(
+                self.answered.get(request),
+                Some(&1),
+                "{request:?} in {:#?}",
+                self.seen
+            );
+        }
+        if self.processes.values().all(|process| !process.alive) {
+            assert_eq!(self.pod.next_timer(), None, "all is over");
+        }
+        if self.pod.phase() == Phase::Terminated {
+            assert_eq!(self.pod.next_timer(), None, "a terminated pod is silent");
+        }
+    }
+
+    fn request(&mut self) -> RequestId {
+        self.counter += 1;
+        RequestId(self.counter)
+    }
+
+    fn schedule(&mut self, wait: Duration, event: Event) {
+        self.counter += 1;
+        self.events
+            .insert((self.now.after(wait), self.counter), event);
+    }
+
+    fn perform(&mut self, call: Call) {
+        match call {
+            Call::Run(name, patience) => self.create(name, Some(patience)),
+            Call::Create(name) => self.create(name, None),
+            Call::Start(name, patience) => self.start(name, patience),
+            Call::GiveUp(name) => {
+                let id = ContainerId::from(name);
+                let starts = self
+                    .processes
+                    .get(&id)
+                    .map(|process| process.starts.clone());
+                for request in starts.unwrap_or_default() {
+                    if !self.answered.contains_key(&request) {
+                        // Nobody waits for the answer any more, which is as good as having it.
+                        self.answered.insert(request, 1);
+                        self.pod.handle_start_abandoned(self.now, &id, request);
+                    }
+                }
+            }
+            Call::Kill(name, signal, patience) => {
+                let request = self.request();
+                self.asked.push(request);
+                let kill = Kill {
+                    signal,
+                    all: false,
+                    patience,
+                };
+                self.pod
+                    .handle_kill(self.now, &ContainerId::from(name), request, kill);
+            }
+            Call::Delete(name) => {
+                let id = ContainerId::from(name);
+                if self
+                    .processes
+                    .get(&id)
+                    .is_some_and(|process| !process.alive)
+                {
+                    self.processes.remove(&id);
+                    self.pod.handle_removed(self.now, &id);
+                }
+            }
+            Call::Crash(name, code) => self.die(&ContainerId::from(name), ExitStatus::Code(code)),
+        }
+    }
+
+    fn create(&mut self, name: &'static str, start: Option<Option<Duration>>) {
+        let id = ContainerId::from(name);
+        let (kind, facts) = self
+            .kinds
+            .get(name)
+            .cloned()
+            .unwrap_or((ContainerKind::Workload, KubeletFacts::default()));
+        let new = NewContainer {
+            name: name.to_owned(),
+            kind,
+            facts,
+        };
+        match self
+            .pod
+            .handle_create(self.now, &id, new, self.plan.clone(), None)
+        {
+            Err(refusal) => self.refused.push(refusal),
+            Ok(()) => {
+                self.counter += 1;
+                let process = Process {
+                    script: self.scripts.get(name).cloned().unwrap_or_default(),
+                    alive: false,
+                    executed: None,
+                    life: self.counter,
+                    starts: Vec::new(),
+                    start_when_created: start,
+                };
+                self.processes.insert(id.clone(), process);
+                self.schedule(ms(30), Event::Created(id));
+            }
+        }
+    }
+
+    fn start(&mut self, name: &str, patience: Option<Duration>) {
+        let request = self.request();
+        let id = ContainerId::from(name);
+        self.asked.push(request);
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.starts.push(request);
+        }
+        self.pod.handle_start(self.now, &id, request, patience);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Caller(call) => self.perform(call),
+            Event::Created(id) => {
+                let Some(process) = self.processes.get_mut(&id) else {
+                    return;
+                };
+                process.alive = true;
+                let start = process.start_when_created.take();
+                self.pod.handle_created(self.now, &id);
+                if let Some(patience) = start {
+                    self.start(id.as_str(), patience);
+                }
+            }
+            Event::Released(id) => self.released(&id),
+            Event::Probed(id) => {
+                let ready = self.is_ready(id.as_str());
+                self.pod.handle_probed(self.now, &id, ready);
+            }
+            Event::Dies(id, life, status) => {
+                if self
+                    .processes
+                    .get(&id)
+                    .is_some_and(|process| process.life == life)
+                {
+                    self.die(&id, status);
+                }
+            }
+        }
+    }
+
+    fn released(&mut self, id: &ContainerId) {
+        let Some(process) = self.processes.get_mut(id) else {
+            return;
+        };
+        if !process.alive {
+            let outcome = Err("its init process has ended".to_owned());
+            return self.pod.handle_released(self.now, id, outcome);
+        }
+        process.executed = Some(self.now);
+        let (life, exits) = (process.life, process.script.exits_after);
+        self.see(Seen::Executed(id.to_string()));
+        self.pod.handle_released(self.now, id, Ok(()));
+        if let Some((after, code)) = exits {
+            self.schedule(after, Event::Dies(id.clone(), life, ExitStatus::Code(code)));
+        }
+    }
+
+    fn die(&mut self, id: &ContainerId, status: ExitStatus) {
+        let Some(process) = self.processes.get_mut(id) else {
+            return;
+        };
+        if std::mem::replace(&mut process.alive, false) {
+            self.see(Seen::Died(id.to_string(), status));
+            self.pod.handle_exit(self.now, id, status);
+        }
+    }
+
+    fn see(&mut self, seen: Seen) {
+        self.seen.push((self.now, seen));
+    }
+
+    fn answer(&mut self, request: RequestId) {
+        *self.answered.entry(request).or_default() += 1;
+    }
+
+    fn drain(&mut self) {
+        while let Some(action) = self.pod.poll_action() {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Release { id } => {
+                let takes = self
+                    .processes
+                    .get(&id)
+                    .map(|process| process.script.release_takes);
+                self.schedule(takes.unwrap_or_default(), Event::Released(id));
+            }
+            Action::AnswerStart {
+                id,
+                request,
+                answer,
+            } => {
+                self.answer(request);
+                self.see(Seen::StartAnswered(id.to_string(), answer));
+            }
+            Action::AnswerKill { request, answer } => {
+                self.answer(request);
+                self.see(Seen::KillAnswered(request, answer));
+            }
+            Action::Signal {
+                id,
+                signal,
+                request,
+                ..
+            } => {
+                self.see(Seen::Signalled(id.to_string(), signal));
+                if let Some(request) = request {
+                    self.answer(request);
+                }
+                self.take_signal(&id, signal);
+            }
+            Action::Probe { id } => self.schedule(ms(1), Event::Probed(id)),
+            Action::ReportExit { id, code } => self.see(Seen::ExitReported(id.to_string(), code)),
+            Action::Tell { id, message, .. } => self.see(Seen::Told(id.to_string(), message)),
+            Action::Report(_) => {}
+        }
+    }
+
+    fn take_signal(&mut self, id: &ContainerId, signal: Signal) {
+        let Some(process) = self.processes.get(id).filter(|process| process.alive) else {
+            return;
+        };
+        let life = process.life;
+        let dies_in = match (signal, process.executed) {
+            (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
+            // The parked init of the OCI runtime is no program that could stop in order.
+            (_, None) => Some((ms(1), ExitStatus::Code(2))),
+            (_, Some(_)) => process
+                .script
+                .stops_after
+                .map(|after| (after, ExitStatus::Code(0))),
+        };
+        if let Some((wait, status)) = dies_in {
+            self.schedule(wait, Event::Dies(id.clone(), life, status));
+        }
+    }
+}
+
+fn expand(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let expand = |key: &str| match key.contains('/') {
+        true => key.to_owned(),
+        false => format!("usher/{key}"),
+    };
+    annotations
+        .iter()
+        .map(|(key, value)| (expand(key), (*value).to_owned()))
+        .collect()
+}
