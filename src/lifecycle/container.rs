@@ -90,7 +90,7 @@ pub(super) struct Blocked {
 
 #[derive(Debug)]
 pub(super) struct Held {
-    /// When its Start was asked for.
+    /// When its Start was answered.
     pub since: Time,
     /// Whether its stderr has been told.
     pub told: bool,

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, StartMode};
+use crate::plan::{ContainerKind, Plan, Role, StartMode};
 
 use super::action::{Action, ContainerId, Refusal, Report, RequestId};
 use super::container::{
@@ -398,7 +398,13 @@ impl Pod {
                 if self.can_come_by_itself(&missing) && now < self.auto_ends(blocked, now) => {}
             StartMode::Block => {}
             StartMode::Auto | StartMode::Hold => {
-                self.unblock(id, State::Held(Held { since, told: false }));
+                self.unblock(
+                    id,
+                    State::Held(Held {
+                        since: now,
+                        told: false,
+                    }),
+                );
                 self.report(Report::Held {
                     name,
                     waits_for: missing,
@@ -435,7 +441,7 @@ impl Pod {
         let budget = self.auto_budget.ends(now);
         match blocked.deadline {
             None => budget,
-            Some(deadline) => budget.min(blocked.since.after(deadline.since(blocked.since) / 2)),
+            Some(deadline) => budget.min(blocked.since.after(half(deadline.since(blocked.since)))),
         }
     }
 
@@ -588,13 +594,6 @@ impl Pod {
     }
 }
 
-impl NewContainer {
-    /// A workload container of which the kubelet has said nothing, as `ctr` makes them.
-    pub fn workload(name: &str) -> NewContainer {
-        NewContainer {
-            name: name.to_owned(),
-            kind: ContainerKind::Workload,
-            facts: KubeletFacts::default(),
-        }
-    }
+fn half(time: Duration) -> Duration {
+    time.checked_div(2).unwrap_or_default()
 }

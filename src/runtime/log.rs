@@ -21,12 +21,11 @@ pub(super) fn last_error(log: &Path) -> Option<String> {
     let mut text = Vec::new();
     file.take(AT_MOST).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
-    let lines = text
+    let mut lines = text
         .lines()
         .filter_map(|line| serde_json::from_str::<Line>(line).ok());
     lines
-        .filter(|line| line.level == "error")
-        .last()
+        .rfind(|line| line.level == "error")
         .map(|line| line.msg)
 }
 

@@ -331,11 +331,9 @@ impl World {
                     .get(&id)
                     .map(|process| process.starts.clone());
                 for request in starts.unwrap_or_default() {
-                    if !self.answered.contains_key(&request) {
-                        // Nobody waits for the answer any more, which is as good as having it.
-                        self.answered.insert(request, 1);
-                        self.pod.handle_start_abandoned(self.now, &id, request);
-                    }
+                    // Nobody waits for the answer any more: whether it comes does not matter.
+                    self.asked.retain(|asked| *asked != request);
+                    self.pod.handle_start_abandoned(self.now, &id, request);
                 }
             }
             Call::Kill(name, signal, patience) => {

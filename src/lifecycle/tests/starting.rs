@@ -7,7 +7,7 @@ use super::simulator::{Call, Script, World, ms, secs};
 
 const PROBE: (&str, &str) = (
     "startup-probe.usher/proxy",
-    r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":100}"#,
+    r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":1000}"#,
 );
 
 fn ready_after(millis: u64) -> Script {
@@ -61,7 +61,7 @@ fn a_sidecar_that_is_ready_before_anybody_waits_is_not_missed() {
 
 #[test]
 fn sidecars_start_side_by_side_and_the_app_waits_for_the_slowest() {
-    let slow = r#"{"exec":{"command":["true"]},"periodMilliseconds":50,"failureThreshold":100}"#;
+    let slow = r#"{"exec":{"command":["true"]},"periodMilliseconds":50,"failureThreshold":1000}"#;
     let mut world = World::new(&[
         ("sidecars", "proxy, logs"),
         PROBE,
@@ -151,7 +151,7 @@ fn hold_answers_at_once_even_though_the_turn_would_come_by_itself() {
 #[test]
 fn auto_blocks_for_ten_seconds_in_a_sandbox_all_told() {
     let mut world = World::new(&[("sidecars", "proxy"), ("startup-timeout", "1m"), PROBE])
-        .script("proxy", ready_after(9_000));
+        .script("proxy", ready_after(50_000));
     world.call(Call::Run("proxy", None));
     world.call(Call::Run("web", None));
     world.run_for(secs(5));
@@ -168,10 +168,8 @@ fn auto_blocks_for_ten_seconds_in_a_sandbox_all_told() {
     assert_eq!(later.start_answer("web"), None);
     later.run_for(secs(8));
     let answered = later.start_answer("web").unwrap().0;
-    assert!(
-        answered.since(asked) <= ms(5_100),
-        "{answered} after {asked}"
-    );
+    // Created within 30 ms, the first time too.
+    assert_eq!(answered.since(asked), ms(30 + 5_030));
 }
 
 #[test]

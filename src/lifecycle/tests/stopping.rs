@@ -235,6 +235,30 @@ fn what_is_held_when_the_pod_terminates_never_runs() {
 }
 
 #[test]
+fn a_gate_that_opens_after_the_termination_began_starts_nothing() {
+    let argv = ["/bin/setup".to_owned()];
+    let mut world = World::new(&[("sidecars", "proxy")]).script("proxy", deaf());
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(100));
+    let post_start = Exec {
+        id: "post",
+        argv: &argv,
+        has_deadline: false,
+    };
+    world.exec("proxy", &post_start).unwrap();
+    for name in ["web", "api"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(12));
+    world.call(Call::Kill("proxy", TERM, None));
+    world.call(Call::Kill("api", TERM, None));
+    world.exec_over("proxy", "post");
+    world.run_for(secs(10));
+    assert_eq!(world.executed("web"), None);
+    assert_eq!(world.reported("web"), Some(143));
+}
+
+#[test]
 fn a_blocked_start_fails_when_the_pod_terminates() {
     let never = Script {
         ready_after: None,
