@@ -103,7 +103,6 @@ impl Actor {
             return;
         };
         let pid = child.pid();
-        task.creating = false;
         task.init.pid = pid;
         task.init.streams = Some(streams);
         if reply.is_closed() {
@@ -111,6 +110,7 @@ impl Actor {
             self.watch_init(id, child);
             return self.undo_create(id);
         }
+        task.creating = false;
         self.publisher.publish(event);
         self.watch_init(id, child);
         let now = self.now();
@@ -131,6 +131,7 @@ impl Actor {
         );
     }
 
+    /// The container has been created for nobody: nobody sees it before it is gone again.
     fn undo_create(&mut self, id: &ContainerId) {
         tracing::info!(container = %id, "undone: the caller of its creation has gone away");
         let Some(task) = self.tasks.get_mut(id) else {

@@ -36,7 +36,7 @@ pub(super) struct Task {
     pub facts: Facts,
     pub init: Process,
     pub execs: BTreeMap<String, Exec>,
-    /// The runtime has not created it yet.
+    /// Nobody has been told of it yet: it is being created, or undone.
     pub creating: bool,
     pub paused: bool,
     /// Its removal is under way.

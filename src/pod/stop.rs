@@ -101,6 +101,10 @@ impl Actor {
         if task.unpublished.take().is_none() {
             return;
         }
+        if task.creating {
+            // It is being undone: nobody has heard of it.
+            return;
+        }
         let exit = Exit {
             code,
             at: Actor::end_of(task),

@@ -6,18 +6,20 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::libc;
 use nix::unistd::read;
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::sys;
 
 use super::OciRuntime;
 
-/// Releases container `id` and gives back when its program is being executed. While the container
+/// Releases container `id` and gives back when its program has been executed. While the container
 /// is frozen that can take for ever.
 ///
 /// It must not be cancelled: a FIFO that is closed unread kills the container.
@@ -53,16 +55,27 @@ async fn open_gate(fifo: &Path) -> io::Result<()> {
         .custom_flags(libc::O_NONBLOCK)
         .open(fifo)?;
     let gate = sys::watch(file.into(), Interest::READABLE)?;
+    if !read_byte(&gate).await? {
+        return Err(io::Error::other("the init process has died"));
+    }
+    // runc takes a container that has the file for one that is still to be started.
+    std::fs::remove_file(fifo)?;
+    // The other end is closed by the execution of the program: only then does it run, and only then
+    // may something that waits for it be released. What else there is to read does not matter.
+    while read_byte(&gate).await? {}
+    Ok(())
+}
+
+/// Takes one byte; false if there will be none any more.
+async fn read_byte(gate: &AsyncFd<OwnedFd>) -> io::Result<bool> {
     loop {
         let mut ready = gate.readable().await?;
         let mut byte = [0; 1];
         match ready.try_io(|gate| Ok(read(gate.get_ref(), &mut byte)?)) {
-            Ok(Ok(0)) => return Err(io::Error::other("the init process has died")),
-            Ok(Ok(_)) => break,
+            Ok(Ok(count)) => return Ok(count > 0),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(Err(error)) => return Err(error),
             Err(_would_block) => {}
         }
     }
-    // runc takes a container that has the file for one that is still to be started.
-    std::fs::remove_file(fifo)
 }
