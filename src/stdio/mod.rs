@@ -22,6 +22,9 @@ use tokio::task::JoinHandle;
 
 use crate::runtime::ProcessStdio;
 
+/// Begins the address of a log file.
+const FILE_SCHEME: &str = "file://";
+
 /// How long a deleted process's output is waited for: some other process may have kept the pipe.
 const DRAIN_FOR: Duration = Duration::from_secs(10);
 
@@ -52,7 +55,9 @@ pub enum StdioError {
         path: String,
         source: io::Error,
     },
-    #[error("{stream} {path:?} is not a FIFO, which is all that is supported yet")]
+    #[error(
+        "{stream} {path:?} is neither a FIFO nor a file:// address, which is all that is supported yet"
+    )]
     NotAFifo { stream: &'static str, path: String },
 }
 
@@ -92,14 +97,20 @@ pub fn open(paths: &Paths, owner: Owner) -> Result<(ProcessStdio, Streams), Stdi
             continue;
         }
         let failed = |source| stream_error(stream, path, source);
+        let (read, write) = pipe(owner).map_err(failed)?;
+        *slot = Some(write);
+        if let Some(file) = path.strip_prefix(FILE_SCHEME) {
+            let file = open_log(Path::new(file)).map_err(failed)?;
+            let pump = pump::spawn_to_file(read, file).map_err(failed)?;
+            streams.output.push(pump);
+            continue;
+        }
         // Open for reading too: a FIFO without a reader breaks, and readers come and go.
         let keep = open_fifo(stream, path, End::Read)?;
         let fifo = open_fifo(stream, path, End::Write)?;
-        let (read, write) = pipe(owner).map_err(failed)?;
         streams
             .output
             .push(pump::spawn(read, fifo.into(), Some(keep)).map_err(failed)?);
-        *slot = Some(write);
     }
     Ok((process, streams))
 }
@@ -157,10 +168,10 @@ impl Drop for Streams {
 /// Writes a line of the shim's own into a stream of a container, if somebody has it open.
 pub fn tell(path: &str, line: &str) {
     let written = OpenOptions::new()
-        .write(true)
+        .append(true)
         .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .and_then(|mut fifo| writeln!(fifo, "{line}"));
+        .open(path.strip_prefix(FILE_SCHEME).unwrap_or(path))
+        .and_then(|mut stream| writeln!(stream, "{line}"));
     if let Err(error) = written {
         tracing::debug!(path, %error, "a container's stream could not be written to");
     }
@@ -187,6 +198,14 @@ pub fn leave_message(file: &Path, message: &str) {
 enum End {
     Read,
     Write,
+}
+
+/// Opens a log file, in a directory that is made if it is missing.
+fn open_log(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    OpenOptions::new().append(true).create(true).open(path)
 }
 
 /// Opens one end of a FIFO without waiting for the other. The write end opens only where there is

@@ -3,12 +3,13 @@
 //! A pump that has nothing to move sleeps; it owns no buffer.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::read;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
@@ -33,6 +34,35 @@ pub(super) fn spawn(from: OwnedFd, to: OwnedFd, keep: Option<File>) -> io::Resul
         }
         drop(keep);
     }))
+}
+
+/// Starts to append everything that comes out of `from` to a file, which cannot be spliced to.
+///
+/// # Errors
+///
+/// If the descriptor cannot be watched.
+pub(super) fn spawn_to_file(from: OwnedFd, mut file: File) -> io::Result<JoinHandle<()>> {
+    let from = watch(from, Interest::READABLE)?;
+    Ok(tokio::spawn(async move {
+        if let Err(error) = copy(&from, &mut file).await {
+            tracing::warn!(%error, "a log file ended early");
+        }
+    }))
+}
+
+async fn copy(from: &AsyncFd<OwnedFd>, file: &mut File) -> io::Result<()> {
+    loop {
+        let mut ready = from.readable().await?;
+        // Not kept from one piece to the next: a process that says nothing costs nothing.
+        let mut piece = [0; 4096];
+        match ready.try_io(|from| Ok(read(from.get_ref(), &mut piece)?)) {
+            Ok(Ok(0)) => return Ok(()),
+            Ok(Ok(length)) => file.write_all(piece.get(..length).unwrap_or_default())?,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_would_block) => {}
+        }
+    }
 }
 
 /// Only our end is made non-blocking: the other end of a pipe is an open file of its own, and the
@@ -75,7 +105,7 @@ fn is_ready(fd: &OwnedFd, flag: PollFlags) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Read;
 
     use nix::unistd::pipe2;
 

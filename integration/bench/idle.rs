@@ -1,0 +1,99 @@
+//! What a pod's shim takes while nothing happens: memory, threads, wake-ups.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::Effort;
+use super::harness::{ContainerSpec, Containerd, Settings};
+
+const CONTAINERS: usize = 5;
+
+/// Figures of one runtime.
+pub struct Pods {
+    /// Proportional memory of the shim of a pod that runs alone, in MB.
+    pub alone: f64,
+    /// The same per pod when many run at once.
+    pub together: f64,
+    pub threads: usize,
+    /// Voluntary context switches of the lonely shim while it was watched.
+    pub switches: u64,
+}
+
+pub fn measure(runtime: &str, effort: &Effort) -> Pods {
+    let host = Containerd::start_with(&Settings { log_level: "info" });
+    start_pod(&host, runtime, 0);
+    let shims = settled_shims(&host, 1);
+    let alone = memory(&shims);
+    let threads = tasks(shims[0]).len();
+    let before = switches(shims[0]);
+    sleep(effort.idle);
+    let switches = switches(shims[0]) - before;
+    for pod in 1..effort.pods {
+        start_pod(&host, runtime, pod);
+    }
+    let together = memory(&settled_shims(&host, effort.pods)) / effort.pods as f64;
+    Pods {
+        alone,
+        together,
+        threads,
+        switches,
+    }
+}
+
+fn start_pod(host: &Containerd, runtime: &str, pod: usize) {
+    for container in 0..CONTAINERS {
+        let id = format!("pod-{pod}-{container}");
+        let spec = ContainerSpec::new(&id)
+            .runtime(runtime)
+            .args(&["/bin/sleep", "100000"]);
+        host.run(&spec.in_pod(&format!("pod-{pod}"), &id));
+    }
+}
+
+/// The shims, after what they do upon a start is over.
+fn settled_shims(host: &Containerd, pods: usize) -> Vec<u32> {
+    sleep(Duration::from_secs(2));
+    let shims = host.shims();
+    assert_eq!(shims.len(), pods, "one shim a pod");
+    shims
+}
+
+/// The sum of the processes' proportional set sizes in MB: of a page that n processes share each
+/// is charged one n-th.
+fn memory(pids: &[u32]) -> f64 {
+    let kilobytes = |pid: &u32| {
+        let path = format!("/proc/{pid}/smaps_rollup");
+        field(&fs::read_to_string(path).expect("a running shim"), "Pss:")
+    };
+    pids.iter().map(kilobytes).sum::<u64>() as f64 * 1024.0 / 1e6
+}
+
+fn tasks(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a running shim");
+    tasks
+        .flatten()
+        .map(|task| task.path().display().to_string())
+        .collect()
+}
+
+fn switches(pid: u32) -> u64 {
+    let of_task = |task: &String| {
+        let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
+        field(&status, "voluntary_ctxt_switches:")
+    };
+    tasks(pid).iter().map(of_task).sum()
+}
+
+/// The number behind a key of a file in /proc.
+fn field(text: &str, key: &str) -> u64 {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .unwrap_or("0");
+    value
+        .split_whitespace()
+        .next()
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,63 @@
+//! What a pod costs with our shim, beside containerd's own, in one run with the same runc.
+//!
+//! `scripts/bench` runs it; `--quick` repeats less. All times are taken by this program or by the
+//! containers, all other figures are the kernel's. The figures go to standard output as Markdown.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod figures;
+mod idle;
+mod release;
+mod report;
+mod walltime;
+
+use harness::{REFERENCE, runtime_under_test};
+
+/// How often each thing is measured.
+pub struct Effort {
+    /// Pairs of `ctr run --rm`.
+    pairs: usize,
+    /// Pods that run at once.
+    pods: usize,
+    /// For how long an idle pod is watched.
+    idle: std::time::Duration,
+    /// Releases of a held container.
+    releases: usize,
+}
+
+impl Effort {
+    fn from_arguments() -> Self {
+        let quick = std::env::args().any(|argument| argument == "--quick");
+        let (pairs, pods, idle, releases) = if quick {
+            (8, 5, 3, 5)
+        } else {
+            (40, 30, 10, 25)
+        };
+        Self {
+            pairs,
+            pods,
+            idle: std::time::Duration::from_secs(idle),
+            releases,
+        }
+    }
+}
+
+fn main() {
+    let effort = Effort::from_arguments();
+    let runtimes = [runtime_under_test(), REFERENCE.to_owned()];
+    let runtimes = [runtimes[0].as_str(), runtimes[1].as_str()];
+    progress("wall time of ctr run --rm");
+    let times = walltime::measure(runtimes, effort.pairs);
+    let pods = runtimes.map(|runtime| {
+        progress(&format!("{} pods of {runtime}", effort.pods));
+        idle::measure(runtime, &effort)
+    });
+    progress("release of a held container");
+    let releases = release::measure(runtimes[0], effort.releases);
+    report::print(runtimes, &effort, &times, &pods, &releases);
+}
+
+fn progress(what: &str) {
+    eprintln!("measuring: {what}");
+}

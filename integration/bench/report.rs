@@ -1,0 +1,100 @@
+//! The table.
+
+use std::fs;
+use std::process::Command;
+
+use super::Effort;
+use super::figures::Figures;
+use super::idle::Pods;
+use super::release::Releases;
+
+pub fn print(
+    runtimes: [&str; 2],
+    effort: &Effort,
+    times: &[Figures; 2],
+    pods: &[Pods; 2],
+    releases: &Releases,
+) {
+    println!("{}\n", machine());
+    println!("| | {} | {} | ratio |", runtimes[0], runtimes[1]);
+    println!("|---|---|---|---|");
+    row(
+        &format!(
+            "`ctr run --rm … /bin/true`, {} pairs, median (p10 … p90)",
+            times[0].count()
+        ),
+        [times[0].text("ms"), times[1].text("ms")],
+        times[0].median() / times[1].median(),
+    );
+    row(
+        "shim's proportional memory, one pod of 5 containers alone",
+        [0, 1].map(|n| format!("{:.2} MB", pods[n].alone)),
+        pods[0].alone / pods[1].alone,
+    );
+    row(
+        &format!("the same per pod, {} such pods running", effort.pods),
+        [0, 1].map(|n| format!("{:.2} MB", pods[n].together)),
+        pods[0].together / pods[1].together,
+    );
+    row(
+        "threads of a shim",
+        [0, 1].map(|n| pods[n].threads.to_string()),
+        pods[0].threads as f64 / pods[1].threads as f64,
+    );
+    row(
+        &format!(
+            "wake-ups of an idle pod's shim in {} s",
+            effort.idle.as_secs()
+        ),
+        [0, 1].map(|n| pods[n].switches.to_string()),
+        pods[0].switches as f64 / pods[1].switches as f64,
+    );
+    println!();
+    println!("| from | to the app's first line of code, median (p10 … p90) |");
+    println!("|---|---|");
+    let Releases {
+        after_probe,
+        after_start,
+        bare,
+    } = releases;
+    println!(
+        "| bare opening of runc's exec FIFO, {} times | {} |",
+        bare.count(),
+        bare.text("ms")
+    );
+    let ratio = after_probe.median() / bare.median();
+    println!(
+        "| the sidecar's successful probe | {}, {ratio:.2} of the FIFO |",
+        after_probe.text("ms")
+    );
+    println!(
+        "| the first line of code of a sidecar without probe | {} |",
+        after_start.text("ms")
+    );
+}
+
+fn row(what: &str, [ours, theirs]: [String; 2], ratio: f64) {
+    println!("| {what} | {ours} | {theirs} | {ratio:.2} |");
+}
+
+/// Which machine this was, and when.
+fn machine() -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
+    let containerd = first_line("containerd", &["--version"]);
+    let containerd = containerd.split_whitespace().nth(2).unwrap_or("?");
+    let runc = first_line("runc", &["--version"]);
+    let runc = runc.trim_start_matches("runc version ");
+    let date = first_line("date", &["--utc", "+%Y-%m-%d"]);
+    let kernel = kernel.trim();
+    format!("{date}, Linux {kernel}, {cores} cores, containerd {containerd}, runc {runc}")
+}
+
+fn first_line(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .map(|o| o.stdout);
+    let text = String::from_utf8(output.unwrap_or_default()).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,119 @@
+//! Each kind of `start`: what a containerd of each generation says, and the answer it can read.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult};
+use containerd_shim_protos::protobuf::Message;
+
+use crate::harness::{BareShim, Containerd, Service, runtime_under_test};
+
+fn answer(mut command: Command, stdin: &[u8]) -> Vec<u8> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start of the shim");
+    child.stdin.take().unwrap().write_all(stdin).expect("stdin");
+    let output = child.wait_with_output().expect("the answer");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    output.stdout
+}
+
+/// The address serves a whole life of a task, under each name of the service.
+fn assert_serves(host: &Containerd, shim: &BareShim<'_>, services: &[Service]) {
+    for service in services {
+        let api = host.connect(&shim.address, *service);
+        api.create(&shim.create_request()).expect("create");
+        api.start(&shim.id, "").expect("start");
+        assert_eq!(api.wait(&shim.id, "").expect("wait").exit_status, 0);
+        api.delete(&shim.id, "").expect("delete");
+    }
+    let api = host.connect(&shim.address, Service::TaskV3);
+    api.shutdown(&shim.id).expect("shutdown");
+}
+
+const BOTH: [Service; 2] = [Service::TaskV2, Service::TaskV3];
+
+fn prepare<'host>(host: &'host Containerd) -> BareShim<'host> {
+    BareShim::prepare(host, &runtime_under_test(), "a", &["/bin/true"], |_| {})
+}
+
+#[test]
+fn containerd_1_6_gets_a_bare_address() {
+    let host = Containerd::start();
+    let mut shim = prepare(&host);
+    let said = answer(shim.command("start"), &[]);
+    shim.address = String::from_utf8(said).unwrap();
+    assert!(shim.address.starts_with("unix:///"), "{}", shim.address);
+    assert_serves(&host, &shim, &BOTH);
+}
+
+#[test]
+fn containerd_1_7_gets_a_bare_address_too() {
+    let host = Containerd::start();
+    let mut shim = prepare(&host);
+    let mut command = shim.command("start");
+    command.env("MAX_SHIM_VERSION", "2");
+    shim.address = String::from_utf8(answer(command, &[])).unwrap();
+    assert!(shim.address.starts_with("unix:///"), "{}", shim.address);
+    assert_serves(&host, &shim, &BOTH);
+}
+
+#[test]
+fn containerd_2_0_gets_json_with_version_three() {
+    let host = Containerd::start();
+    let mut shim = prepare(&host);
+    let mut command = shim.command("start");
+    command.env("MAX_SHIM_VERSION", "3");
+    let said: serde_json::Value = serde_json::from_slice(&answer(command, &[])).unwrap();
+    assert_eq!(
+        (&said["version"], &said["protocol"]),
+        (&3.into(), &"ttrpc".into())
+    );
+    shim.address = said["address"].as_str().unwrap().to_owned();
+    assert_serves(&host, &shim, &BOTH);
+}
+
+#[test]
+fn containerd_2_3_gets_protobuf() {
+    let host = Containerd::start();
+    let mut shim = prepare(&host);
+    let socket = host.socket().display().to_string();
+    let mut params = BootstrapParams::new();
+    params.instance_id = "a".to_owned();
+    params.namespace = host.namespace.clone();
+    params.containerd_grpc_address = socket.clone();
+    params.containerd_ttrpc_address = format!("{socket}.ttrpc");
+    let mut command = shim.command("start");
+    command
+        .env("MAX_SHIM_VERSION", "3")
+        .env_remove("TTRPC_ADDRESS");
+    let said = answer(command, &params.write_to_bytes().unwrap());
+    let said = BootstrapResult::parse_from_bytes(&said).unwrap();
+    assert_eq!((said.version, said.protocol.as_str()), (3, "ttrpc"));
+    shim.address = said.address;
+    assert_serves(&host, &shim, &BOTH);
+    // The events went where the parameters said.
+    host.await_events("the task's exit", |events| {
+        events
+            .iter()
+            .any(|event| event.topic == "/tasks/exit" && event.container() == "a")
+    });
+}
+
+#[test]
+fn a_start_that_cannot_succeed_says_why_in_one_sentence() {
+    let host = Containerd::start();
+    let shim = prepare(&host);
+    std::fs::remove_file(host.dir().join("bundles/a/config.json")).expect("config.json");
+    let output = shim.command("start").output().expect("the shim runs");
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("config.json") && said.trim().lines().count() == 1,
+        "{said}"
+    );
+}

@@ -1,0 +1,154 @@
+//! Clients that go away in the middle of a call leave nothing half-made; those that come back find
+//! things as they were.
+
+use std::time::Duration;
+
+use containerd_shim_protos::api::StartRequest;
+use serde_json::{Value, json};
+use ttrpc::Code;
+
+use crate::harness::{BareShim, Containerd, PATIENCE, eventually, runtime_under_test};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn annotate(annotations: &[(&str, &str)]) -> impl FnOnce(&mut Value) {
+    let annotations: Vec<_> = annotations
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), json!(value)))
+        .collect();
+    move |config| config["annotations"] = Value::Object(annotations.into_iter().collect())
+}
+
+const WAITS: [(&str, &str); 2] = [("usher/sidecars", "proxy"), ("usher/start-mode", "Block")];
+
+/// Nothing of the container's own: its cgroups, its state, its processes.
+fn no_trace(host: &Containerd, id: &str) -> bool {
+    let own = format!("/{id}");
+    !host.remains().iter().any(|trace| trace.ends_with(&own))
+}
+
+#[test]
+fn a_client_that_goes_away_during_create_leaves_nothing_half_made() {
+    let host = Containerd::start();
+    let runtime = runtime_under_test();
+    // At several points of the creation: before the OCI runtime runs, in its middle, near its end.
+    for (number, after) in [1, 3, 6, 10, 20, 30, 40].into_iter().enumerate() {
+        let id = format!("a{number}");
+        let shim = BareShim::start(&host, &runtime, &id, &["/bin/witness", &id], |_| {});
+        shim.api()
+            .call_and_vanish("Create", &shim.create_request(), after * MS);
+        let api = shim.api();
+        // Either the answer was already there, and the task is whole, or it is gone whole.
+        eventually("the creation is settled", PATIENCE, || {
+            match api.state(&id, "") {
+                Ok(state) => state.pid > 0,
+                Err((code, _)) => code == Code::NOT_FOUND && no_trace(&host, &id),
+            }
+        });
+        if api.state(&id, "").is_ok() {
+            api.delete(&id, "").expect("delete what was created");
+            assert!(no_trace(&host, &id), "{:?}", host.remains());
+        }
+        // The same id can be used again as soon as the shim has tidied up.
+        eventually("it can be created again", PATIENCE, || {
+            api.create(&shim.create_request()).is_ok()
+        });
+        api.delete(&id, "").expect("delete again");
+        api.shutdown(&id).expect("shutdown");
+    }
+}
+
+#[test]
+fn a_client_that_goes_away_during_a_blocked_start_leaves_the_container_as_it_was() {
+    let host = Containerd::start();
+    let runtime = runtime_under_test();
+    let shim = BareShim::start(
+        &host,
+        &runtime,
+        "web",
+        &["/bin/witness", "web"],
+        annotate(&WAITS),
+    );
+    shim.api().create(&shim.create_request()).expect("create");
+    let start = StartRequest {
+        id: "web".to_owned(),
+        ..StartRequest::new()
+    };
+    shim.api().call_and_vanish("Start", &start, 200 * MS);
+    // As soon as the shim has noticed, the Start has never been.
+    let mut error = None;
+    eventually("the first Start is forgotten", PATIENCE, || {
+        error = shim.api().deadline(3000 * MS).start("web", "").err();
+        !error
+            .as_ref()
+            .is_some_and(|(_, message)| message.contains("it is starting"))
+    });
+    let error = error.expect("nothing can have started it");
+    assert_eq!(error.0, Code::DEADLINE_EXCEEDED, "{error:?}");
+    assert!(error.1.contains("proxy"), "{error:?}");
+    assert!(!host.record().has("web", "start"));
+    shim.api().delete("web", "").expect("delete");
+    shim.api().shutdown("web").expect("shutdown");
+}
+
+#[test]
+fn other_calls_are_answered_while_a_start_is_blocked() {
+    let host = Containerd::start();
+    let runtime = runtime_under_test();
+    let shim = BareShim::start(
+        &host,
+        &runtime,
+        "web",
+        &["/bin/witness", "web"],
+        annotate(&WAITS),
+    );
+    shim.api().create(&shim.create_request()).expect("create");
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| shim.api().deadline(10_000 * MS).start("web", ""));
+        // Far less than the Start may wait.
+        let api = shim.api().deadline(2000 * MS);
+        for _ in 0..50 {
+            api.state("web", "").expect("state");
+            api.pids("web").expect("pids");
+            api.stats("web").expect("stats");
+        }
+        api.kill("web", "", 15, false).expect("kill");
+        assert!(
+            start.join().unwrap().is_err(),
+            "a container that was ended did not start"
+        );
+    });
+    let exit = shim.api().wait("web", "").expect("wait");
+    assert_eq!(exit.exit_status, 143);
+    shim.api().delete("web", "").expect("delete");
+    shim.api().shutdown("web").expect("shutdown");
+}
+
+#[test]
+fn a_probes_exec_into_a_held_container_is_refused_and_an_interactive_one_is_not() {
+    let host = Containerd::start();
+    let runtime = runtime_under_test();
+    let hold = [("usher/sidecars", "proxy"), ("usher/start-mode", "Hold")];
+    let args = ["/bin/witness", "web"];
+    let shim = BareShim::start(&host, &runtime, "web", &args, annotate(&hold));
+    shim.api().create(&shim.create_request()).expect("create");
+    shim.api()
+        .start("web", "")
+        .expect("start is answered, and the container held");
+    let probe = shim.api().exec(&shim.exec_request("probe", &["/bin/true"]));
+    let (code, message) = probe.unwrap_err();
+    assert_eq!(code, Code::FAILED_PRECONDITION, "{message}");
+    assert!(message.contains("is held"), "{message}");
+    let session = shim.api().deadline(Duration::ZERO);
+    session
+        .exec(&shim.exec_request("shell", &["/bin/true"]))
+        .expect("an exec without a deadline");
+    session.start("web", "shell").expect("start of the exec");
+    let exit = session.wait("web", "shell").expect("wait");
+    assert_eq!(exit.exit_status, 0);
+    shim.api().kill("web", "", 9, false).expect("kill");
+    let exit = shim.api().wait("web", "").expect("wait");
+    assert_eq!(exit.exit_status, 137);
+    shim.api().delete("web", "").expect("delete");
+    shim.api().shutdown("web").expect("shutdown");
+}

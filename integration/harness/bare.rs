@@ -1,0 +1,218 @@
+//! A shim driven without containerd's task service, for calls that `ctr` cannot make: a task that
+//! is created but not started, refusals with their codes, a client that goes away.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+
+use containerd_shim_protos::api::{CreateTaskRequest, ExecProcessRequest};
+use containerd_shim_protos::protobuf::MessageField;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::{Value, json};
+
+use super::containerd::search_path;
+use super::{Containerd, PATIENCE, Service, TaskApi, run};
+
+/// A shim that was started as containerd 1.6 does, for a bundle of the test's own; deletes its
+/// task when dropped.
+pub struct BareShim<'host> {
+    pub id: String,
+    pub address: String,
+    host: &'host Containerd,
+    program: String,
+    bundle: PathBuf,
+}
+
+// === impl BareShim ===
+
+impl<'host> BareShim<'host> {
+    /// Writes a bundle that runs `args`, lets `edit` change its config, and starts the shim.
+    #[track_caller]
+    pub fn start(
+        host: &'host Containerd,
+        runtime: &str,
+        id: &str,
+        args: &[&str],
+        edit: impl FnOnce(&mut Value),
+    ) -> Self {
+        let mut shim = Self::prepare(host, runtime, id, args, edit);
+        let finished = run(shim.command("start"), PATIENCE);
+        assert!(
+            finished.ok(),
+            "start of the shim: {}{}",
+            finished.out(),
+            finished.err()
+        );
+        shim.address = finished.out().trim().to_owned();
+        shim
+    }
+
+    /// Only writes the bundle. Who starts the shim in another way sets its address.
+    #[track_caller]
+    pub fn prepare(
+        host: &'host Containerd,
+        runtime: &str,
+        id: &str,
+        args: &[&str],
+        edit: impl FnOnce(&mut Value),
+    ) -> Self {
+        let bundle = host.dir().join("bundles").join(id);
+        fs::create_dir_all(&bundle).expect("the bundle");
+        let mut config = default_config(host, id, args);
+        edit(&mut config);
+        fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
+        drain_log(host, &bundle);
+        let program = program_of(runtime);
+        Self {
+            id: id.into(),
+            address: String::new(),
+            host,
+            program,
+            bundle,
+        }
+    }
+
+    /// The shim's program with containerd's flags and environment, in the bundle.
+    pub fn command(&self, action: &str) -> Command {
+        let socket = self.host.socket().display().to_string();
+        let mut command = Command::new(&self.program);
+        command.args(["-namespace", &self.host.namespace, "-address", &socket]);
+        command.args(["-publish-binary", "containerd", "-id", &self.id]);
+        if action == "delete" {
+            command.arg("-bundle").arg(&self.bundle);
+        }
+        command.arg(action);
+        command
+            .env("TTRPC_ADDRESS", format!("{socket}.ttrpc"))
+            .env("GOMAXPROCS", "2");
+        command.env("PATH", search_path());
+        command.current_dir(&self.bundle);
+        self.host.enter(&mut command);
+        command
+    }
+
+    /// A new connection.
+    #[track_caller]
+    pub fn api(&self) -> TaskApi {
+        self.host.connect(&self.address, Service::TaskV2)
+    }
+
+    /// The request that makes the task, without stdio.
+    pub fn create_request(&self) -> CreateTaskRequest {
+        let bundle = self.bundle.display().to_string();
+        CreateTaskRequest {
+            id: self.id.clone(),
+            bundle,
+            ..Default::default()
+        }
+    }
+
+    /// The same with FIFOs; the files keep the output's open, for nobody needs to read it.
+    pub fn create_request_with_stdio(&self) -> (CreateTaskRequest, [File; 2]) {
+        let [stdin, stdout, stderr] = ["stdin", "stdout", "stderr"].map(|name| {
+            let fifo = self.bundle.join(name);
+            mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
+            fifo.display().to_string()
+        });
+        let open = |path| {
+            File::options()
+                .read(true)
+                .write(true)
+                .open(path)
+                .expect("a FIFO")
+        };
+        let output = [open(&stdout), open(&stderr)];
+        (
+            CreateTaskRequest {
+                stdin,
+                stdout,
+                stderr,
+                ..self.create_request()
+            },
+            output,
+        )
+    }
+
+    /// The request that executes another program in the task, without stdio.
+    pub fn exec_request(&self, exec_id: &str, args: &[&str]) -> ExecProcessRequest {
+        let process = json!({ "args": args, "cwd": "/", "user": { "uid": 0, "gid": 0 } });
+        let spec = Any {
+            type_url: "types.containerd.io/opencontainers/runtime-spec/1/Process".to_owned(),
+            value: process.to_string().into_bytes(),
+            ..Default::default()
+        };
+        ExecProcessRequest {
+            id: self.id.clone(),
+            exec_id: exec_id.to_owned(),
+            spec: MessageField::some(spec),
+            ..Default::default()
+        }
+    }
+}
+
+impl Drop for BareShim<'_> {
+    fn drop(&mut self) {
+        let end = || {
+            if self.address.is_empty() {
+                return;
+            }
+            let api = self.api();
+            if api.kill(&self.id, "", 9, true).is_ok() {
+                let _ = api.wait(&self.id, "");
+            }
+            let _ = api.delete(&self.id, "");
+            let _ = api.shutdown(&self.id);
+        };
+        // The shim may have ended already, and then there is nothing to connect to.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end));
+        // containerd runs it after every end of a shim.
+        let _ = std::panic::catch_unwind(|| run(self.command("delete"), PATIENCE));
+    }
+}
+
+/// `ctr`'s own default, for the test's root file system.
+#[track_caller]
+pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
+    let text = host.must(&["oci", "spec"]);
+    let mut config: Value = serde_json::from_str(&text).expect("a config");
+    config["process"]["args"] = json!(args);
+    config["root"] = json!({ "path": host.dir().join("rootfs"), "readonly": false });
+    config["linux"]["cgroupsPath"] = json!(format!("/{}/{id}", host.namespace));
+    let shared = json!({
+        "destination": "/shared", "type": "bind", "source": host.shared_dir(),
+        "options": ["rbind", "rw"],
+    });
+    config["mounts"]
+        .as_array_mut()
+        .expect("mounts")
+        .push(shared);
+    config
+}
+
+/// `io.containerd.usher.v2` is the program `containerd-shim-usher-v2`.
+fn program_of(runtime: &str) -> String {
+    let name = runtime.rsplitn(3, '.').take(2).collect::<Vec<_>>();
+    format!("containerd-shim-{}-{}", name[1], name[0])
+}
+
+/// Reads the shim's log, as containerd does, into a file beside containerd's.
+fn drain_log(host: &Containerd, bundle: &std::path::Path) {
+    let fifo = bundle.join("log");
+    mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("the log's FIFO");
+    let log = host.dir().join("bare-shim.log");
+    let mut log = File::options()
+        .append(true)
+        .create(true)
+        .open(log)
+        .expect("the log");
+    // Opened for both, it neither waits for a writer nor ends with one.
+    let mut fifo = File::options()
+        .read(true)
+        .write(true)
+        .open(fifo)
+        .expect("the log's FIFO");
+    std::thread::spawn(move || io::copy(&mut fifo, &mut log));
+}

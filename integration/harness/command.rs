@@ -1,0 +1,172 @@
+//! Child processes that can neither hang a test nor fill a pipe.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::poll;
+
+/// A process that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+}
+
+impl Finished {
+    pub fn ok(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+}
+
+/// A process that runs while the test goes on; killed when dropped.
+pub struct Background {
+    title: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: Sink,
+    stderr: Sink,
+}
+
+/// What a process has written so far.
+struct Sink {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+// === impl Background ===
+
+impl Background {
+    #[track_caller]
+    pub fn spawn(mut command: Command) -> Self {
+        let title = format!("{command:?}");
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{title}: {e}"));
+        Self {
+            title,
+            stdin: child.stdin.take(),
+            stdout: Sink::of(child.stdout.take()),
+            stderr: Sink::of(child.stderr.take()),
+            child,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes to its standard input, which stays open.
+    #[track_caller]
+    pub fn write(&mut self, bytes: &[u8]) {
+        let stdin = self.stdin.as_mut().expect("stdin is still open");
+        stdin
+            .write_all(bytes)
+            .unwrap_or_else(|e| panic!("{}: stdin: {e}", self.title));
+    }
+
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+
+    pub fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.try_wait().is_none()
+    }
+
+    /// Waits for its end; past the deadline the process is killed and the test fails.
+    #[track_caller]
+    pub fn finish(mut self, deadline: Duration) -> Finished {
+        self.stdin = None;
+        let Some(status) = poll(deadline, || self.try_wait()) else {
+            let _ = self.child.kill();
+            let (out, err) = (self.stdout(), self.stderr());
+            panic!(
+                "{} still ran after {deadline:?}; stdout: {out:?} stderr: {err:?}",
+                self.title
+            );
+        };
+        Finished {
+            code: status.code(),
+            stdout: self.stdout.finish(),
+            stderr: self.stderr.finish(),
+        }
+    }
+
+    fn try_wait(&mut self) -> Option<ExitStatus> {
+        self.child
+            .try_wait()
+            .unwrap_or_else(|e| panic!("{}: wait: {e}", self.title))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// === impl Sink ===
+
+impl Sink {
+    fn of(source: Option<impl Read + Send + 'static>) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&bytes);
+        let mut source = source.expect("the stream is piped");
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 8192];
+            while let Ok(n @ 1..) = source.read(&mut chunk) {
+                to.lock().unwrap().extend_from_slice(&chunk[..n]);
+            }
+        });
+        Self {
+            bytes,
+            reader: Some(reader),
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+
+    fn finish(&mut self) -> Vec<u8> {
+        // A grandchild that inherited the pipe would keep it open for ever.
+        let reader = self.reader.take().expect("finish is called once");
+        if poll(Duration::from_secs(2), || {
+            reader.is_finished().then_some(())
+        })
+        .is_some()
+        {
+            let _ = reader.join();
+        }
+        std::mem::take(&mut self.bytes.lock().unwrap())
+    }
+}
+
+/// Runs a command to its end, with nothing on its standard input.
+#[track_caller]
+pub fn run(command: Command, deadline: Duration) -> Finished {
+    Background::spawn(command).finish(deadline)
+}

@@ -1,0 +1,296 @@
+//! A private containerd: its directory, configuration, processes and end.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use super::events::Recorder;
+use super::leaks::{self, Leftovers};
+use super::mount_ns::{MountNs, SHARED_STATE};
+use super::{PATIENCE, poll, rootfs};
+
+/// A running containerd and everything below it; see the module's documentation.
+pub struct Containerd {
+    /// The containerd namespace of the test, also the name of its directory and cgroups.
+    pub namespace: String,
+    pub(super) mount_ns: MountNs,
+    pub(super) events: Recorder,
+    pub(super) leftovers: Leftovers,
+    dir: TempDir,
+    daemon: Mutex<Option<Child>>,
+}
+
+/// How a containerd differs from the usual one.
+pub struct Settings {
+    /// containerd's log level; with `debug` shims get `-debug` and log too.
+    pub log_level: &'static str,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { log_level: "debug" }
+    }
+}
+
+// === impl Containerd ===
+
+impl Containerd {
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::start_with(&Settings::default())
+    }
+
+    #[track_caller]
+    pub fn start_with(settings: &Settings) -> Self {
+        let root = nix::unistd::geteuid().is_root();
+        assert!(root, "containers are made by root: run this test as root");
+        let prefix = std::env::var("USHER_TEST_PREFIX").unwrap_or_else(|_| "usher-it-".into());
+        let dir = tempfile::Builder::new()
+            .prefix(&prefix)
+            .tempdir()
+            .expect("a directory");
+        let name = dir
+            .path()
+            .file_name()
+            .expect("a name")
+            .to_str()
+            .expect("plain text");
+        let namespace = name.to_owned();
+        // The longest path below it: "run/s/" and 64 digits, in an address of 107 bytes.
+        let length = dir.path().as_os_str().len();
+        assert!(
+            length <= 35,
+            "{:?} is too long for the path of a socket",
+            dir.path()
+        );
+
+        for name in ["fifo", "rootfs", "run", "shared"] {
+            fs::create_dir(dir.path().join(name)).expect("a directory of the test");
+        }
+        fs::create_dir_all(SHARED_STATE).expect("the directory that shims share");
+        rootfs::populate(&dir.path().join("rootfs"));
+        fs::write(dir.path().join("config.toml"), config(dir.path(), settings)).expect("config");
+
+        let mut command = daemon_command(dir.path());
+        MountNs::create_in(&mut command, &dir.path().join("run"));
+        let mut daemon = spawn(command);
+        let mount_ns = MountNs::of(daemon.id()).expect("the daemon's mount namespace");
+        let listening = await_socket(dir.path(), &mut daemon);
+        let host = Self {
+            leftovers: Leftovers::new(daemon.id()),
+            daemon: Mutex::new(Some(daemon)),
+            events: Recorder::default(),
+            mount_ns,
+            namespace,
+            dir,
+        };
+        assert!(
+            listening,
+            "containerd does not listen; its log:\n{}",
+            host.log_tail(20)
+        );
+        host.must(&["namespaces", "create", &host.namespace]);
+        host.events.follow(&host);
+        host
+    }
+
+    /// The directory of everything; removed at the end.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Mounted on `/shared` in every container.
+    pub fn shared_dir(&self) -> PathBuf {
+        self.dir().join("shared")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        socket(self.dir())
+    }
+
+    /// Where containerd keeps the bundle of a task.
+    pub fn bundle_dir(&self, id: &str) -> PathBuf {
+        let tasks = self.dir().join("state/io.containerd.runtime.v2.task");
+        tasks.join(&self.namespace).join(id)
+    }
+
+    /// Makes a command see what this containerd and its shims see.
+    pub fn enter(&self, command: &mut Command) {
+        self.mount_ns.enter(command);
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.daemon.lock().unwrap().as_ref().map(Child::id)
+    }
+
+    /// Ends containerd as an upgrade would; shims and containers live on.
+    pub fn stop(&self) {
+        self.end_daemon(Signal::SIGTERM);
+    }
+
+    /// Ends containerd as a crash would.
+    pub fn crash(&self) {
+        self.end_daemon(Signal::SIGKILL);
+    }
+
+    /// Starts containerd again after [`stop`](Self::stop) or [`crash`](Self::crash).
+    #[track_caller]
+    pub fn start_again(&self) {
+        let mut command = daemon_command(self.dir());
+        self.mount_ns.enter(&mut command);
+        let mut daemon = spawn(command);
+        let listening = await_socket(self.dir(), &mut daemon);
+        *self.daemon.lock().unwrap() = Some(daemon);
+        assert!(
+            listening,
+            "containerd does not listen; its log:\n{}",
+            self.log_tail(20)
+        );
+        self.events.follow(self);
+    }
+
+    fn end_daemon(&self, signal: Signal) {
+        self.events.stop();
+        let Some(mut daemon) = self.daemon.lock().unwrap().take() else {
+            return;
+        };
+        let _ = leaks::signal(daemon.id(), signal);
+        let ended = poll(Duration::from_secs(5), || daemon.try_wait().ok().flatten());
+        if ended.is_none() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+
+    /// The last lines of containerd's log, which holds the shims' logs too.
+    pub fn log_tail(&self, lines: usize) -> String {
+        let log = fs::read(self.dir().join("containerd.log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log).into_owned();
+        // What every start of containerd says.
+        let noise = |line: &&str| !line.contains("loading plugin");
+        let all: Vec<&str> = log.lines().filter(noise).collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// What is known, for the message of a failed test.
+    pub fn diagnosis(&self) -> String {
+        let record = fs::read_to_string(self.shared_dir().join("record")).unwrap_or_default();
+        let events: String = self.events().iter().map(|e| format!("{e}\n")).collect();
+        format!(
+            "--- recorded by the containers\n{record}--- events\n{events}\
+             --- remains\n{}\n--- log of containerd\n{}",
+            self.remains().join("\n"),
+            self.log_tail(60)
+        )
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        if failed {
+            eprintln!("{}", self.diagnosis());
+        }
+        let problems = leaks::clean(self);
+        self.end_daemon(Signal::SIGTERM);
+        leaks::raze(self);
+        if std::env::var_os("USHER_TEST_KEEP").is_some() && (failed || !problems.is_empty()) {
+            self.dir.disable_cleanup(true);
+            eprintln!("kept: {}", self.dir().display());
+        }
+        if !failed {
+            assert!(problems.is_empty(), "left behind:\n{}", problems.join("\n"));
+        }
+    }
+}
+
+/// Where containerd looks for shims: the one just built comes before an installed one.
+pub(super) fn search_path() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{}:{path}", shim_dir().display())
+}
+
+/// The directory of the shim under test: what cargo built for this target.
+pub fn shim_dir() -> PathBuf {
+    let built = option_env!("CARGO_BIN_EXE_containerd-shim-usher-v2").map(PathBuf::from);
+    // Cargo tells tests and benches only; an example lies one directory below the programs.
+    let built = built.unwrap_or_else(|| {
+        let example = std::env::current_exe().expect("the path of this program");
+        example
+            .parent()
+            .expect("a directory")
+            .with_file_name("containerd-shim-usher-v2")
+    });
+    built.parent().expect("a directory").to_owned()
+}
+
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("c.sock")
+}
+
+/// Nothing in here points outside the directory; left out are the parts that would.
+fn config(dir: &Path, settings: &Settings) -> String {
+    let (dir, level) = (dir.display(), settings.log_level);
+    format!(
+        r#"version = 2
+root = "{dir}/root"
+state = "{dir}/state"
+imports = []
+disabled_plugins = [
+  "io.containerd.grpc.v1.cri", "io.containerd.nri.v1.nri", "io.containerd.internal.v1.restart",
+  "io.containerd.internal.v1.tracing",
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+]
+[grpc]
+  address = "{socket}"
+[ttrpc]
+  address = "{socket}.ttrpc"
+[debug]
+  level = "{level}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{dir}/opt"
+"#,
+        socket = socket(dir.to_string().as_ref()).display()
+    )
+}
+
+fn daemon_command(dir: &Path) -> Command {
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(dir.join("containerd.log"));
+    let log = log.expect("containerd's log");
+    let mut command = Command::new("containerd");
+    command.arg("--config").arg(dir.join("config.toml"));
+    command.env("PATH", search_path());
+    command.env_remove("NOTIFY_SOCKET");
+    command.current_dir("/");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log);
+    command
+}
+
+#[track_caller]
+fn spawn(mut command: Command) -> Child {
+    match command.spawn() {
+        Ok(child) => child,
+        Err(e) => panic!("containerd does not start ({e}): apt-get install containerd runc"),
+    }
+}
+
+fn await_socket(dir: &Path, daemon: &mut Child) -> bool {
+    let probe = || match daemon.try_wait() {
+        Ok(Some(_)) => Some(false),
+        _ => UnixStream::connect(socket(dir)).is_ok().then_some(true),
+    };
+    poll(PATIENCE, probe).unwrap_or(false)
+}

@@ -1,0 +1,216 @@
+//! containerd's events, as `ctr events` prints them.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use super::{Containerd, PATIENCE, poll};
+
+/// One event of the test's namespace.
+#[derive(Clone, Debug)]
+pub struct CtrEvent {
+    /// When the shim or containerd published it, in nanoseconds since 1970.
+    pub at_ns: u64,
+    pub topic: String,
+    pub data: Value,
+}
+
+/// Follows the events through restarts of containerd.
+#[derive(Default)]
+pub struct Recorder {
+    seen: Arc<Mutex<Vec<CtrEvent>>>,
+    child: Mutex<Option<Child>>,
+}
+
+// === impl CtrEvent ===
+
+impl CtrEvent {
+    /// The container that it is about.
+    pub fn container(&self) -> &str {
+        let field = if self.topic.starts_with("/tasks/") {
+            "container_id"
+        } else {
+            "id"
+        };
+        self.data[field].as_str().unwrap_or_default()
+    }
+
+    /// Is this about the container's first process (or about the container itself)?
+    pub fn is_init(&self) -> bool {
+        self.data.get("exec_id").is_none()
+            && self.data.get("id").is_none_or(|id| id == self.container())
+    }
+
+    /// The exit status of an exit or delete event; 0 is left out in JSON.
+    pub fn exit_status(&self) -> u32 {
+        self.data["exit_status"].as_u64().unwrap_or(0) as u32
+    }
+
+    /// `2026-11-20 14:01:50.532738489 +0000 UTC <namespace> <topic> <JSON>`
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(7, ' ');
+        let (date, time) = (fields.next()?, fields.next()?);
+        let topic = fields.nth(3)?;
+        let data = serde_json::from_str(fields.next()?).ok()?;
+        Some(Self {
+            at_ns: unix_ns(date, time)?,
+            topic: topic.to_owned(),
+            data,
+        })
+    }
+}
+
+impl fmt::Display for CtrEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.at_ns, self.topic, self.data)
+    }
+}
+
+fn unix_ns(date: &str, time: &str) -> Option<u64> {
+    let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    // Days since 1970 of the proleptic Gregorian calendar, in years that begin in March.
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
+    let days = days - 719_469;
+    let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
+    let mut clock = clock.split(':').map(|part| part.parse::<u64>().ok());
+    let seconds = clock.next()?? * 3600 + clock.next()?? * 60 + clock.next()??;
+    let nanoseconds: u64 = format!("{fraction:0<9}").parse().ok()?;
+    Some((days * 86_400 + seconds) * 1_000_000_000 + nanoseconds)
+}
+
+// === impl Recorder ===
+
+impl Recorder {
+    /// Starts to follow, and returns when no event can be missed any more.
+    #[track_caller]
+    pub fn follow(&self, host: &Containerd) {
+        let mut child = host.ctr_command(&["events"]);
+        child
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = child.spawn().expect("ctr events");
+        let output = child.stdout.take().expect("a pipe");
+        let seen = Arc::clone(&self.seen);
+        std::thread::spawn(move || collect(output, &seen));
+        *self.child.lock().unwrap() = Some(child);
+
+        // Labels are changed until one change is seen: the subscription has no other sign.
+        let mut attempt = 0;
+        let subscribed = poll(PATIENCE, || {
+            attempt += 1;
+            let label = format!("sync={attempt}");
+            host.must(&["namespaces", "label", &host.namespace, &label]);
+            let marker = |e: &CtrEvent| e.topic == "/namespaces/update";
+            let mut seen = self.seen.lock().unwrap();
+            let found = seen.iter().any(marker);
+            seen.retain(|e| !marker(e));
+            found.then_some(())
+        });
+        assert!(
+            subscribed.is_some(),
+            "ctr events printed nothing for {PATIENCE:?}"
+        );
+    }
+
+    pub fn stop(&self) {
+        if let Some(mut child) = self.child.lock().unwrap().take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn collect(output: ChildStdout, seen: &Mutex<Vec<CtrEvent>>) {
+    for line in BufReader::new(output).lines() {
+        let Ok(line) = line else { return };
+        if let Some(event) = CtrEvent::parse(&line) {
+            seen.lock().unwrap().push(event);
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+// === impl Containerd ===
+
+impl Containerd {
+    /// All events so far, in the order of their arrival.
+    pub fn events(&self) -> Vec<CtrEvent> {
+        let seen = self.events.seen.lock().unwrap();
+        seen.iter()
+            .filter(|e| !e.topic.starts_with("/namespaces/"))
+            .cloned()
+            .collect()
+    }
+
+    /// The topics that concern one container, in order, with the exit status where there is one.
+    pub fn topics(&self, id: &str) -> Vec<String> {
+        let concerned = self.events().into_iter().filter(|e| e.container() == id);
+        let text = |e: CtrEvent| match e.topic.as_str() {
+            "/tasks/exit" | "/tasks/delete" => format!("{} {}", e.topic, e.exit_status()),
+            _ => e.topic,
+        };
+        concerned.map(text).collect()
+    }
+
+    /// Waits until the events so far satisfy a condition.
+    #[track_caller]
+    pub fn await_events(&self, what: &str, condition: impl Fn(&[CtrEvent]) -> bool) {
+        if poll(PATIENCE, || condition(&self.events()).then_some(())).is_none() {
+            panic!("within {PATIENCE:?} the events never showed that {what}");
+        }
+    }
+
+    /// Waits for the exit event of a container's first process; its exit status.
+    #[track_caller]
+    pub fn wait_exit(&self, id: &str) -> u32 {
+        self.wait_exit_event(id).exit_status()
+    }
+
+    /// Waits for the exit event of a container's first process, since it was last created.
+    #[track_caller]
+    pub fn wait_exit_event(&self, id: &str) -> CtrEvent {
+        let find = || {
+            let events = self.events();
+            let ours = |e: &&CtrEvent| e.container() == id && e.is_init();
+            let latest = events.iter().rev().filter(ours);
+            let mut since_create = latest.take_while(|e| e.topic != "/tasks/create");
+            since_create.find(|e| e.topic == "/tasks/exit").cloned()
+        };
+        let found = poll(PATIENCE, find);
+        found.unwrap_or_else(|| panic!("no exit event of {id} within {PATIENCE:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_line_is_parsed() {
+        let line = "2026-11-20 14:01:50.53 +0000 UTC ns /tasks/exit \
+                    {\"container_id\":\"a\",\"id\":\"a\",\"exit_status\":137}";
+        let event = CtrEvent::parse(line).expect("an event");
+        assert_eq!(event.at_ns, 1_795_183_310_530_000_000);
+        assert_eq!(
+            (event.topic.as_str(), event.container()),
+            ("/tasks/exit", "a")
+        );
+        assert!(event.is_init());
+        assert_eq!(event.exit_status(), 137);
+    }
+}

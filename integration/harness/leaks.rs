@@ -1,0 +1,256 @@
+//! What a shim left behind, and its removal.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{Containerd, poll, run};
+
+/// A shim ends some time after its last task was deleted.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// What was there before the first container.
+pub struct Leftovers {
+    mounts: BTreeSet<String>,
+    tolerated: Mutex<Vec<String>>,
+}
+
+impl Leftovers {
+    pub fn new(daemon: u32) -> Self {
+        let table = fs::read_to_string(format!("/proc/{daemon}/mountinfo")).unwrap_or_default();
+        Self {
+            mounts: mount_points(&table),
+            tolerated: Mutex::default(),
+        }
+    }
+}
+
+impl Containerd {
+    /// What of this test's containers exists, beside containerd itself. Empty when no container
+    /// does and the shims have cleaned up.
+    pub fn remains(&self) -> Vec<String> {
+        let mut found: Vec<String> = Vec::new();
+        found.extend(
+            processes(self)
+                .into_iter()
+                .map(|(pid, what)| format!("process {pid} {what}")),
+        );
+        let mounts = current_mounts(self);
+        found.extend(
+            mounts
+                .difference(&self.leftovers.mounts)
+                .map(|at| format!("mount {at}")),
+        );
+        found.extend(
+            cgroups(&self.namespace)
+                .iter()
+                .map(|dir| format!("cgroup {}", dir.display())),
+        );
+        found.extend(
+            files(self)
+                .iter()
+                .map(|path| format!("file {}", path.display())),
+        );
+        let tolerated = self.leftovers.tolerated.lock().unwrap();
+        found.retain(|what| !tolerated.iter().any(|part| what.contains(part)));
+        found
+    }
+
+    /// From now on nothing with this in its description counts as a leftover.
+    pub fn tolerate(&self, part: &str) {
+        self.leftovers
+            .tolerated
+            .lock()
+            .unwrap()
+            .push(part.to_owned());
+    }
+
+    /// Deletes every task and container, and waits until nothing remains; returns what does.
+    pub fn delete_all(&self) -> Vec<String> {
+        let tasks = self.ctr(&["tasks", "list", "--quiet"]).out();
+        // Who stops a pod kills all of its containers before waiting for one.
+        for id in tasks.lines() {
+            self.ctr(&["tasks", "kill", "--all", "--signal", "KILL", id]);
+        }
+        for id in tasks.lines() {
+            self.ctr(&["tasks", "delete", "--force", id]);
+        }
+        let containers = self.ctr(&["containers", "list", "--quiet"]).out();
+        for id in containers.lines() {
+            self.ctr(&["containers", "delete", id]);
+        }
+        poll(SETTLING, || self.remains().is_empty().then_some(()));
+        self.remains()
+    }
+}
+
+/// Ends the test's containers as their user would, then names what is left.
+pub fn clean(host: &Containerd) -> Vec<String> {
+    if host.pid().is_none() {
+        let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.start_again()));
+        if again.is_err() {
+            return vec!["containerd did not start again".to_owned()];
+        }
+    }
+    let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.delete_all()));
+    left.unwrap_or_else(|_| vec!["containerd does not answer".to_owned()])
+}
+
+/// Removes by force what is left; containerd has ended.
+pub fn raze(host: &Containerd) {
+    for _ in 0..50 {
+        let alive = processes(host);
+        if alive.is_empty() {
+            break;
+        }
+        for (pid, _) in alive {
+            let _ = signal(pid, Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The deepest first. In the namespace, since it may live on in a stray process.
+    let mounts = current_mounts(host);
+    let ours: Vec<&String> = mounts.difference(&host.leftovers.mounts).collect();
+    for mount in ours.into_iter().rev() {
+        let mut umount = Command::new("umount");
+        umount.args(["--lazy", mount]);
+        host.enter(&mut umount);
+        run(umount, Duration::from_secs(5));
+    }
+    for dir in cgroups(&host.namespace).iter().rev() {
+        let _ = fs::remove_dir(dir);
+    }
+    for root in cgroup_roots() {
+        let _ = fs::remove_dir(root.join(&host.namespace));
+    }
+}
+
+pub fn signal(pid: u32, signal: Signal) -> Result<(), Errno> {
+    kill(Pid::from_raw(pid as i32), signal)
+}
+
+/// Shims and runc run in the test's mount namespace, the containers' processes in its cgroups.
+pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
+    let mut found = Vec::new();
+    let in_cgroup = format!("/{}/", host.namespace);
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        if Some(pid) == host.pid() {
+            continue;
+        }
+        let dir = entry.path();
+        let namespace = fs::read_link(dir.join("ns/mnt")).unwrap_or_default();
+        let cgroup = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+        if namespace.as_os_str() == host.mount_ns.link.as_str() || cgroup.contains(&in_cgroup) {
+            let words = fs::read_to_string(dir.join("cmdline")).unwrap_or_default();
+            // A process that has ended but was not yet waited for is its parent's affair.
+            if !words.is_empty() {
+                found.push((pid, words.replace('\0', " ")));
+            }
+        }
+    }
+    found
+}
+
+fn current_mounts(host: &Containerd) -> BTreeSet<String> {
+    if let Some(pid) = host.pid()
+        && let Ok(table) = fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+    {
+        return mount_points(&table);
+    }
+    // containerd has ended: let a process of our own look.
+    let mut cat = Command::new("cat");
+    cat.arg("/proc/self/mountinfo");
+    host.enter(&mut cat);
+    mount_points(&run(cat, Duration::from_secs(5)).out())
+}
+
+fn mount_points(table: &str) -> BTreeSet<String> {
+    table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// `/sys/fs/cgroup` itself on cgroup v2, else its controllers.
+fn cgroup_roots() -> Vec<PathBuf> {
+    let root = PathBuf::from("/sys/fs/cgroup");
+    let controllers = fs::read_dir(&root).into_iter().flatten().flatten();
+    let mut roots: Vec<PathBuf> = controllers
+        .map(|e| e.path())
+        .filter(|p| p.is_dir())
+        .collect();
+    roots.push(root);
+    roots
+}
+
+/// The cgroups below the test's own, which runc makes and nobody removes; parents first.
+fn cgroups(namespace: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for root in cgroup_roots() {
+        descend(&root.join(namespace), &mut |path| {
+            if path.is_dir() {
+                found.push(path.to_owned());
+            }
+            true
+        });
+    }
+    found
+}
+
+/// What shims and runc have put beside containerd: sockets, states, bundles, working directories.
+fn files(host: &Containerd) -> Vec<PathBuf> {
+    let (dir, namespace) = (host.dir(), &host.namespace);
+    let mut found = Vec::new();
+    let runc = dir.join("run/runc");
+    // Directories that outlive their contents with the reference shim as well.
+    let usual = [
+        dir.join("run/s"),
+        dir.join("run/fifo"),
+        runc.join(namespace),
+        runc,
+    ];
+    descend(&dir.join("run"), &mut |path| {
+        let is_usual = usual.iter().any(|dir| dir == path);
+        if !is_usual {
+            found.push(path.to_owned());
+        }
+        is_usual
+    });
+    for part in ["state", "root"] {
+        let bundles = dir
+            .join(part)
+            .join("io.containerd.runtime.v2.task")
+            .join(namespace);
+        descend(&bundles, &mut |path| {
+            found.push(path.to_owned());
+            false
+        });
+    }
+    found
+}
+
+/// Visits what is in a directory, if it exists, and in those below for which `visit` says so;
+/// parents first. Follows no link.
+fn descend(dir: &Path, visit: &mut dyn FnMut(&Path) -> bool) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if visit(&entry.path()) && is_dir {
+            descend(&entry.path(), visit);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A real containerd for one test, on real parts: `ctr`, `runc`, a static busybox and the
+//! [witness](../witness.rs), which the containers run to record what happens to them.
+//!
+//! ```no_run
+//! let host = Containerd::start();
+//! host.run(&ContainerSpec::new("proxy").witness(&["--listen", "8080"]));
+//! host.await_record("proxy is ready", |r| r.has("proxy", "ready"));
+//! host.kill("proxy", "SIGTERM");
+//! assert_eq!(host.wait_exit("proxy"), 0);
+//! ```
+//!
+//! Every wait is bounded and says what was seen instead. When a [`Containerd`] is dropped, it
+//! deletes what the test left running, then looks for anything that the shim left behind
+//! (processes, mounts, cgroups, sockets, state); leftovers fail the test. All of it is removed,
+//! also when the test panics.
+//!
+//! Environment: `USHER_TEST_RUNTIME` (default `io.containerd.usher.v2`) is the runtime under test;
+//! `USHER_TEST_PREFIX` (default `usher-it-`) begins the names of directories and namespaces;
+//! `USHER_TEST_KEEP=1` keeps the directory of a failed test.
+
+// Each target (tests, demo, bench) uses its own part of this.
+#![allow(dead_code, unused_imports)]
+
+mod bare;
+mod command;
+mod containerd;
+mod ctr;
+mod events;
+mod image;
+mod leaks;
+mod mount_ns;
+mod record;
+mod rootfs;
+mod shim;
+mod spec;
+
+use std::time::{Duration, Instant};
+
+pub use bare::{BareShim, default_config};
+pub use command::{Background, Finished, run};
+pub use containerd::{Containerd, Settings};
+pub use ctr::{Status, Task};
+pub use events::CtrEvent;
+pub use record::{Event, Record};
+pub use shim::{Answer, Service, Shim, TaskApi};
+pub use spec::ContainerSpec;
+
+/// What may take a machine with two busy cores a while, but never for ever.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The shim of containerd itself, which ours is compared with.
+pub const REFERENCE: &str = "io.containerd.runc.v2";
+
+/// The runtime that the tests are about.
+pub fn runtime_under_test() -> String {
+    std::env::var("USHER_TEST_RUNTIME").unwrap_or_else(|_| "io.containerd.usher.v2".to_owned())
+}
+
+/// Polls until `probe` gives something, at most for `deadline`.
+pub fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + deadline;
+    loop {
+        if let Some(found) = probe() {
+            return Some(found);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits for a condition; never sleep and hope.
+#[track_caller]
+pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
+    if poll(deadline, || condition().then_some(())).is_none() {
+        panic!("within {deadline:?} it never came true that {what}");
+    }
+}

@@ -1,0 +1,139 @@
+//! What the containers recorded themselves; the judge of every test about order.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Containerd, PATIENCE, poll};
+
+/// One line of the record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Nanoseconds since 1970, by the container's own clock, which is the machine's.
+    pub at_ns: u64,
+    /// Who: the witness's name.
+    pub name: String,
+    /// What: `start`, `ready`, `accepted`, `signal`, `beat`, `exit`, or a mark.
+    pub what: String,
+    pub detail: String,
+}
+
+/// All that was recorded so far, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Record(pub Vec<Event>);
+
+// === impl Event ===
+
+impl Event {
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(4, ' ');
+        Some(Self {
+            at_ns: fields.next()?.parse().ok()?,
+            name: fields.next()?.to_owned(),
+            what: fields.next()?.to_owned(),
+            detail: fields.next().unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    pub fn all<'a>(&'a self, name: &'a str, what: &'a str) -> impl Iterator<Item = &'a Event> {
+        self.0
+            .iter()
+            .filter(move |e| e.name == name && e.what == what)
+    }
+
+    pub fn first(&self, name: &str, what: &str) -> Option<&Event> {
+        self.0.iter().find(|e| e.name == name && e.what == what)
+    }
+
+    pub fn has(&self, name: &str, what: &str) -> bool {
+        self.first(name, what).is_some()
+    }
+
+    /// When it happened first, in nanoseconds since 1970.
+    #[track_caller]
+    pub fn at(&self, name: &str, what: &str) -> u64 {
+        let event = self.first(name, what);
+        event
+            .unwrap_or_else(|| panic!("{name} recorded no {what}:\n{self}"))
+            .at_ns
+    }
+
+    /// The time from one event to a later one; fails if they came in the other order.
+    #[track_caller]
+    pub fn between(&self, earlier: (&str, &str), later: (&str, &str)) -> Duration {
+        let (from, to) = (self.at(earlier.0, earlier.1), self.at(later.0, later.1));
+        assert!(from <= to, "{later:?} came before {earlier:?}:\n{self}");
+        Duration::from_nanos(to - from)
+    }
+
+    /// Did the first event happen before the second? Both must have happened.
+    #[track_caller]
+    pub fn before(&self, earlier: (&str, &str), later: (&str, &str)) -> bool {
+        self.at(earlier.0, earlier.1) < self.at(later.0, later.1)
+    }
+
+    /// The names in the order of their first `what`.
+    pub fn order(&self, what: &str) -> Vec<&str> {
+        let mut names = Vec::new();
+        for event in self.0.iter().filter(|e| e.what == what) {
+            if !names.contains(&event.name.as_str()) {
+                names.push(&event.name);
+            }
+        }
+        names
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = self.0.first().map_or(0, |e| e.at_ns);
+        for Event {
+            at_ns,
+            name,
+            what,
+            detail,
+        } in &self.0
+        {
+            let ms = (at_ns - first) as f64 / 1e6;
+            writeln!(f, "{ms:10.3} ms  {name} {what} {detail}")?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Containerd ===
+
+impl Containerd {
+    /// What the containers have recorded so far.
+    pub fn record(&self) -> Record {
+        let text = std::fs::read_to_string(self.shared_dir().join("record")).unwrap_or_default();
+        let mut events: Vec<Event> = text.lines().filter_map(Event::parse).collect();
+        // Lines are appended after their time was taken: neighbours may have swapped.
+        events.sort_by_key(|e| e.at_ns);
+        Record(events)
+    }
+
+    /// Waits until the record satisfies a condition, and returns it.
+    #[track_caller]
+    pub fn await_record(&self, what: &str, condition: impl Fn(&Record) -> bool) -> Record {
+        let probe = || Some(self.record()).filter(|record| condition(record));
+        match poll(PATIENCE, probe) {
+            Some(record) => record,
+            None => panic!(
+                "within {PATIENCE:?} it never came true that {what}:\n{}",
+                self.record()
+            ),
+        }
+    }
+
+    /// Waits until a container has recorded an event.
+    #[track_caller]
+    pub fn await_event(&self, name: &str, what: &str) -> Record {
+        self.await_record(&format!("{name} recorded {what}"), |record| {
+            record.has(name, what)
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! What containers run: a static busybox and the witness, in a directory without an image.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+const WITNESS: &str = include_str!("../witness.rs");
+const APPLETS: &[&str] = &[
+    "cat",
+    "dd",
+    "echo",
+    "false",
+    "head",
+    "id",
+    "ls",
+    "seq",
+    "sh",
+    "sha256sum",
+    "sleep",
+    "test",
+    "touch",
+    "true",
+];
+
+/// Fills `root`, which becomes the root file system of every container of a test.
+pub fn populate(root: &Path) {
+    // The mount points exist beforehand, so that containers starting together do not race.
+    for name in ["bin", "dev", "etc", "proc", "run", "shared", "sys", "tmp"] {
+        fs::create_dir_all(root.join(name)).expect("a directory of the root file system");
+    }
+    let bin = root.join("bin");
+    fs::copy(busybox(), bin.join("busybox")).expect("copy busybox");
+    fs::copy(witness(), bin.join("witness")).expect("copy the witness");
+    for applet in APPLETS {
+        symlink("busybox", bin.join(applet)).expect("link an applet");
+    }
+}
+
+fn busybox() -> PathBuf {
+    let candidates = ["/bin/busybox", "/usr/bin/busybox"];
+    let found = candidates
+        .iter()
+        .map(PathBuf::from)
+        .find(|path| path.exists());
+    found.expect("busybox is missing: apt-get install busybox-static")
+}
+
+/// The witness as a static program, compiled once per version of its source and target directory.
+fn witness() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut hasher = DefaultHasher::new();
+        WITNESS.hash(&mut hasher);
+        let dir = super::containerd::shim_dir().join("witness");
+        let program = dir.join(format!("witness-{:016x}", hasher.finish()));
+        if !program.exists() {
+            fs::create_dir_all(&dir).expect("the witness's directory");
+            compile_witness(&dir, &program);
+        }
+        program
+    })
+}
+
+fn compile_witness(dir: &Path, program: &Path) {
+    // Renamed when it is whole: another test binary may be doing the same.
+    let unfinished = dir.join(format!("unfinished-{}", std::process::id()));
+    let source = unfinished.with_extension("rs");
+    fs::write(&source, WITNESS).expect("write the witness's source");
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--edition", "2024", "--crate-name", "witness", "-O"]);
+    rustc.args([
+        "-C",
+        "target-feature=+crt-static",
+        "-C",
+        "panic=abort",
+        "-C",
+        "strip=symbols",
+    ]);
+    rustc.arg("-o").arg(&unfinished).arg(&source);
+    let output = rustc.output().unwrap_or_else(|e| panic!("{rustc:?}: {e}"));
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "the witness does not compile: {messages}"
+    );
+    fs::remove_file(&source).expect("remove the copy of the source");
+    fs::rename(&unfinished, program).expect("put the witness into place");
+}

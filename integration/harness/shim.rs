@@ -1,0 +1,298 @@
+//! The shim behind a task, and its Task API without containerd in between.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use containerd_shim_protos::api::{
+    CloseIORequest, ConnectRequest, ConnectResponse, CreateTaskRequest, CreateTaskResponse,
+    DeleteRequest, DeleteResponse, Empty, ExecProcessRequest, KillRequest, PidsRequest,
+    PidsResponse, ShutdownRequest, StartRequest, StartResponse, StateRequest, StateResponse,
+    StatsRequest, StatsResponse, UpdateTaskRequest, WaitRequest, WaitResponse,
+};
+use containerd_shim_protos::protobuf::Message;
+use tokio::runtime::Runtime;
+use ttrpc::r#async::Client;
+use ttrpc::proto::{Code, Request};
+
+use super::mount_ns::SHARED_STATE;
+use super::{Containerd, PATIENCE};
+
+/// A shim process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shim {
+    pub pid: u32,
+    /// Its socket, as the shim and containerd name it.
+    pub address: String,
+}
+
+/// The names under which a shim serves the same messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Service {
+    /// containerd 1.6 and 1.7.
+    TaskV2,
+    /// containerd 2.x.
+    TaskV3,
+}
+
+/// A connection to a shim, used by one thread; connect again for calls side by side.
+pub struct TaskApi {
+    runtime: Runtime,
+    client: Client,
+    service: Service,
+    deadline: Duration,
+}
+
+/// An answer, or the code and the message of a refusal.
+pub type Answer<T> = Result<T, (Code, String)>;
+
+// === impl Containerd ===
+
+impl Containerd {
+    /// The shim that serves a task.
+    #[track_caller]
+    pub fn shim(&self, id: &str) -> Shim {
+        let address = address(&self.bundle_dir(id));
+        let address = address.unwrap_or_else(|| panic!("the bundle of {id} holds no address"));
+        let connected = self.connect(&address, Service::TaskV2).connect(id);
+        let connected = connected.unwrap_or_else(|e| panic!("Connect {id}: {e:?}"));
+        Shim {
+            pid: connected.shim_pid,
+            address,
+        }
+    }
+
+    /// The PIDs of all shims of this containerd.
+    pub fn shims(&self) -> Vec<u32> {
+        let is_shim = |pid: &u32| {
+            let name = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let program = name
+                .split('\0')
+                .next()
+                .unwrap_or_default()
+                .rsplit('/')
+                .next();
+            program.is_some_and(|name| name.starts_with("containerd-shim-"))
+        };
+        let pids = super::leaks::processes(self)
+            .into_iter()
+            .map(|(pid, _)| pid);
+        pids.filter(is_shim).collect()
+    }
+
+    /// A connection to the shim that serves a task.
+    #[track_caller]
+    pub fn task_api(&self, id: &str) -> TaskApi {
+        let address = address(&self.bundle_dir(id));
+        let address = address.unwrap_or_else(|| panic!("the bundle of {id} holds no address"));
+        self.connect(&address, Service::TaskV2)
+    }
+
+    /// A connection to a shim's address.
+    #[track_caller]
+    pub fn connect(&self, address: &str, service: Service) -> TaskApi {
+        // The socket lies in the shims' mount namespace; see `mount_ns`.
+        let outside = self.dir().join("run").display().to_string();
+        let address = address.replacen(SHARED_STATE, &outside, 1);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        let client = runtime.block_on(Client::connect(&address));
+        let client = client.unwrap_or_else(|e| panic!("connect {address}: {e}"));
+        TaskApi {
+            runtime,
+            client,
+            service,
+            deadline: PATIENCE,
+        }
+    }
+}
+
+fn address(bundle: &Path) -> Option<String> {
+    if let Ok(address) = fs::read_to_string(bundle.join("address")) {
+        return Some(address);
+    }
+    // From containerd 2.0 on.
+    let bootstrap = fs::read(bundle.join("bootstrap.json")).ok()?;
+    let bootstrap: serde_json::Value = serde_json::from_slice(&bootstrap).ok()?;
+    Some(bootstrap["address"].as_str()?.to_owned())
+}
+
+// === impl Service ===
+
+impl Service {
+    fn name(self) -> &'static str {
+        match self {
+            Self::TaskV2 => "containerd.task.v2.Task",
+            Self::TaskV3 => "containerd.task.v3.Task",
+        }
+    }
+}
+
+// === impl TaskApi ===
+
+impl TaskApi {
+    /// Gives every later call this deadline, which the shim is told.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Any call by its name.
+    pub fn call<T: Message>(&self, method: &str, request: &impl Message) -> Answer<T> {
+        let request = self.request(method, request);
+        match self.runtime.block_on(self.client.request(request)) {
+            Ok(response) => Ok(T::parse_from_bytes(&response.payload).expect("a message")),
+            Err(ttrpc::Error::RpcStatus(status)) => Err((status.code(), status.message)),
+            Err(other) => Err((Code::UNKNOWN, other.to_string())),
+        }
+    }
+
+    /// Sends a call and goes away, `after` a while, without having read the answer.
+    pub fn call_and_vanish(self, method: &str, request: &impl Message, after: Duration) {
+        let request = self.request(method, request);
+        let call = self.client.request(request);
+        let _ = self
+            .runtime
+            .block_on(async { tokio::time::timeout(after, call).await });
+    }
+
+    fn request(&self, method: &str, request: &impl Message) -> Request {
+        Request {
+            service: self.service.name().to_owned(),
+            method: method.to_owned(),
+            timeout_nano: self.deadline.as_nanos() as i64,
+            payload: request.write_to_bytes().expect("a message"),
+            ..Request::default()
+        }
+    }
+
+    pub fn connect(&self, id: &str) -> Answer<ConnectResponse> {
+        self.call(
+            "Connect",
+            &ConnectRequest {
+                id: id.into(),
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn create(&self, request: &CreateTaskRequest) -> Answer<CreateTaskResponse> {
+        self.call("Create", request)
+    }
+
+    /// Of the task's first process, or of one that `exec` made; so in all that follow.
+    pub fn start(&self, id: &str, exec_id: &str) -> Answer<StartResponse> {
+        let (id, exec_id) = (id.into(), exec_id.into());
+        self.call(
+            "Start",
+            &StartRequest {
+                id,
+                exec_id,
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn state(&self, id: &str, exec_id: &str) -> Answer<StateResponse> {
+        let (id, exec_id) = (id.into(), exec_id.into());
+        self.call(
+            "State",
+            &StateRequest {
+                id,
+                exec_id,
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn wait(&self, id: &str, exec_id: &str) -> Answer<WaitResponse> {
+        let (id, exec_id) = (id.into(), exec_id.into());
+        self.call(
+            "Wait",
+            &WaitRequest {
+                id,
+                exec_id,
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn kill(&self, id: &str, exec_id: &str, signal: u32, all: bool) -> Answer<Empty> {
+        let (id, exec_id) = (id.into(), exec_id.into());
+        self.call(
+            "Kill",
+            &KillRequest {
+                id,
+                exec_id,
+                signal,
+                all,
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn delete(&self, id: &str, exec_id: &str) -> Answer<DeleteResponse> {
+        let (id, exec_id) = (id.into(), exec_id.into());
+        self.call(
+            "Delete",
+            &DeleteRequest {
+                id,
+                exec_id,
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn exec(&self, request: &ExecProcessRequest) -> Answer<Empty> {
+        self.call("Exec", request)
+    }
+
+    pub fn pids(&self, id: &str) -> Answer<PidsResponse> {
+        self.call(
+            "Pids",
+            &PidsRequest {
+                id: id.into(),
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn stats(&self, id: &str) -> Answer<StatsResponse> {
+        self.call(
+            "Stats",
+            &StatsRequest {
+                id: id.into(),
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn update(&self, request: &UpdateTaskRequest) -> Answer<Empty> {
+        self.call("Update", request)
+    }
+
+    pub fn close_stdin(&self, id: &str, exec_id: &str) -> Answer<Empty> {
+        let (id, exec_id) = (id.into(), exec_id.into());
+        self.call(
+            "CloseIO",
+            &CloseIORequest {
+                id,
+                exec_id,
+                stdin: true,
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn shutdown(&self, id: &str) -> Answer<Empty> {
+        self.call(
+            "Shutdown",
+            &ShutdownRequest {
+                id: id.into(),
+                ..Default::default()
+            },
+        )
+    }
+}

@@ -1,0 +1,130 @@
+//! What a test wants to run, as the arguments of `ctr`.
+
+use std::process::Command;
+
+use super::{Containerd, runtime_under_test};
+
+/// A container; the methods add to it.
+#[derive(Clone, Debug)]
+pub struct ContainerSpec {
+    pub id: String,
+    pub runtime: String,
+    name: String,
+    image: Option<String>,
+    options: Vec<String>,
+    args: Vec<String>,
+}
+
+// === impl ContainerSpec ===
+
+impl ContainerSpec {
+    /// A container of the runtime under test that runs a witness named like its id.
+    pub fn new(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            runtime: runtime_under_test(),
+            name: id.to_owned(),
+            image: None,
+            options: Vec::new(),
+            args: Vec::new(),
+        }
+        .witness(&[])
+    }
+
+    pub fn runtime(mut self, runtime: &str) -> Self {
+        self.runtime = runtime.to_owned();
+        self
+    }
+
+    /// Belongs to a pod, under a container name, with the annotations that CRI would give; the
+    /// witness records under that name.
+    pub fn in_pod(mut self, pod: &str, name: &str) -> Self {
+        if self
+            .args
+            .first()
+            .is_some_and(|program| program == "/bin/witness")
+        {
+            self.args[1] = name.to_owned();
+        }
+        self.name = name.to_owned();
+        self.annotation("io.kubernetes.cri.sandbox-id", pod)
+            .annotation("io.kubernetes.cri.container-name", name)
+    }
+
+    pub fn annotation(self, key: &str, value: &str) -> Self {
+        self.option(&["--annotation", &format!("{key}={value}")])
+    }
+
+    pub fn annotations(mut self, annotations: &[(&str, &str)]) -> Self {
+        for (key, value) in annotations {
+            self = self.annotation(key, value);
+        }
+        self
+    }
+
+    /// Runs the witness with these options; see `integration/witness.rs`.
+    pub fn witness(self, options: &[&str]) -> Self {
+        let name = self.name.clone();
+        let listens = options.contains(&"--listen");
+        let spec = self.args(&[&["/bin/witness", &name], options].concat());
+        // `lo` of a container of ctr is down, and bringing it up is the witness's first duty.
+        if listens {
+            spec.option(&["--cap-add", "CAP_NET_ADMIN"])
+        } else {
+            spec
+        }
+    }
+
+    /// Runs any other program.
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.args = args.iter().map(|&arg| arg.to_owned()).collect();
+        self
+    }
+
+    /// Runs a script by busybox's shell.
+    pub fn script(self, script: &str) -> Self {
+        self.args(&["/bin/sh", "-c", script])
+    }
+
+    /// Runs from an image in containerd's store instead of the test's root file system.
+    pub fn image(mut self, image: &str) -> Self {
+        self.image = Some(image.to_owned());
+        self
+    }
+
+    pub fn mount(self, source: &str, target: &str) -> Self {
+        let mount = format!("type=bind,src={source},dst={target},options=rbind:rw");
+        self.option(&["--mount", &mount])
+    }
+
+    /// Any other option of `ctr run`.
+    pub fn option(mut self, option: &[&str]) -> Self {
+        self.options
+            .extend(option.iter().map(|&word| word.to_owned()));
+        self
+    }
+
+    /// `ctr` with a command (`run --rm`, …) for this container.
+    pub fn ctr_command(&self, host: &Containerd, command: &[&str]) -> Command {
+        let line = self.command_line(host, command);
+        host.ctr_command(&line.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The command line for `ctr`, from the command (`run`, `containers create`) on.
+    fn command_line(&self, host: &Containerd, command: &[&str]) -> Vec<String> {
+        let mut line: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+        line.extend(["--runtime".to_owned(), self.runtime.clone()]);
+        let shared = self
+            .clone()
+            .mount(&host.shared_dir().display().to_string(), "/shared");
+        line.extend(shared.options);
+        let rootfs = || host.dir().join("rootfs").display().to_string();
+        if self.image.is_none() {
+            line.push("--rootfs".to_owned());
+        }
+        line.push(self.image.clone().unwrap_or_else(rootfs));
+        line.push(self.id.clone());
+        line.extend(self.args.iter().cloned());
+        line
+    }
+}

@@ -1,0 +1,11 @@
+//! Tests against a real containerd; see `harness`.
+
+mod bootstrap;
+mod callers;
+mod harness;
+mod leaks;
+mod parity;
+mod pod;
+mod refusals;
+mod starting;
+mod stopping;

@@ -1,0 +1,345 @@
+//! The Task API itself: states that `ctr` cannot bring about, and the codes of refusals.
+
+use std::time::Duration;
+
+use containerd_shim_protos::api::{Empty, PauseRequest, UpdateTaskRequest, WaitRequest};
+use containerd_shim_protos::protobuf::MessageField;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use serde_json::json;
+use ttrpc::proto::Code;
+
+use super::both;
+use crate::harness::{Answer, BareShim, Containerd, PATIENCE, TaskApi, eventually};
+
+fn bare<'a>(host: &'a Containerd, runtime: &str, args: &[&str]) -> BareShim<'a> {
+    BareShim::start(host, runtime, "a", args, |_| ())
+}
+
+/// A shim whose task sleeps.
+fn running<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) {
+    let shim = bare(host, runtime, &["/bin/sleep", "1000"]);
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("Create");
+    api.start("a", "").expect("Start");
+    (shim, api)
+}
+
+fn code<T>(answer: Answer<T>) -> Code {
+    answer.map_or_else(|(code, _)| code, |_| Code::OK)
+}
+
+/// As far as callers tell codes apart: the reference refuses most calls with UNKNOWN, and a better
+/// code is no difference to anybody.
+fn outcome<T>(answer: Answer<T>) -> &'static str {
+    match code(answer) {
+        Code::OK => "done",
+        Code::NOT_FOUND => "not found",
+        _ => "refused",
+    }
+}
+
+#[test]
+fn a_created_task_can_be_killed_and_deleted() {
+    let seen = both(|host, runtime| {
+        let shim = bare(host, runtime, &["/bin/witness", "a"]);
+        let api = shim.api();
+        let pid = api.create(&shim.create_request()).expect("Create").pid;
+        let state = api.state("a", "").expect("State");
+        let listed = api
+            .pids("a")
+            .expect("Pids")
+            .processes
+            .iter()
+            .any(|p| p.pid == pid);
+        let stats = api.stats("a").is_ok();
+        api.kill("a", "", 9, false).expect("Kill");
+        let waited = api.wait("a", "").expect("Wait").exit_status;
+        let deleted = api.delete("a", "").expect("Delete").exit_status;
+        let started = host.record().has("a", "start");
+        (
+            state.pid == pid,
+            format!("{:?}", state.status),
+            listed,
+            stats,
+            waited,
+            deleted,
+            started,
+        )
+    });
+    assert_eq!(
+        seen,
+        (true, "CREATED".to_owned(), true, true, 137, 137, false)
+    );
+}
+
+#[test]
+fn a_created_task_can_be_deleted_without_a_kill() {
+    let seen = both(|host, runtime| {
+        let shim = bare(host, runtime, &["/bin/witness", "a"]);
+        let api = shim.api();
+        let pid = api.create(&shim.create_request()).expect("Create").pid;
+        let deleted = code(api.delete("a", ""));
+        let process = format!("/proc/{pid}/exe");
+        eventually("its process is gone", PATIENCE, || {
+            std::fs::read_link(&process).is_err()
+        });
+        deleted
+    });
+    assert_eq!(seen, Code::OK);
+}
+
+#[test]
+fn states_follow_the_life_of_a_task() {
+    let states = both(|host, runtime| {
+        let shim = bare(host, runtime, &["/bin/sleep", "1000"]);
+        let api = shim.api();
+        let state = |api: &TaskApi| format!("{:?}", api.state("a", "").expect("State").status);
+        let mut states = Vec::new();
+        api.create(&shim.create_request()).expect("Create");
+        states.push(state(&api));
+        api.start("a", "").expect("Start");
+        states.push(state(&api));
+        let pause = PauseRequest {
+            id: "a".into(),
+            ..Default::default()
+        };
+        api.call::<Empty>("Pause", &pause).expect("Pause");
+        states.push(state(&api));
+        api.call::<Empty>("Resume", &pause).expect("Resume");
+        states.push(state(&api));
+        api.kill("a", "", 9, false).expect("Kill");
+        api.wait("a", "").expect("Wait");
+        states.push(state(&api));
+        states
+    });
+    assert_eq!(
+        states,
+        ["CREATED", "RUNNING", "PAUSED", "RUNNING", "STOPPED"]
+    );
+}
+
+#[test]
+fn an_exit_is_told_to_all_who_wait_and_afterwards() {
+    let seen = both(|host, runtime| {
+        let (shim, api) = running(host, runtime);
+        let waiters: Vec<_> = (0..3).map(|_| shim.api()).collect();
+        let waiting: Vec<_> = waiters
+            .into_iter()
+            .map(|api| std::thread::spawn(move || api.wait("a", "").expect("Wait")))
+            .collect();
+        // Other calls are answered while they wait.
+        api.state("a", "").expect("State");
+        api.kill("a", "", 9, false).expect("Kill");
+        let mut answers: Vec<_> = waiting
+            .into_iter()
+            .map(|w| w.join().expect("an answer"))
+            .collect();
+        answers.push(api.wait("a", "").expect("a later Wait"));
+        let state = api.state("a", "").expect("State");
+        assert!(
+            answers
+                .iter()
+                .all(|answer| answer.exited_at == state.exited_at),
+            "{answers:?}"
+        );
+        answers
+            .iter()
+            .map(|answer| answer.exit_status)
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(seen, [137; 4]);
+}
+
+#[test]
+fn calls_for_an_unknown_task_are_refused() {
+    let codes = both(|host, runtime| {
+        let (shim, api) = running(host, runtime);
+        let mut exec = shim.exec_request("one", &["/bin/true"]);
+        exec.id = "unknown".into();
+        vec![
+            ("Start", code(api.start("unknown", ""))),
+            ("State", code(api.state("unknown", ""))),
+            ("Kill", code(api.kill("unknown", "", 9, false))),
+            ("Wait", code(api.wait("unknown", ""))),
+            ("Delete", code(api.delete("unknown", ""))),
+            ("Exec", code(api.exec(&exec))),
+            ("Pids", code(api.pids("unknown"))),
+            ("Stats", code(api.stats("unknown"))),
+            ("CloseIO", code(api.close_stdin("unknown", ""))),
+        ]
+    });
+    assert!(
+        codes.iter().all(|(_, code)| *code == Code::NOT_FOUND),
+        "{codes:?}"
+    );
+}
+
+#[test]
+fn calls_for_an_unknown_exec_are_refused() {
+    let codes = both(|host, runtime| {
+        let (_shim, api) = running(host, runtime);
+        vec![
+            ("Start", code(api.start("a", "unknown"))),
+            ("State", code(api.state("a", "unknown"))),
+            ("Kill", code(api.kill("a", "unknown", 9, false))),
+            ("Wait", code(api.wait("a", "unknown"))),
+            ("Delete", code(api.delete("a", "unknown"))),
+        ]
+    });
+    assert!(
+        codes.iter().all(|(_, code)| *code == Code::NOT_FOUND),
+        "{codes:?}"
+    );
+}
+
+#[test]
+fn calls_out_of_turn_are_refused_and_the_task_lives() {
+    let seen = both(|host, runtime| {
+        let (shim, api) = running(host, runtime);
+        let outcomes = vec![
+            ("Create again", outcome(api.create(&shim.create_request()))),
+            ("Start again", outcome(api.start("a", ""))),
+            ("Delete while it runs", outcome(api.delete("a", ""))),
+        ];
+        let state = format!("{:?}", api.state("a", "").expect("State").status);
+        (outcomes, state)
+    });
+    assert!(
+        seen.0.iter().all(|(_, outcome)| *outcome == "refused"),
+        "{seen:?}"
+    );
+    assert_eq!(seen.1, "RUNNING");
+}
+
+#[test]
+fn calls_after_the_exit_have_their_codes() {
+    let outcomes = both(|host, runtime| {
+        let (shim, api) = running(host, runtime);
+        api.kill("a", "", 9, false).expect("Kill");
+        api.wait("a", "").expect("Wait");
+        [
+            ("Kill", outcome(api.kill("a", "", 15, false))),
+            ("Kill 9", outcome(api.kill("a", "", 9, false))),
+            (
+                "Exec",
+                outcome(api.exec(&shim.exec_request("one", &["/bin/true"]))),
+            ),
+            ("Start", outcome(api.start("a", ""))),
+            ("Delete", outcome(api.delete("a", ""))),
+            ("Delete again", outcome(api.delete("a", ""))),
+        ]
+    });
+    let expected = [
+        "not found",
+        "not found",
+        "refused",
+        "refused",
+        "done",
+        "not found",
+    ];
+    assert_eq!(outcomes.map(|(_, outcome)| outcome), expected);
+}
+
+#[test]
+fn an_exec_goes_through_its_states() {
+    let seen = both(|host, runtime| {
+        let (shim, api) = running(host, runtime);
+        let request = shim.exec_request("one", &["/bin/sleep", "1000"]);
+        api.exec(&request).expect("Exec");
+        let twice = code(api.exec(&request));
+        let state = || format!("{:?}", api.state("a", "one").expect("State").status);
+        let mut states = vec![state()];
+        api.start("a", "one").expect("Start");
+        states.push(state());
+        api.kill("a", "one", 9, false).expect("Kill");
+        let waited = api.wait("a", "one").expect("Wait").exit_status;
+        states.push(state());
+        let deleted = api.delete("a", "one").expect("Delete").exit_status;
+        (twice, states, waited, deleted, code(api.state("a", "one")))
+    });
+    let states = ["CREATED", "RUNNING", "STOPPED"]
+        .map(str::to_owned)
+        .to_vec();
+    assert_eq!(
+        seen,
+        (Code::ALREADY_EXISTS, states, 137, 137, Code::NOT_FOUND)
+    );
+}
+
+#[test]
+fn limits_are_updated() {
+    let limit = both(|host, runtime| {
+        let (shim, api) = running(host, runtime);
+        let resources = Any {
+            type_url: "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources".into(),
+            value: json!({ "memory": { "limit": 67_108_864 } })
+                .to_string()
+                .into_bytes(),
+            ..Default::default()
+        };
+        let request = UpdateTaskRequest {
+            id: shim.id.clone(),
+            resources: MessageField::some(resources),
+            ..Default::default()
+        };
+        api.update(&request).expect("Update");
+        let cgroup = format!("{}/{}", host.namespace, shim.id);
+        let v1 = format!("/sys/fs/cgroup/memory/{cgroup}/memory.limit_in_bytes");
+        let v2 = format!("/sys/fs/cgroup/{cgroup}/memory.max");
+        let limit = std::fs::read_to_string(v1).or_else(|_| std::fs::read_to_string(v2));
+        limit.expect("a memory cgroup").trim().to_owned()
+    });
+    assert_eq!(limit, "67108864");
+}
+
+#[test]
+fn the_end_of_input_is_passed_on() {
+    let seen = both(|host, runtime| {
+        let shim = bare(
+            host,
+            runtime,
+            &["/bin/sh", "-c", "cat > /shared/copy; exit 8"],
+        );
+        let api = shim.api();
+        let (create, _output) = shim.create_request_with_stdio();
+        api.create(&create).expect("Create");
+        api.start("a", "").expect("Start");
+        std::fs::write(&create.stdin, "words\n").expect("write the input");
+        // The writer has gone, but only the caller says that no other will come.
+        let copy = host.shared_dir().join("copy");
+        let arrived = || std::fs::read_to_string(&copy).is_ok_and(|text| text == "words\n");
+        eventually("the words have arrived", PATIENCE, arrived);
+        let state = format!("{:?}", api.state("a", "").expect("State").status);
+        api.close_stdin("a", "").expect("CloseIO");
+        (state, api.wait("a", "").expect("Wait").exit_status)
+    });
+    assert_eq!(seen, ("RUNNING".to_owned(), 8));
+}
+
+#[test]
+fn shutdown_is_ignored_while_a_task_exists() {
+    let seen = both(|host, runtime| {
+        let (shim, api) = running(host, runtime);
+        api.shutdown("a").expect("Shutdown");
+        let state = shim.api().state("a", "").expect("State").status;
+        format!("{state:?}")
+    });
+    assert_eq!(seen, "RUNNING");
+}
+
+#[test]
+fn a_caller_that_goes_away_while_it_waits_harms_nothing() {
+    let seen = both(|host, runtime| {
+        let (shim, api) = running(host, runtime);
+        let wait = WaitRequest {
+            id: "a".into(),
+            ..Default::default()
+        };
+        shim.api()
+            .call_and_vanish("Wait", &wait, Duration::from_millis(50));
+        let state = format!("{:?}", api.state("a", "").expect("State").status);
+        api.kill("a", "", 9, false).expect("Kill");
+        (state, api.wait("a", "").expect("Wait").exit_status)
+    });
+    assert_eq!(seen, ("RUNNING".to_owned(), 137));
+}

@@ -1,0 +1,130 @@
+//! Shims and daemons that are killed.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{both, run_witness, witness};
+use crate::harness::{Containerd, PATIENCE, REFERENCE, Status, eventually};
+
+fn kill_shim(host: &Containerd, runtime: &str, id: &str) {
+    if runtime == REFERENCE {
+        // Nobody removes the socket of the reference shim.
+        host.tolerate("/run/s/");
+    }
+    let pid = host.shim(id).pid;
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill the shim");
+}
+
+#[test]
+fn a_killed_shim_takes_its_container_along() {
+    let seen = both(|host, runtime| {
+        run_witness(host, &witness(runtime, "a", &["--ignore-term"]));
+        kill_shim(host, runtime, "a");
+        let code = host.wait_exit("a");
+        eventually("nothing remains", PATIENCE, || host.remains().is_empty());
+        host.await_events("the task was deleted", |events| {
+            events.iter().any(|e| e.topic == "/tasks/delete")
+        });
+        (code, host.status("a"), host.topics("a"))
+    });
+    let topics = [
+        "/containers/create",
+        "/tasks/create",
+        "/tasks/start",
+        "/tasks/exit 137",
+        "/tasks/delete 137",
+    ];
+    assert_eq!(seen, (137, None, topics.map(str::to_owned).to_vec()));
+}
+
+#[test]
+fn a_killed_shim_takes_its_whole_pod_along() {
+    let codes = both(|host, runtime| {
+        for id in ["a", "b"] {
+            run_witness(host, &witness(runtime, id, &[]).in_pod("pod1", id));
+        }
+        kill_shim(host, runtime, "b");
+        let codes = ["a", "b"].map(|id| host.wait_exit(id));
+        eventually("nothing remains", PATIENCE, || host.remains().is_empty());
+        codes
+    });
+    assert_eq!(codes, [137, 137]);
+}
+
+#[test]
+fn a_pod_starts_again_after_its_shim_was_killed() {
+    let seen = both(|host, runtime| {
+        run_witness(host, &witness(runtime, "a", &[]).in_pod("pod1", "a"));
+        kill_shim(host, runtime, "a");
+        host.wait_exit("a");
+        // The same address as before, of which a dead socket may be left.
+        run_witness(host, &witness(runtime, "b", &[]).in_pod("pod1", "b"));
+        (host.status("b"), host.shims().len())
+    });
+    assert_eq!(seen, (Some(Status::Running), 1));
+}
+
+fn a_running_container_outlives(end: fn(&Containerd)) {
+    let seen = both(|host, runtime| {
+        run_witness(
+            host,
+            &witness(runtime, "a", &["--exit", "3", "--beat", "20ms"]),
+        );
+        let shim = host.shim("a");
+        end(host);
+        let beats = host.record().all("a", "beat").count();
+        host.await_record("it goes on", |r| r.all("a", "beat").count() > beats + 3);
+        host.start_again();
+        let found = (host.status("a"), host.shim("a") == shim);
+        let echo = host.exec("a", &["/bin/echo", "alive"]).out();
+        host.kill("a", "SIGTERM");
+        let code = host.wait_exit("a");
+        host.delete("a");
+        (found, echo, code)
+    });
+    assert_eq!(
+        seen,
+        ((Some(Status::Running), true), "alive\n".to_owned(), 3)
+    );
+}
+
+#[test]
+fn a_running_container_outlives_a_crash_of_containerd() {
+    a_running_container_outlives(Containerd::crash);
+}
+
+#[test]
+fn a_running_container_outlives_a_restart_of_containerd() {
+    a_running_container_outlives(Containerd::stop);
+}
+
+#[test]
+fn an_exit_while_containerd_is_away_is_known_afterwards() {
+    let seen = both(|host, runtime| {
+        run_witness(
+            host,
+            &witness(runtime, "a", &["--exit", "3", "--run-for", "500ms"]),
+        );
+        host.crash();
+        host.await_event("a", "exit");
+        host.start_again();
+        host.await_status("a", Some(Status::Stopped));
+        let delete = host.ctr(&["tasks", "delete", "a"]);
+        // `ctr` logs the code.
+        (delete.err().contains("exit code 3"), host.status("a"))
+    });
+    assert_eq!(seen, (true, None));
+}
+
+#[test]
+fn a_shim_that_died_while_containerd_was_away_is_cleaned_up() {
+    let seen = both(|host, runtime| {
+        run_witness(host, &witness(runtime, "a", &[]));
+        host.crash();
+        kill_shim(host, runtime, "a");
+        host.start_again();
+        eventually("nothing remains", PATIENCE, || host.remains().is_empty());
+        host.status("a")
+    });
+    assert_eq!(seen, None);
+}

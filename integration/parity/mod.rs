@@ -1,0 +1,50 @@
+//! Containers of a pod without usher annotations behave as with containerd's own shim.
+//!
+//! Each scenario runs twice, once with each runtime and on a containerd of its own. What was
+//! observed must be equal, and must be what the test expects: two equal failures are no success.
+
+mod api;
+mod crashes;
+mod exec;
+mod exits;
+mod images;
+mod pods;
+mod stdio;
+mod tasks;
+
+use std::fmt::Debug;
+
+use crate::harness::{ContainerSpec, Containerd, REFERENCE, runtime_under_test};
+
+/// Runs a scenario under the reference runtime and under ours; what both showed.
+#[track_caller]
+fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
+    let [reference, ours] = [REFERENCE.to_owned(), runtime_under_test()].map(|runtime| {
+        let host = Containerd::start();
+        scenario(&host, &runtime)
+    });
+    assert_eq!(
+        ours,
+        reference,
+        "left: under {}, right: under {REFERENCE}",
+        runtime_under_test()
+    );
+    ours
+}
+
+/// A container that runs a script.
+fn script(runtime: &str, id: &str, script: &str) -> ContainerSpec {
+    ContainerSpec::new(id).runtime(runtime).script(script)
+}
+
+/// A container that runs a witness.
+fn witness(runtime: &str, id: &str, options: &[&str]) -> ContainerSpec {
+    ContainerSpec::new(id).runtime(runtime).witness(options)
+}
+
+/// Starts a witness and waits until it runs.
+#[track_caller]
+fn run_witness(host: &Containerd, spec: &ContainerSpec) {
+    host.run(spec);
+    host.await_event(&spec.id, "start");
+}

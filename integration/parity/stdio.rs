@@ -1,0 +1,134 @@
+//! Standard input, output and error through FIFOs.
+
+use std::io::Read;
+
+use super::{both, script};
+use crate::harness::{PATIENCE, eventually};
+
+#[test]
+fn output_and_error_are_kept_apart() {
+    let seen = both(|host, runtime| {
+        let finished = host.run_attached(&script(runtime, "a", "echo out; echo err >&2; exit 3"));
+        let error: Vec<String> = finished.err().lines().map(str::to_owned).collect();
+        (finished.code, finished.out(), error[0].clone())
+    });
+    assert_eq!(seen, (Some(3), "out\n".to_owned(), "err".to_owned()));
+}
+
+#[test]
+fn much_output_arrives_whole() {
+    let seen = both(|host, runtime| {
+        // More than a pipe holds, on both streams at once.
+        let script = script(runtime, "a", "seq 1 40000; seq 1 40000 >&2");
+        let finished = host.run_attached(&script);
+        (finished.code, finished.stdout, finished.stderr)
+    });
+    let expected: String = (1..=40000).map(|n| format!("{n}\n")).collect();
+    assert!(expected.len() > 200_000);
+    assert_eq!(seen.0, Some(0));
+    assert!(
+        seen.1 == expected.as_bytes(),
+        "{} bytes of output",
+        seen.1.len()
+    );
+    assert!(
+        seen.2 == expected.as_bytes(),
+        "{} bytes of errors",
+        seen.2.len()
+    );
+}
+
+#[test]
+fn the_last_words_of_short_programs_arrive() {
+    let outputs = both(|host, runtime| {
+        let output = |n| {
+            let script = script(runtime, &format!("short-{n}"), &format!("echo word {n}"));
+            host.run_attached(&script).out()
+        };
+        (0..10).map(output).collect::<Vec<_>>()
+    });
+    assert_eq!(
+        outputs,
+        (0..10).map(|n| format!("word {n}\n")).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn input_reaches_the_program() {
+    let seen = both(|host, runtime| {
+        let mut container = host.spawn_attached(&script(
+            runtime,
+            "a",
+            "read first; echo got $first; read second; echo then $second",
+        ));
+        container.write(b"one\n");
+        eventually("the first line is answered", PATIENCE, || {
+            container.stdout() == "got one\n"
+        });
+        container.write(b"two\n");
+        let finished = container.finish(PATIENCE);
+        (finished.code, finished.out())
+    });
+    assert_eq!(seen, (Some(0), "got one\nthen two\n".to_owned()));
+}
+
+#[test]
+fn much_input_reaches_the_program() {
+    let seen = both(|host, runtime| {
+        let mut container =
+            host.spawn_attached(&script(runtime, "a", "head -c 200000 | sha256sum"));
+        container.write(&[b'x'; 200_000]);
+        container.finish(PATIENCE).out()
+    });
+    // head -c 200000 /dev/zero | tr '\0' x | sha256sum
+    let expected = "91e3faafd322bcdf160f3f0ce886acb092b9b9e2a1e8526b40f21a8898a8700b  -\n";
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn the_end_of_input_reaches_an_executed_program() {
+    let seen = both(|host, runtime| {
+        host.run(&script(runtime, "a", "sleep 1000"));
+        let mut cat = host.spawn_exec("a", "cat", &["/bin/cat"]);
+        cat.write(b"one\ntwo\n");
+        // Closes its input; `cat` ends only when it sees that.
+        let finished = cat.finish(PATIENCE);
+        (finished.code, finished.out())
+    });
+    assert_eq!(seen, (Some(0), "one\ntwo\n".to_owned()));
+}
+
+#[test]
+fn output_goes_on_after_the_reader_has_gone() {
+    let beats = both(|host, runtime| {
+        // `ctr` was the reader, and is gone when `run` returns: writes must neither fail nor block.
+        let lines = "n=0; while [ $n -lt 300 ]; do echo $n; n=$((n + 1)); done";
+        host.run(&script(
+            runtime,
+            "a",
+            &format!("sleep 0.2; {lines}; echo done > /shared/done"),
+        ));
+        let code = host.wait_exit("a");
+        let mut sign = String::new();
+        let file = std::fs::File::open(host.shared_dir().join("done"));
+        file.expect("the sign")
+            .read_to_string(&mut sign)
+            .expect("text");
+        (code, sign)
+    });
+    assert_eq!(beats, (0, "done\n".to_owned()));
+}
+
+#[test]
+fn output_can_go_to_a_file() {
+    let seen = both(|host, runtime| {
+        let log = host.dir().join("container.log");
+        let script = script(runtime, "a", "echo out; seq 1 20000");
+        host.run(&script.option(&["--log-uri", &format!("file://{}", log.display())]));
+        host.wait_exit("a");
+        host.delete("a");
+        std::fs::read_to_string(log).expect("the log")
+    });
+    let expected: String = (1..=20000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(seen, format!("out\n{expected}"));
+}

@@ -1,0 +1,81 @@
+//! Bad annotations are refused at Create with one clear sentence, and nothing is left behind.
+
+use crate::harness::Containerd;
+use crate::pod::{MESH, Pod};
+
+fn refused(pod: &Pod) -> String {
+    let host = Containerd::start();
+    let run = host.try_run(&pod.witness("web", &[]));
+    assert!(!run.ok(), "it was not refused");
+    assert!(!host.record().has("web", "start"));
+    assert!(host.shims().is_empty(), "a shim is left");
+    assert_eq!(host.remains(), Vec::<String>::new());
+    run.err()
+}
+
+#[test]
+fn the_sentence_names_the_key_the_value_and_what_was_expected() {
+    for (pod, expected) in [
+        (
+            Pod(&[("usher/start-mode", "Slow")]),
+            &["usher/start-mode", "\"Slow\"", "Auto, Block"][..],
+        ),
+        (Pod(&[("usher/sidecar", "proxy")]), &["usher/sidecar"]),
+        (
+            Pod(&[("usher/sidecars", "proxy proxy")]),
+            &["usher/sidecars", "proxy"],
+        ),
+        (
+            Pod(&[("usher/grace-period", "-1s")]),
+            &["usher/grace-period", "-1s"],
+        ),
+        (
+            Pod(&[
+                ("usher/sidecars", "proxy"),
+                ("startup-probe.usher/proxy", "{\"port\":1}"),
+            ]),
+            &["startup-probe.usher/proxy", "port"],
+        ),
+        (
+            Pod(&[
+                ("usher/sidecars", "proxy"),
+                ("startup-probe.usher/web", "{}"),
+            ]),
+            &["startup-probe.usher/web", "web"],
+        ),
+        (
+            Pod(&[("usher/init", "setup")]),
+            &["usher/init", "not supported yet"],
+        ),
+        (
+            Pod(&[("usher/grace-policy", "Overrun")]),
+            &["usher/grace-policy", "not supported yet"],
+        ),
+    ] {
+        let error = refused(&pod);
+        for word in expected {
+            assert!(error.contains(word), "{word:?} is missing in: {error}");
+        }
+    }
+}
+
+#[test]
+fn another_plan_than_the_pods_is_refused_and_the_pod_goes_on() {
+    let host = Containerd::start();
+    let first = MESH;
+    host.run(&first.witness("web", &[]));
+    let run = host.try_run(&Pod(&[("usher/sidecars", "logs")]).witness("proxy", &[]));
+    assert!(!run.ok());
+    assert!(
+        run.err().contains("other usher annotations"),
+        "{}",
+        run.err()
+    );
+    host.ctr(&["containers", "rm", "proxy"]);
+    first.run_proxy(&host, &[]);
+    let record = host.await_event("web", "start");
+    assert!(
+        record.before(("proxy", "accepted"), ("web", "start")),
+        "{record}"
+    );
+}

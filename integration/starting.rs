@@ -1,0 +1,232 @@
+//! An app's program is not executed before the sidecars are started, whichever is created first.
+//! Judged by what the containers have recorded.
+
+use std::time::Duration;
+
+use crate::harness::{Containerd, PATIENCE, Status, eventually};
+use crate::pod::{EXEC_PROBE, MESH, Pod, TCP_PROBE};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn an_app_that_is_created_first_is_held_until_its_sidecar_is_ready() {
+    let host = Containerd::start();
+    // The Start is answered though nothing runs: a caller like kubelet goes on to create the proxy.
+    host.run(&MESH.witness("web", &[]));
+    assert_eq!(host.status("web"), Some(Status::Running));
+    MESH.run_proxy(&host, &["--ready-after", "700ms"]);
+    let record = host.await_event("web", "start");
+    assert!(
+        record.before(("proxy", "ready"), ("web", "start")),
+        "{record}"
+    );
+    // One period of the probe, and what a busy machine adds.
+    assert!(
+        record.between(("proxy", "ready"), ("web", "start")) < 2000 * MS,
+        "{record}"
+    );
+}
+
+#[test]
+fn an_app_that_is_created_last_is_reported_started_when_it_runs() {
+    let host = Containerd::start();
+    MESH.run_proxy(&host, &["--ready-after", "900ms"]);
+    host.run(&MESH.witness("web", &[]));
+    // `ctr run` has come back by now: it was kept waiting until the proxy was ready.
+    let record = host.record();
+    assert!(
+        record.has("proxy", "ready"),
+        "the Start was answered too early:\n{record}"
+    );
+    let record = host.await_event("web", "start");
+    assert!(
+        record.before(("proxy", "ready"), ("web", "start")),
+        "{record}"
+    );
+}
+
+#[test]
+fn a_probe_by_a_command_is_made_in_the_container() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("startup-probe.usher/proxy", EXEC_PROBE),
+    ]);
+    let host = Containerd::start();
+    host.run(&pod.witness("web", &[]));
+    host.run(&pod.witness("proxy", &["--ready-after", "500ms"]));
+    let record = host.await_event("web", "start");
+    assert!(
+        record.before(("proxy", "ready"), ("web", "start")),
+        "{record}"
+    );
+}
+
+#[test]
+fn two_sidecars_start_side_by_side_and_the_app_after_the_slower_one() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy, logs"),
+        ("startup-probe.usher/proxy", TCP_PROBE),
+    ]);
+    let host = Containerd::start();
+    host.run(&pod.witness("web", &[]));
+    pod.run_proxy(&host, &["--ready-after", "800ms"]);
+    host.run(&pod.witness("logs", &[]));
+    let record = host.await_event("web", "start");
+    assert!(
+        record.before(("logs", "start"), ("proxy", "ready")),
+        "{record}"
+    );
+    assert!(
+        record.before(("proxy", "ready"), ("web", "start")),
+        "{record}"
+    );
+}
+
+#[test]
+fn a_startup_order_starts_sidecars_one_after_another() {
+    let pod = Pod(&[
+        ("usher/sidecars", "logs, proxy"),
+        ("usher/startup-order", "proxy, logs"),
+        ("startup-probe.usher/proxy", TCP_PROBE),
+        (
+            "startup-probe.usher/logs",
+            r#"{"exec":{"command":["/bin/test","-e","/shared/ready-logs"]},"periodMilliseconds":50,"failureThreshold":200}"#,
+        ),
+    ]);
+    let host = Containerd::start();
+    host.run(&pod.witness("web", &[]));
+    host.run(&pod.witness("logs", &["--ready-after", "300ms"]));
+    pod.run_proxy(&host, &["--ready-after", "400ms"]);
+    let record = host.await_event("web", "start");
+    assert!(
+        record.before(("proxy", "ready"), ("logs", "start")),
+        "{record}"
+    );
+    assert!(
+        record.before(("logs", "ready"), ("web", "start")),
+        "{record}"
+    );
+}
+
+#[test]
+fn block_fails_with_the_name_of_what_it_waited_for() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/start-mode", "Block"),
+        ("usher/startup-timeout", "700ms"),
+    ]);
+    let host = Containerd::start();
+    let run = host.try_run(&pod.witness("web", &[]));
+    assert!(!run.ok());
+    assert!(
+        run.err().contains("sidecar proxy (never created"),
+        "{}",
+        run.err()
+    );
+    assert!(!host.record().has("web", "start"));
+}
+
+#[test]
+fn a_hold_that_lasts_too_long_ends_with_its_reason_in_sight() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/start-mode", "Hold"),
+        ("usher/startup-timeout", "600ms"),
+    ]);
+    let host = Containerd::start();
+    let run = host.run_attached(&pod.witness("web", &[]));
+    assert_eq!(run.code, Some(1), "{}", run.err());
+    assert!(run.err().contains("web was held for"), "{}", run.err());
+    assert!(
+        run.err().contains("sidecar proxy (never created"),
+        "{}",
+        run.err()
+    );
+    assert!(!host.record().has("web", "start"));
+}
+
+#[test]
+fn a_guest_does_not_wait() {
+    let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/apps", "web")]);
+    let host = Containerd::start();
+    host.run(&pod.witness("web", &[]));
+    host.run(&pod.witness("debugger", &[]));
+    let record = host.await_event("debugger", "start");
+    assert!(!record.has("web", "start"), "{record}");
+}
+
+#[test]
+fn everything_works_on_a_held_container_but_probes() {
+    let host = Containerd::start();
+    host.run(&MESH.witness("web", &[]));
+    let exec = host.exec("web", &["/bin/echo", "in a held container"]);
+    assert_eq!(exec.out(), "in a held container\n", "{}", exec.err());
+    assert_eq!(host.status("web"), Some(Status::Running));
+    assert!(!host.pids("web").is_empty());
+    host.metrics("web");
+    for (command, status) in [("pause", Status::Paused), ("resume", Status::Running)] {
+        host.must(&["task", command, "web"]);
+        assert_eq!(host.status("web"), Some(status));
+    }
+    // It is still held, and still released.
+    assert!(!host.record().has("web", "start"));
+    MESH.run_proxy(&host, &[]);
+    host.await_event("web", "start");
+}
+
+#[test]
+fn a_container_that_is_paused_while_held_runs_when_it_is_resumed() {
+    let host = Containerd::start();
+    host.run(&MESH.witness("web", &[]));
+    host.must(&["task", "pause", "web"]);
+    MESH.run_proxy(&host, &[]);
+    let released = "released";
+    eventually("the shim has decided to release it", PATIENCE, || {
+        host.log_tail(200).contains(released)
+    });
+    assert!(!host.record().has("web", "start"));
+    host.must(&["task", "resume", "web"]);
+    host.await_event("web", "start");
+}
+
+#[test]
+fn a_held_container_is_released_by_a_containerd_that_was_restarted_meanwhile() {
+    let host = Containerd::start();
+    host.run(&MESH.witness("web", &[]));
+    host.crash();
+    host.start_again();
+    assert_eq!(host.status("web"), Some(Status::Running));
+    MESH.run_proxy(&host, &["--ready-after", "200ms"]);
+    let record = host.await_event("web", "start");
+    assert!(
+        record.before(("proxy", "ready"), ("web", "start")),
+        "{record}"
+    );
+}
+
+#[test]
+fn a_held_container_that_is_asked_to_stop_ends_without_having_run() {
+    for (signal, code) in [("SIGTERM", 143), ("SIGKILL", 137)] {
+        let host = Containerd::start();
+        host.run(&MESH.witness("web", &[]));
+        host.kill("web", signal);
+        assert_eq!(host.wait_exit("web"), code);
+        assert!(!host.record().has("web", "start"));
+        host.delete("web");
+    }
+}
+
+#[test]
+fn a_sidecar_whose_startup_probe_fails_too_often_is_stopped() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        (
+            "startup-probe.usher/proxy",
+            r#"{"tcpSocket":{"port":9},"periodMilliseconds":50,"failureThreshold":3}"#,
+        ),
+    ]);
+    let host = Containerd::start();
+    host.run(&pod.witness("proxy", &["--exit", "9"]));
+    assert_eq!(host.wait_exit("proxy"), 9);
+    assert!(host.record().has("proxy", "signal"));
+}

@@ -1,0 +1,167 @@
+//! SIGTERM for all at once reaches the apps first, and the sidecars only after the apps have
+//! exited; the grace period ends it all. Judged by what the containers have recorded.
+
+use std::time::Duration;
+
+use crate::harness::{Containerd, PATIENCE, eventually};
+use crate::pod::{MESH, Pod};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn run_all(host: &Containerd, pod: &Pod, containers: &[(&str, &[&str])]) {
+    for (name, options) in containers {
+        host.run(&pod.witness(name, options));
+        host.await_event(name, "start");
+    }
+}
+
+#[test]
+fn the_sidecar_is_told_only_after_the_app_has_exited_whoever_is_asked_first() {
+    for order in [["proxy", "web"], ["web", "proxy"]] {
+        let host = Containerd::start();
+        let web: &[&str] = &["--stop-after", "1s", "--exit", "5"];
+        run_all(
+            &host,
+            &MESH,
+            &[
+                ("proxy", &["--listen", "8080", "--exit", "6"]),
+                ("web", web),
+            ],
+        );
+        host.kill_all(&order, "SIGTERM");
+        assert_eq!(host.wait_exit("web"), 5, "an app reports its own code");
+        assert_eq!(
+            host.wait_exit("proxy"),
+            0,
+            "a sidecar that was told to go has not failed"
+        );
+        let record = host.record();
+        assert!(
+            record.before(("web", "exit"), ("proxy", "signal")),
+            "{record}"
+        );
+        assert!(
+            record.between(("web", "exit"), ("proxy", "signal")) < 500 * MS,
+            "{record}"
+        );
+    }
+}
+
+#[test]
+fn sidecars_stop_in_the_reverse_order_of_their_start() {
+    let pod = Pod(&[("usher/sidecars", "a b"), ("usher/startup-order", "a b")]);
+    let host = Containerd::start();
+    let slow: &[&str] = &["--stop-after", "300ms"];
+    run_all(&host, &pod, &[("a", slow), ("b", slow), ("web", slow)]);
+    host.kill_all(&["a", "b", "web"], "SIGTERM");
+    for name in ["web", "b", "a"] {
+        host.wait_exit(name);
+    }
+    let record = host.record();
+    assert_eq!(record.order("signal"), ["web", "b", "a"], "{record}");
+    assert!(record.before(("b", "exit"), ("a", "signal")), "{record}");
+}
+
+#[test]
+fn the_signal_that_was_asked_for_is_the_one_that_is_delivered() {
+    let host = Containerd::start();
+    run_all(
+        &host,
+        &MESH,
+        &[
+            ("proxy", &["--listen", "8080"]),
+            ("web", &["--stop-after", "500ms"]),
+        ],
+    );
+    host.kill("proxy", "SIGQUIT");
+    host.kill("web", "SIGINT");
+    host.wait_exit("proxy");
+    let record = host.record();
+    assert_eq!(
+        record.first("proxy", "signal").unwrap().detail,
+        "3",
+        "{record}"
+    );
+    assert_eq!(
+        record.first("web", "signal").unwrap().detail,
+        "2",
+        "{record}"
+    );
+}
+
+#[test]
+fn the_grace_period_ends_it_all() {
+    let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/grace-period", "2s")]);
+    let host = Containerd::start();
+    run_all(
+        &host,
+        &pod,
+        &[("proxy", &["--ignore-term"]), ("web", &["--ignore-term"])],
+    );
+    let asked = std::time::Instant::now();
+    host.kill_all(&["proxy", "web"], "SIGTERM");
+    assert_eq!(host.wait_exit("web"), 137);
+    // A sidecar that was told to go has not failed, even if it did not listen.
+    assert_eq!(host.wait_exit("proxy"), 0);
+    let took = asked.elapsed();
+    assert!(
+        took >= 3900 * MS,
+        "two seconds of grace and two more: {took:?}"
+    );
+    assert!(took < 8000 * MS, "{took:?}");
+    let record = host.record();
+    // The app heard it at once, and the sidecar when the grace period was over.
+    let wait = record.between(("web", "signal"), ("proxy", "signal"));
+    assert!(wait >= 1900 * MS && wait < 4000 * MS, "{wait:?}\n{record}");
+}
+
+#[test]
+fn a_lone_request_for_an_app_leaves_the_rest_alone() {
+    let host = Containerd::start();
+    run_all(
+        &host,
+        &MESH,
+        &[("proxy", &["--listen", "8080"]), ("web", &[])],
+    );
+    host.kill("web", "SIGTERM");
+    host.wait_exit("web");
+    host.delete("web");
+    // A restart: the caller creates it again, and the proxy is still there.
+    host.run(&MESH.witness("web", &["--beat", "20ms"]));
+    host.await_event("web", "beat");
+    assert!(!host.record().has("proxy", "signal"));
+}
+
+#[test]
+fn a_lone_request_for_a_sidecar_is_heeded_after_the_window() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/termination-window", "700ms"),
+    ]);
+    let host = Containerd::start();
+    run_all(&host, &pod, &[("proxy", &[]), ("web", &[])]);
+    let asked = std::time::Instant::now();
+    host.kill("proxy", "SIGTERM");
+    host.wait_exit("proxy");
+    assert!(asked.elapsed() >= 690 * MS, "{:?}", asked.elapsed());
+    assert!(!host.record().has("web", "signal"));
+}
+
+#[test]
+fn a_killed_shim_takes_its_held_and_its_running_containers_along() {
+    let host = Containerd::start();
+    run_all(
+        &host,
+        &MESH,
+        &[("proxy", &["--listen", "8080", "--ready-after", "1000s"])],
+    );
+    let mut web = host.spawn_run(&MESH.witness("web", &[]));
+    eventually("the app is created", PATIENCE, || {
+        host.status("web").is_some()
+    });
+    let shim = nix::unistd::Pid::from_raw(host.shim("web").pid as i32);
+    nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill the shim");
+    assert_eq!(host.wait_exit("proxy"), 137);
+    eventually("nothing remains", PATIENCE, || host.remains().is_empty());
+    let _ = web.is_running();
+}
