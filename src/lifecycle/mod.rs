@@ -9,19 +9,27 @@
 //! - **`poll_timeout`** for when to call `handle_timeout` if nothing happens before,
 //! - getters for everybody who wants to see.
 //!
-//! Nothing waits in here and nothing is remembered as a promise: after every event [`Pod::settle`]
+//! Nothing waits in here and nothing is remembered as a promise: after every event `Pod::settle`
 //! looks at the state and does what the state calls for. So a container that was ready before
 //! anybody waited for it cannot be missed, and a timer that fires late changes nothing but the time.
 //!
 //! | file | the rules of |
 //! |---|---|
-//! | `start.rs` | creation, Start, gates, start modes, holding |
+//! | `create.rs` | whose annotations count, what a container is in its pod |
+//! | `gate.rs` | which names a container waits for |
+//! | `start.rs` | Start, its modes, holding |
 //! | `probe.rs` | startup probes, postStart: when a sidecar is started |
-//! | `stop.rs` | stop requests: is the pod terminating? |
+//! | `stop.rs` | signals in, and how they are delivered |
+//! | `inference.rs` | what a stop request means: is the pod terminating? |
 //! | `termination.rs` | the steps of a termination and their budget |
+//! | `exit.rs` | what an end means, and the code that is told |
 
 mod action;
 mod container;
+mod create;
+mod exit;
+mod gate;
+mod inference;
 mod probe;
 mod start;
 mod stop;

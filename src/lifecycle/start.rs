@@ -1,17 +1,11 @@
-//! Starting: who may run now, and what the caller is told meanwhile.
-//!
-//! The order is that of the plan's stages (KEP-753, "Proposal": init containers and sidecars in
-//! their order, then the apps). A gate is not an object that is opened: it is the question which
-//! names a container still waits for, asked anew whenever something has happened.
+//! Starting: what the caller is told while a container waits for its turn.
 
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Plan, Role, StartMode};
+use crate::plan::{Role, StartMode};
 
 use super::action::{Action, ContainerId, Refusal, Report, RequestId};
-use super::container::{
-    Blocked, Container, ExitStatus, Held, NewContainer, Running, Startup, State, Stopping,
-};
+use super::container::{Blocked, Container, Held, Running, Startup, State};
 use super::time::Time;
 use super::{HOLD_NOTICE, Pod, Timer};
 
@@ -56,83 +50,6 @@ impl AutoBudget {
 // === what happened ===
 
 impl Pod {
-    /// The caller wants a container created. `timeout` is what its call is willing to wait.
-    ///
-    /// After `Ok` the driver creates it and says [`handle_created`](Pod::handle_created) or
-    /// [`handle_removed`](Pod::handle_removed).
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::AlreadyExists`], and [`Refusal::OtherPlan`] where no sandbox container says whose
-    /// annotations count. A refused container leaves nothing behind.
-    pub fn handle_create(
-        &mut self,
-        now: Time,
-        id: &ContainerId,
-        new: NewContainer,
-        plan: Plan,
-        timeout: Option<Duration>,
-    ) -> Result<(), Refusal> {
-        if self.containers.contains_key(id) {
-            return Err(Refusal::AlreadyExists { id: id.clone() });
-        }
-        self.adopt(&new.name, plan)?;
-        let NewContainer { name, kind, facts } = new;
-        let role = match (kind, &self.plan) {
-            (ContainerKind::Workload, Some(plan)) => plan.role(&name),
-            _ => Role::Guest,
-        };
-        if kind == ContainerKind::Workload {
-            if let Some(timeout) = timeout {
-                let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);
-                self.request_timeout = self.request_timeout.max(Some(whole));
-            }
-            self.disprove_termination(now, &name);
-            self.succeeded.remove(&name);
-        }
-        self.creations = self.creations.saturating_add(1);
-        let container = Container {
-            name,
-            kind,
-            role,
-            facts,
-            number: self.creations,
-            state: State::Creating,
-            request: None,
-            stopping: Stopping::default(),
-            ends_as: None,
-            startup_failed: false,
-            post_start: None,
-        };
-        self.containers.insert(id.clone(), container);
-        self.settle(now);
-        Ok(())
-    }
-
-    /// The container has been created: its init process is parked.
-    pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
-        if let Some(container) = self.containers.get_mut(id)
-            && matches!(container.state, State::Creating)
-        {
-            container.state = State::Created;
-        }
-        self.settle(now);
-    }
-
-    /// The container is gone: it was deleted, or could not be created. With the last one the pod is
-    /// over, and the next container opens a new one.
-    pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
-        self.containers.remove(id);
-        if self.containers.is_empty() {
-            let actions = std::mem::take(&mut self.actions);
-            *self = Pod {
-                actions,
-                ..Pod::default()
-            };
-        }
-        self.settle(now);
-    }
-
     /// The caller asks for a container's start and is willing to wait for `patience`. The answer
     /// comes as [`Action::AnswerStart`].
     pub fn handle_start(
@@ -226,100 +143,11 @@ impl Pod {
         }
         self.settle(now);
     }
-
-    /// The container's init process is gone.
-    pub fn handle_exit(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
-        match self
-            .containers
-            .get_mut(id)
-            .map(|container| &mut container.state)
-        {
-            // TaskStart has to be published before TaskExit, so the news of the release come first.
-            Some(State::Releasing { exit, .. }) => *exit = Some(status),
-            Some(_) => self.exited(id, status),
-            None => {}
-        }
-        self.settle(now);
-    }
 }
 
 // === what follows ===
 
 impl Pod {
-    /// Takes the first container's plan for the pod's, and compares every later one with it.
-    fn adopt(&mut self, name: &str, plan: Plan) -> Result<(), Refusal> {
-        match &self.plan {
-            None => self.plan = Some(plan),
-            Some(own) if *own == plan => {}
-            // containerd reads the pod's annotations anew for every container: they may have been
-            // edited since the sandbox came, and the sandbox's plan stands.
-            Some(_) if self.has_sandbox() => {
-                self.report(Report::OtherPlan {
-                    name: name.to_owned(),
-                });
-            }
-            Some(_) => {
-                return Err(Refusal::OtherPlan {
-                    name: name.to_owned(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// The names that `container` waits for, in the order of the plan.
-    pub(super) fn missing(&self, container: &Container) -> Vec<String> {
-        let before = match (&self.plan, container.role) {
-            (Some(plan), Role::Init | Role::Sidecar) => {
-                plan.position(&container.name).unwrap_or(usize::MAX)
-            }
-            (Some(_), Role::App) => usize::MAX,
-            _ => return Vec::new(),
-        };
-        let stages = self.plan.iter().flat_map(|plan| plan.stages()).take(before);
-        let names = stages.flat_map(|stage| stage.0.iter());
-        names
-            .filter(|name| !self.has_done_its_part(name))
-            .cloned()
-            .collect()
-    }
-
-    /// Whether what comes after `name` in the start order need not wait for it any more: an init
-    /// container has exited 0, a sidecar is started.
-    fn has_done_its_part(&self, name: &str) -> bool {
-        match self.plan.as_ref().map(|plan| plan.role(name)) {
-            Some(Role::Init) => self.succeeded.contains(name),
-            _ => self.current(name).is_some_and(Container::is_started),
-        }
-    }
-
-    /// The first of the first `before` stages that is not done.
-    pub(super) fn closed_stage(&self, before: usize) -> Option<usize> {
-        let plan = self.plan.as_ref()?;
-        let mut stages = plan.stages().iter().take(before);
-        stages.position(|stage| stage.0.iter().any(|name| !self.has_done_its_part(name)))
-    }
-
-    /// Whether a container may be executed now.
-    fn may_run(&self, container: &Container) -> bool {
-        if !container.is_ordered() {
-            return true;
-        }
-        match container.role {
-            Role::Defer(_) => false,
-            _ => self.termination.is_none() && self.missing(container).is_empty(),
-        }
-    }
-
-    /// Whether every container that `container` waits for has been created and is alive: only then
-    /// can its turn come without the caller creating anything.
-    fn can_come_by_itself(&self, missing: &[String]) -> bool {
-        missing.iter().all(|name| {
-            self.current(name)
-                .is_some_and(|other| other.is_alive() || matches!(other.state, State::Creating))
-        })
-    }
-
     pub(super) fn settle_starts(&mut self, now: Time) {
         for id in self.ids() {
             let Some(container) = self.containers.get(&id) else {
@@ -485,75 +313,6 @@ impl Pod {
         self.plan
             .as_ref()
             .map_or(Duration::MAX, |plan| plan.settings().startup_timeout)
-    }
-
-    /// Names with their roles and states, for a person.
-    pub(super) fn describe(&self, names: &[String]) -> String {
-        let Some(plan) = &self.plan else {
-            return String::new();
-        };
-        let words = names.iter().map(|name| {
-            let state = match self.current(name) {
-                None => "never created: if the caller runs it as an init container of its own, it belongs in usher/native-init",
-                Some(container) if container.is_started() => "started",
-                Some(container) if matches!(container.state, State::Running(_)) => "not started yet",
-                Some(container) => container.state_word(),
-            };
-            format!("{} {name} ({state})", plan.role(name))
-        });
-        words.collect::<Vec<_>>().join(", ")
-    }
-
-    /// Ends a container whose program has not been executed: it reports `code`.
-    pub(super) fn end(&mut self, id: &ContainerId, code: u32, last_words: Option<String>) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        if container.ends_as.is_some() || !container.is_parked() {
-            return;
-        }
-        container.ends_as = Some(code);
-        container.stopping.killed = true;
-        if let Some(message) = last_words {
-            self.actions.push_back(Action::Tell {
-                id: id.clone(),
-                message,
-                last_words: true,
-            });
-        }
-        self.actions.push_back(Action::Signal {
-            id: id.clone(),
-            signal: crate::plan::Signal::KILL,
-            all: false,
-            request: None,
-        });
-    }
-
-    fn exited(&mut self, id: &ContainerId, status: ExitStatus) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let was = std::mem::replace(&mut container.state, State::Exited);
-        let ran = matches!(was, State::Running(_));
-        if ran && container.role == Role::Init && status == ExitStatus::Code(0) {
-            self.succeeded.insert(container.name.clone());
-        }
-        if let State::Blocked(Blocked { request, .. }) = was {
-            let refusal = Refusal::EndedBeforeStart {
-                name: container.name.clone(),
-            };
-            self.answer_start(id, request, Err(refusal));
-        }
-        if let Some(code) = self
-            .containers
-            .get(id)
-            .map(|container| self.reported_code(container, status))
-        {
-            self.actions.push_back(Action::ReportExit {
-                id: id.clone(),
-                code,
-            });
-        }
     }
 
     pub(super) fn answer_start(

@@ -116,7 +116,9 @@ impl Pod {
             let took = now.since(termination.step_began);
             termination.step = step.next();
             termination.step_began = now;
-            self.report(Report::StepOver { step, took });
+            if matches!(step, Step::Apps | Step::Sidecars) {
+                self.report(Report::StepOver { step, took });
+            }
         }
     }
 

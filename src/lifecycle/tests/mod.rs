@@ -3,6 +3,7 @@
 mod chaos;
 mod inference;
 mod promises;
+mod record;
 mod simulator;
 mod starting;
 mod stopping;

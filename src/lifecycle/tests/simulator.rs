@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Exec, ExitStatus, Kill, NewContainer, Phase, Pod, Refusal, RequestId, Time,
+    Action, ContainerId, Exec, ExitStatus, Kill, NewContainer, Pod, Refusal, RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 
@@ -77,10 +77,10 @@ pub enum Call {
     Crash(&'static str, u8),
 }
 
-struct Process {
-    script: Script,
-    alive: bool,
-    executed: Option<Time>,
+pub(super) struct Process {
+    pub(super) script: Script,
+    pub(super) alive: bool,
+    pub(super) executed: Option<Time>,
     /// Counts lives: an exit that was scheduled for an earlier one does not count.
     life: u64,
     starts: Vec<RequestId>,
@@ -95,11 +95,11 @@ pub struct World {
     plan: Plan,
     scripts: BTreeMap<String, Script>,
     kinds: BTreeMap<String, (ContainerKind, KubeletFacts)>,
-    processes: BTreeMap<ContainerId, Process>,
+    pub(super) processes: BTreeMap<ContainerId, Process>,
     events: BTreeMap<(Time, u64), Event>,
     counter: u64,
-    answered: BTreeMap<RequestId, u32>,
-    asked: Vec<RequestId>,
+    pub(super) answered: BTreeMap<RequestId, u32>,
+    pub(super) asked: Vec<RequestId>,
     /// What each Create answered that was refused.
     pub refused: Vec<Refusal>,
 }
@@ -205,76 +205,6 @@ impl World {
         true
     }
 
-    /// When something was first seen.
-    pub fn at(&self, what: &Seen) -> Option<Time> {
-        self.seen
-            .iter()
-            .find(|(_, seen)| seen == what)
-            .map(|(at, _)| *at)
-    }
-
-    pub fn executed(&self, name: &str) -> Option<Time> {
-        self.at(&Seen::Executed(name.to_owned()))
-    }
-
-    pub fn signalled(&self, name: &str) -> Option<Time> {
-        self.signals(name).first().map(|(at, _)| *at)
-    }
-
-    pub fn signals(&self, name: &str) -> Vec<(Time, Signal)> {
-        let signals = self.seen.iter().filter_map(|(at, seen)| match seen {
-            Seen::Signalled(who, signal) if who == name => Some((*at, *signal)),
-            _ => None,
-        });
-        signals.collect()
-    }
-
-    pub fn died(&self, name: &str) -> Option<Time> {
-        let died = |seen: &Seen| matches!(seen, Seen::Died(who, _) if who == name);
-        self.seen
-            .iter()
-            .find(|(_, seen)| died(seen))
-            .map(|(at, _)| *at)
-    }
-
-    pub fn reported(&self, name: &str) -> Option<u32> {
-        self.seen.iter().find_map(|(_, seen)| match seen {
-            Seen::ExitReported(who, code) if who == name => Some(*code),
-            _ => None,
-        })
-    }
-
-    pub fn start_answer(&self, name: &str) -> Option<(Time, Result<(), Refusal>)> {
-        self.seen.iter().find_map(|(at, seen)| match seen {
-            Seen::StartAnswered(who, answer) if who == name => Some((*at, answer.clone())),
-            _ => None,
-        })
-    }
-
-    pub fn told(&self, name: &str) -> Vec<String> {
-        let told = self.seen.iter().filter_map(|(_, seen)| match seen {
-            Seen::Told(who, message) if who == name => Some(message.clone()),
-            _ => None,
-        });
-        told.collect()
-    }
-
-    pub fn is_alive(&self, name: &str) -> bool {
-        self.processes
-            .get(&ContainerId::from(name))
-            .is_some_and(|process| process.alive)
-    }
-
-    /// Whether its program runs and would answer its startup probe.
-    pub fn is_ready(&self, name: &str) -> bool {
-        self.processes
-            .get(&ContainerId::from(name))
-            .is_some_and(|process| {
-                let ready = process.executed.zip(process.script.ready_after);
-                process.alive && ready.is_some_and(|(at, after)| at.after(after) <= self.now)
-            })
-    }
-
     pub fn exec(&mut self, name: &str, exec: &Exec<'_>) -> Result<(), Refusal> {
         let answer = self
             .pod
@@ -287,25 +217,6 @@ impl World {
         self.pod
             .handle_exec_over(self.now, &ContainerId::from(name), exec_id);
         self.drain();
-    }
-
-    /// The promises that hold whatever happens: every request is answered once, and when all is
-    /// over nothing is left that would ever wake the pod.
-    pub fn check_end(&self) {
-        for request in &self.asked {
-            assert_eq!(
-                self.answered.get(request),
-                Some(&1),
-                "{request:?} in {:#?}",
-                self.seen
-            );
-        }
-        if self.processes.values().all(|process| !process.alive) {
-            assert_eq!(self.pod.next_timer(), None, "all is over");
-        }
-        if self.pod.phase() == Phase::Terminated {
-            assert_eq!(self.pod.next_timer(), None, "a terminated pod is silent");
-        }
     }
 
     fn request(&mut self) -> RequestId {

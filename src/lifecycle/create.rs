@@ -1,0 +1,110 @@
+//! Creation: whose annotations count, and what a container is in its pod.
+
+use std::time::Duration;
+
+use crate::plan::{ContainerKind, Plan, Role};
+
+use super::Pod;
+use super::action::{ContainerId, Refusal, Report};
+use super::container::{Container, NewContainer, State, Stopping};
+use super::time::Time;
+
+impl Pod {
+    /// The caller wants a container created. `timeout` is what its call is willing to wait.
+    ///
+    /// After `Ok` the driver creates it and says [`handle_created`](Pod::handle_created) or
+    /// [`handle_removed`](Pod::handle_removed).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::AlreadyExists`], and [`Refusal::OtherPlan`] where no sandbox container says whose
+    /// annotations count. A refused container leaves nothing behind.
+    pub fn handle_create(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        new: NewContainer,
+        plan: Plan,
+        timeout: Option<Duration>,
+    ) -> Result<(), Refusal> {
+        if self.containers.contains_key(id) {
+            return Err(Refusal::AlreadyExists { id: id.clone() });
+        }
+        self.adopt(&new.name, plan)?;
+        let NewContainer { name, kind, facts } = new;
+        let role = match (kind, &self.plan) {
+            (ContainerKind::Workload, Some(plan)) => plan.role(&name),
+            _ => Role::Guest,
+        };
+        if kind == ContainerKind::Workload {
+            if let Some(timeout) = timeout {
+                let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);
+                self.request_timeout = self.request_timeout.max(Some(whole));
+            }
+            self.disprove_termination(&name);
+            self.succeeded.remove(&name);
+        }
+        self.creations = self.creations.saturating_add(1);
+        let container = Container {
+            name,
+            kind,
+            role,
+            facts,
+            number: self.creations,
+            state: State::Creating,
+            request: None,
+            stopping: Stopping::default(),
+            ends_as: None,
+            startup_failed: false,
+            post_start: None,
+        };
+        self.containers.insert(id.clone(), container);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// The container has been created: its init process is parked.
+    pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
+        if let Some(container) = self.containers.get_mut(id)
+            && matches!(container.state, State::Creating)
+        {
+            container.state = State::Created;
+        }
+        self.settle(now);
+    }
+
+    /// The container is gone: it was deleted, or could not be created. With the last one the pod is
+    /// over, and the next container opens a new one.
+    pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
+        self.containers.remove(id);
+        if self.containers.is_empty() {
+            let actions = std::mem::take(&mut self.actions);
+            *self = Pod {
+                actions,
+                ..Pod::default()
+            };
+        }
+        self.settle(now);
+    }
+
+    /// Takes the first container's plan for the pod's, and compares every later one with it.
+    fn adopt(&mut self, name: &str, plan: Plan) -> Result<(), Refusal> {
+        match &self.plan {
+            None => self.plan = Some(plan),
+            Some(own) if *own == plan => {}
+            // containerd reads the pod's annotations anew for every container: they may have been
+            // edited since the sandbox came, and the sandbox's plan stands.
+            Some(_) if self.has_sandbox() => {
+                self.report(Report::OtherPlan {
+                    name: name.to_owned(),
+                });
+            }
+            Some(_) => {
+                return Err(Refusal::OtherPlan {
+                    name: name.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+}

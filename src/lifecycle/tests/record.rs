@@ -1,0 +1,97 @@
+//! What the simulator has recorded: questions that tests ask of it.
+
+use crate::lifecycle::{ContainerId, Phase, Refusal, Time};
+use crate::plan::Signal;
+
+use super::simulator::{Seen, World};
+
+impl World {
+    /// When something was first seen.
+    pub fn at(&self, what: &Seen) -> Option<Time> {
+        self.seen
+            .iter()
+            .find(|(_, seen)| seen == what)
+            .map(|(at, _)| *at)
+    }
+
+    pub fn executed(&self, name: &str) -> Option<Time> {
+        self.at(&Seen::Executed(name.to_owned()))
+    }
+
+    pub fn signalled(&self, name: &str) -> Option<Time> {
+        self.signals(name).first().map(|(at, _)| *at)
+    }
+
+    pub fn signals(&self, name: &str) -> Vec<(Time, Signal)> {
+        let signals = self.seen.iter().filter_map(|(at, seen)| match seen {
+            Seen::Signalled(who, signal) if who == name => Some((*at, *signal)),
+            _ => None,
+        });
+        signals.collect()
+    }
+
+    pub fn died(&self, name: &str) -> Option<Time> {
+        let died = |seen: &Seen| matches!(seen, Seen::Died(who, _) if who == name);
+        self.seen
+            .iter()
+            .find(|(_, seen)| died(seen))
+            .map(|(at, _)| *at)
+    }
+
+    pub fn reported(&self, name: &str) -> Option<u32> {
+        self.seen.iter().find_map(|(_, seen)| match seen {
+            Seen::ExitReported(who, code) if who == name => Some(*code),
+            _ => None,
+        })
+    }
+
+    pub fn start_answer(&self, name: &str) -> Option<(Time, Result<(), Refusal>)> {
+        self.seen.iter().find_map(|(at, seen)| match seen {
+            Seen::StartAnswered(who, answer) if who == name => Some((*at, answer.clone())),
+            _ => None,
+        })
+    }
+
+    pub fn told(&self, name: &str) -> Vec<String> {
+        let told = self.seen.iter().filter_map(|(_, seen)| match seen {
+            Seen::Told(who, message) if who == name => Some(message.clone()),
+            _ => None,
+        });
+        told.collect()
+    }
+
+    pub fn is_alive(&self, name: &str) -> bool {
+        self.processes
+            .get(&ContainerId::from(name))
+            .is_some_and(|process| process.alive)
+    }
+
+    /// Whether its program runs and would answer its startup probe.
+    pub fn is_ready(&self, name: &str) -> bool {
+        self.processes
+            .get(&ContainerId::from(name))
+            .is_some_and(|process| {
+                let ready = process.executed.zip(process.script.ready_after);
+                process.alive && ready.is_some_and(|(at, after)| at.after(after) <= self.now)
+            })
+    }
+
+    /// The promises that hold whatever happens: every request is answered once, and when all is
+    /// over nothing is left that would ever wake the pod.
+    pub fn check_end(&self) {
+        for request in &self.asked {
+            assert_eq!(
+                self.answered.get(request),
+                Some(&1),
+                "{request:?} in {:#?}",
+                self.seen
+            );
+        }
+        if self.processes.values().all(|process| !process.alive) {
+            assert_eq!(self.pod.next_timer(), None, "all is over");
+        }
+        if self.pod.phase() == Phase::Terminated {
+            assert_eq!(self.pod.next_timer(), None, "a terminated pod is silent");
+        }
+    }
+}
