@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -18,6 +18,9 @@ use crate::stdio;
 
 use super::process::Task;
 use super::{CallError, MAILBOX, Message, Pod, Reply};
+
+/// How long a shim lives that has nothing to look after and that nobody talks to.
+const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(300);
 
 /// The owner of a pod.
 pub struct Actor {
@@ -57,17 +60,24 @@ impl Actor {
         (actor, Pod { mailbox })
     }
 
-    /// Works until [`shutdown`](Actor::shutdown) is granted.
+    /// Works until [`shutdown`](Actor::shutdown) is granted, or nobody has wanted anything of it for
+    /// long: a containerd that died after it had started the shim will never say so.
     pub async fn run(mut self) {
+        let mut empty_since = Instant::now();
         while !self.over {
-            let timeout = self.core.poll_timeout().and_then(|at| self.instant(at));
+            let timeout = match self.tasks.is_empty() {
+                true => empty_since.checked_add(ENDS_WHEN_EMPTY_FOR),
+                false => self.core.poll_timeout().and_then(|at| self.instant(at)),
+            };
             tokio::select! {
                 message = self.messages.recv() => {
                     // The actor holds a mailbox itself, so there is always one more message.
                     let Some(message) = message else { return };
                     self.guarded(message);
+                    empty_since = Instant::now();
                 }
                 () = sleep_until(timeout.unwrap_or(self.origin)), if timeout.is_some() => {
+                    self.over = self.tasks.is_empty();
                     self.guarded(|actor| actor.core.handle_timeout(actor.now()));
                 }
             }
@@ -294,5 +304,35 @@ fn log(report: &Report) {
         Report::OtherPlan { .. } | Report::GraceOver { .. } => warn!("{report}"),
         Report::ProbeFailed { .. } => debug!("{report}"),
         _ => info!("{report}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shim_that_nobody_wants_anything_of_ends_by_itself() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let begun = Instant::now();
+            let publisher = Publisher::new("/nowhere", "test");
+            let (actor, pod) = Actor::new("test", publisher, Reaper::default());
+            let asked = Duration::from_secs(200);
+            tokio::spawn(async move {
+                tokio::time::sleep(asked).await;
+                let pid = pod.ask(|actor, reply| actor.connect("web", reply)).await;
+                assert_eq!(pid, Ok(0));
+            });
+            actor.run().await;
+            assert_eq!(
+                begun.elapsed().as_secs(),
+                (asked + ENDS_WHEN_EMPTY_FOR).as_secs()
+            );
+        });
     }
 }
