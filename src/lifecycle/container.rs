@@ -3,6 +3,7 @@
 use crate::plan::{ContainerKind, KubeletFacts, Probe, Role, Signal};
 
 use super::action::RequestId;
+use super::stop::LAST_CHANCE;
 use super::time::Time;
 
 /// How a process ended, as `waitpid(2)` tells it.
@@ -52,8 +53,18 @@ pub(super) struct Container {
     pub ends_as: Option<u32>,
     /// It was stopped because its startup probe failed.
     pub startup_failed: bool,
+    /// When its Start was answered, until something was taken for its postStart handler.
+    pub answered: Option<Answered>,
     /// The exec that is taken for the container's postStart handler, while it runs.
     pub post_start: Option<String>,
+}
+
+/// The answer of a Start, for what may follow it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    pub at: Time,
+    /// How many containers had been created then.
+    pub creations: u64,
 }
 
 /// Where a container is in its life.
@@ -102,10 +113,6 @@ pub(super) struct Running {
     pub since: Time,
     /// Counts releases in this pod: sidecars stop in the reverse order of it.
     pub number: u64,
-    /// When its Start was answered.
-    pub answered: Time,
-    /// How many containers had been created when its Start was answered.
-    pub creations: u64,
     pub startup: Startup,
 }
 
@@ -187,13 +194,21 @@ impl Container {
         self.kind == ContainerKind::Workload && self.role != Role::Guest
     }
 
-    /// Whether the caller's wish to stop it is still open at `now`.
+    /// Whether the caller has sent a stop signal.
+    pub fn is_asked(&self) -> bool {
+        self.request
+            .as_ref()
+            .is_some_and(|request| request.signal.is_some())
+    }
+
+    /// Whether the caller's wish to stop it is still open at `now`. Where there is no grace period it
+    /// is so for the moment that follows every grace period, or it would be over at once.
     pub fn has_open_request(&self, now: Time) -> bool {
         self.is_alive()
             && self
                 .request
                 .as_ref()
-                .is_some_and(|request| now < request.deadline)
+                .is_some_and(|request| now < request.deadline.max(request.at.after(LAST_CHANCE)))
     }
 
     /// The state in a word, as the OCI runtime specification has it where it has one.

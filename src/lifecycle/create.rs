@@ -56,6 +56,7 @@ impl Pod {
             stopping: Stopping::default(),
             ends_as: None,
             startup_failed: false,
+            answered: None,
             post_start: None,
         };
         self.containers.insert(id.clone(), container);

@@ -68,6 +68,12 @@ impl Pod {
         let Some(plan) = &self.plan else {
             return String::new();
         };
+        if names.is_empty() {
+            return match self.termination {
+                Some(_) => "nothing any more: its pod terminates".to_owned(),
+                None => "its start".to_owned(),
+            };
+        }
         let words = names.iter().map(|name| {
             let state = match self.current(name) {
                 None => "never created: if the caller runs it as an init container of its own, it belongs in usher/native-init",

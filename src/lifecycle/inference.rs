@@ -60,11 +60,7 @@ impl Pod {
             let Some(container) = self.containers.get(&id) else {
                 continue;
             };
-            let asked = container
-                .request
-                .as_ref()
-                .is_some_and(|request| request.signal.is_some());
-            if !asked || !container.is_ordered() || !container.is_alive() {
+            if !container.is_asked() || !container.is_ordered() || !container.is_alive() {
                 continue;
             }
             let due = container.is_parked()
@@ -101,7 +97,10 @@ impl Pod {
         });
         // A preStop handler that the shim cannot see hides the request that follows it.
         let hidden = apps.map(|app| match &app.facts.pre_stop {
-            Some(PreStop::Sleep(pause)) => request.at.after(window.saturating_add(*pause)),
+            Some(PreStop::Sleep(pause)) => request
+                .at
+                .after(window.saturating_add(*pause))
+                .min(request.deadline.before(LAST_CHANCE)),
             Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
                 request.deadline.before(LAST_CHANCE)
             }
@@ -111,7 +110,8 @@ impl Pod {
             hidden
                 .max()
                 .unwrap_or(request.at)
-                .max(request.at.after(window)),
+                .max(request.at.after(window))
+                .min(request.deadline),
         )
     }
 

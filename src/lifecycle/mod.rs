@@ -221,7 +221,7 @@ impl Pod {
     }
 
     /// Whether the annotations say anything about this pod.
-    fn is_ordered(&self) -> bool {
+    fn has_orders(&self) -> bool {
         self.plan.as_ref().is_some_and(|plan| !plan.is_empty())
     }
 

@@ -50,6 +50,8 @@ impl Pod {
         if let Some(container) = self.containers.get_mut(id)
             && let State::Running(Running { startup, .. }) = &mut container.state
             && let Startup::Probing(probing) = startup
+            // A result that nobody waits for is of a container that had the id before.
+            && probing.next.is_none()
         {
             if succeeded {
                 *startup = Startup::Done;
@@ -88,10 +90,11 @@ impl Pod {
         if !container.is_ordered() {
             return Ok(());
         }
-        let is_pre_stop = matches!(
-            &container.facts.pre_stop,
-            Some(PreStop::Exec { command }) if command.as_slice() == exec.argv
-        );
+        let is_pre_stop = !exec.has_deadline
+            && matches!(
+                &container.facts.pre_stop,
+                Some(PreStop::Exec { command }) if command.as_slice() == exec.argv
+            );
         if container.is_parked() && (exec.has_deadline || is_pre_stop) {
             let waits_for = self.describe(&self.missing(container));
             return Err(Refusal::Held {
@@ -104,16 +107,16 @@ impl Pod {
         let Some(container) = self.containers.get_mut(id) else {
             return Ok(());
         };
-        if is_pre_stop {
-            container
-                .request
-                .get_or_insert_with(|| StopRequest::new(now, grace));
-        } else if let State::Running(running) = &container.state
-            && !exec.has_deadline
-            && now.since(running.answered) <= POST_START_WITHIN
-            && running.creations == creations
-        {
+        let is_post_start = !exec.has_deadline
+            && container.answered.is_some_and(|answered| {
+                now.since(answered.at) <= POST_START_WITHIN && answered.creations == creations
+            });
+        // Both handlers may be the same command: then it is the one whose time it is.
+        if is_post_start {
+            container.answered = None;
             container.post_start = Some(exec.id.to_owned());
+        } else if is_pre_stop {
+            container.renew_request(StopRequest::new(now, grace), now);
         }
         self.settle(now);
         Ok(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::plan::{Role, StartMode};
 
 use super::action::{Action, ContainerId, Refusal, Report, RequestId};
-use super::container::{Blocked, Container, Held, Running, Startup, State};
+use super::container::{Answered, Blocked, Container, Held, Running, Startup, State};
 use super::time::Time;
 use super::{HOLD_NOTICE, Pod, Timer};
 
@@ -113,12 +113,10 @@ impl Pod {
                 container.state = State::Running(Running {
                     since: now,
                     number: self.releases,
-                    answered: now,
-                    creations: self.creations,
                     startup: Startup::begin(probe, now),
                 });
                 if let Some(request) = request {
-                    self.answer_start(id, request, Ok(()));
+                    self.started(now, id, request);
                 }
                 self.report_if_started(now, id);
             }
@@ -154,6 +152,8 @@ impl Pod {
                 continue;
             };
             match container.state {
+                // It is being killed: its exit will answer what is to be answered.
+                _ if container.ends_as.is_some() => {}
                 State::Blocked(_) | State::Held(_) if self.may_run(container) => {
                     self.release(&id, now);
                 }
@@ -237,9 +237,18 @@ impl Pod {
                     name,
                     waits_for: missing,
                 });
-                self.answer_start(id, request, Ok(()));
+                self.started(now, id, request);
             }
         }
+    }
+
+    /// Answers a Start that succeeds: what follows soon may be its postStart handler.
+    fn started(&mut self, now: Time, id: &ContainerId, request: RequestId) {
+        let creations = self.creations;
+        if let Some(container) = self.containers.get_mut(id) {
+            container.answered = Some(Answered { at: now, creations });
+        }
+        self.answer_start(id, request, Ok(()));
     }
 
     /// A defer container is always held: its turn is at the end.
@@ -290,9 +299,6 @@ impl Pod {
         let Some(container) = self.containers.get(id) else {
             return;
         };
-        if container.ends_as.is_some() {
-            return;
-        }
         let waits_for = self.describe(&self.missing(container));
         if waited >= self.startup_timeout() {
             let message = format!(
@@ -331,6 +337,7 @@ impl Pod {
     pub(super) fn start_timers(&self, timers: &mut Vec<(Time, Timer)>) {
         for container in self.containers.values() {
             match &container.state {
+                _ if container.ends_as.is_some() => {}
                 State::Blocked(blocked) => {
                     let at = match self.start_mode(container) {
                         StartMode::Block => self.block_ends(blocked),
@@ -339,9 +346,7 @@ impl Pod {
                     };
                     timers.push((at, Timer::StartWait));
                 }
-                State::Held(held)
-                    if container.ends_as.is_none() && !matches!(container.role, Role::Defer(_)) =>
-                {
+                State::Held(held) if !matches!(container.role, Role::Defer(_)) => {
                     timers.push((held.since.after(self.startup_timeout()), Timer::HoldEnds));
                     if !held.told {
                         timers.push((held.since.after(HOLD_NOTICE), Timer::HoldNotice));

@@ -41,6 +41,17 @@ impl StopRequest {
     }
 }
 
+impl Container {
+    /// The request that is open at `now`: the one there was, unless that proves nothing any more.
+    pub(super) fn renew_request(&mut self, fresh: StopRequest, now: Time) -> &mut StopRequest {
+        let over = |request: &StopRequest| request.disproved || request.deadline <= now;
+        if self.request.as_ref().is_some_and(over) {
+            self.request = None;
+        }
+        self.request.get_or_insert(fresh)
+    }
+}
+
 // === what happened ===
 
 impl Pod {
@@ -143,19 +154,21 @@ impl Pod {
             return;
         };
         let grace = self.real_grace(container, kill.patience);
+        let unasked = self.stop_signal(container);
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
-        let fresh = StopRequest::new(now, grace);
-        let request = container.request.get_or_insert_with(|| fresh.clone());
-        if request.deadline <= now {
-            *request = fresh;
-        }
+        let request = container.renew_request(StopRequest::new(now, grace), now);
         request.deadline = request.deadline.min(now.after(grace));
-        request.signal = Some(kill.signal);
+        let asked_before = request.signal.replace(kill.signal);
         request.all = kill.all;
-        // Whoever asks a second time means it: the first signal may have been overheard.
-        if container.stopping.signalled && matches!(container.state, State::Running(_)) {
+        // Whoever asks a second time means it: the first signal may have been overheard. What the
+        // shim has sent unasked is not repeated: many programs take a second one for `now`.
+        let again = asked_before.is_some() || kill.signal != unasked;
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        if again && container.stopping.signalled && matches!(container.state, State::Running(_)) {
             self.push_signal(id, kill.signal, kill.all);
         }
     }
@@ -172,6 +185,7 @@ impl Pod {
         }
         // Whether the pod terminates decides what a sidecar is granted.
         self.settle_termination(now);
+        self.learn_of_kill(now, id);
         let Some(container) = self.containers.get(id) else {
             return;
         };
@@ -218,6 +232,7 @@ impl Pod {
         if container.stopping.last_chance || container.stopping.killed {
             return;
         }
+        let executing = matches!(container.state, State::Releasing { .. });
         let signal = match container.stopping.signalled {
             true => Signal::TERM,
             false => self.stop_signal(container),
@@ -226,13 +241,17 @@ impl Pod {
             return;
         };
         let stopping = &mut container.stopping;
-        stopping.signalled = true;
-        stopping.last_chance = true;
         stopping.kill_at = Some(
             stopping
                 .kill_at
                 .map_or(kill_at, |earlier| earlier.min(kill_at)),
         );
+        // The runtime's parked init would take the signal for its own.
+        if executing {
+            return;
+        }
+        stopping.signalled = true;
+        stopping.last_chance = true;
         self.push_signal(id, signal, false);
     }
 
@@ -283,11 +302,7 @@ impl Pod {
             {
                 timers.push((kill_at, Timer::Kill));
             }
-            let asked = container
-                .request
-                .as_ref()
-                .is_some_and(|request| request.signal.is_some());
-            if asked
+            if container.is_asked()
                 && container.is_ordered()
                 && self.termination.is_none()
                 && let Some(due) = self.lone_stop_due(id, container)

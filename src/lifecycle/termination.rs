@@ -21,6 +21,8 @@ pub(super) struct Termination {
     since: Time,
     /// When the grace period is over.
     deadline: Time,
+    /// When it was recognised as one.
+    known: Time,
     step: Step,
     step_began: Time,
     /// It was reported that the grace period is over.
@@ -33,6 +35,7 @@ impl Termination {
             cause,
             since,
             deadline,
+            known: now,
             step: Step::Hooks,
             step_began: now,
             over_reported: false,
@@ -50,7 +53,7 @@ impl Termination {
 
 impl Pod {
     pub(super) fn settle_termination(&mut self, now: Time) {
-        if !self.is_ordered() {
+        if !self.has_orders() {
             return;
         }
         if self.termination.is_none() {
@@ -90,11 +93,27 @@ impl Pod {
     fn learn_deadline(&mut self, now: Time) {
         let open = self.containers.values().filter_map(|container| {
             let counts = container.is_ordered() && container.has_open_request(now);
-            container.request.as_ref().filter(|_| counts)
+            container
+                .request
+                .as_ref()
+                .filter(|request| counts && !request.disproved)
         });
         let earliest = open.map(|request| request.deadline).min();
         if let (Some(termination), Some(earliest)) = (&mut self.termination, earliest) {
             termination.deadline = termination.deadline.min(earliest);
+        }
+    }
+
+    /// What was asked to stop is killed: for its caller the grace period is over, whatever was
+    /// computed.
+    pub(super) fn learn_of_kill(&mut self, now: Time, id: &ContainerId) {
+        let was_asked = self
+            .containers
+            .get(id)
+            .and_then(|container| container.request.as_ref())
+            .is_some_and(|request| request.signal.is_some() && !request.disproved);
+        if let (Some(termination), true) = (&mut self.termination, was_asked) {
+            termination.deadline = termination.deadline.min(now);
         }
     }
 
@@ -103,8 +122,7 @@ impl Pod {
             let over = match step {
                 // Containers of these steps are refused at Create as not supported yet.
                 Step::Hooks | Step::PreExit | Step::PostExit => true,
-                Step::Apps => self.stop_apps(now),
-                Step::Sidecars => self.stop_sidecars(now),
+                Step::Apps | Step::Sidecars => self.stop(step, now),
                 Step::Over => return,
             };
             let Some(termination) = &mut self.termination else {
@@ -122,26 +140,34 @@ impl Pod {
         }
     }
 
-    /// Asks all apps to stop; true when none is left.
-    fn stop_apps(&mut self, now: Time) -> bool {
-        let apps = self.alive(|container| stops_with_apps(container.role));
-        for id in &apps {
-            if self.stop_is_due(id, now) {
-                self.deliver_stop(id);
-            }
-        }
-        apps.is_empty()
-    }
-
-    /// Asks the sidecars to stop, those that started last first; true when none is left.
-    fn stop_sidecars(&mut self, now: Time) -> bool {
-        let sidecars = self.alive(|container| container.role == Role::Sidecar);
-        for id in self.sidecars_whose_turn_it_is() {
+    /// Asks those to stop whose turn it is; true when nothing of the step is left.
+    fn stop(&mut self, step: Step, now: Time) -> bool {
+        for id in self.turn(step) {
             if self.stop_is_due(&id, now) {
                 self.deliver_stop(&id);
             }
         }
-        sidecars.is_empty()
+        self.members(step).is_empty()
+    }
+
+    /// What is alive of those that a step is for. Init containers are stopped with the apps: nothing
+    /// outlives them that they need.
+    fn members(&self, step: Step) -> Vec<ContainerId> {
+        match step {
+            Step::Apps => self.alive(|container| {
+                matches!(container.role, Role::App | Role::Init | Role::NativeInit)
+            }),
+            Step::Sidecars => self.alive(|container| container.role == Role::Sidecar),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Those of a step that may be asked now: the apps all at once, the sidecars as the plan says.
+    fn turn(&self, step: Step) -> Vec<ContainerId> {
+        match step {
+            Step::Sidecars => self.sidecars_whose_turn_it_is(),
+            _ => self.members(step),
+        }
     }
 
     fn sidecars_whose_turn_it_is(&self) -> Vec<ContainerId> {
@@ -151,7 +177,7 @@ impl Pod {
             .map_or(SidecarStopOrder::Reverse, |plan| {
                 plan.settings().sidecar_stop_order
             });
-        let sidecars = self.alive(|container| container.role == Role::Sidecar);
+        let sidecars = self.members(Step::Sidecars);
         // What never ran holds nobody up.
         let (parked, running): (Vec<_>, Vec<_>) = sidecars
             .into_iter()
@@ -179,10 +205,7 @@ impl Pod {
     /// nobody will ask.
     fn stop_is_due(&self, id: &ContainerId, now: Time) -> bool {
         self.containers.get(id).is_some_and(|container| {
-            container
-                .request
-                .as_ref()
-                .is_some_and(|request| request.signal.is_some())
+            container.is_asked()
                 || self
                     .unasked_until(container)
                     .is_none_or(|until| until <= now)
@@ -193,13 +216,12 @@ impl Pod {
     /// kubelet's come within milliseconds, but after the container's preStop handler.
     fn unasked_until(&self, container: &Container) -> Option<Time> {
         let termination = self.termination.as_ref()?;
-        if termination.cause.is_decided() {
-            return None;
+        match (&container.facts.pre_stop, termination.cause) {
+            (Some(_), _) => Some(termination.deadline),
+            (None, Cause::Inferred) => Some(termination.known.after(self.termination_window())),
+            // Kubelet asks these too, but there is nothing to wait for.
+            (None, Cause::SandboxDied) => None,
         }
-        Some(match container.facts.pre_stop {
-            Some(_) => termination.deadline,
-            None => termination.since.after(self.termination_window()),
-        })
     }
 
     /// At the end of the grace period everything that is alive gets its last chance.
@@ -245,17 +267,11 @@ impl Pod {
         if !termination.over_reported {
             timers.push((termination.deadline, Timer::GraceOver));
         }
-        let turn = match termination.step {
-            Step::Apps => self.alive(|container| stops_with_apps(container.role)),
-            Step::Sidecars => self.sidecars_whose_turn_it_is(),
-            _ => Vec::new(),
-        };
+        let turn = self.turn(termination.step);
         for container in turn.iter().filter_map(|id| self.containers.get(id)) {
-            let asked = container
-                .request
-                .as_ref()
-                .is_some_and(|request| request.signal.is_some());
-            let pending = !asked && !container.stopping.signalled && container.ends_as.is_none();
+            let pending = !container.is_asked()
+                && !container.stopping.signalled
+                && container.ends_as.is_none();
             if pending
                 && matches!(
                     container.state,
@@ -267,9 +283,4 @@ impl Pod {
             }
         }
     }
-}
-
-/// Init containers are stopped with the apps: nothing outlives them that they need.
-fn stops_with_apps(role: Role) -> bool {
-    matches!(role, Role::App | Role::Init | Role::NativeInit)
 }

@@ -1,6 +1,7 @@
 //! The rules, in the simulator.
 
 mod chaos;
+mod corners;
 mod inference;
 mod promises;
 mod record;

@@ -66,6 +66,12 @@ impl World {
             .is_some_and(|process| process.alive)
     }
 
+    pub fn is_executing(&self, name: &str) -> bool {
+        self.processes
+            .get(&ContainerId::from(name))
+            .is_some_and(|process| process.alive && process.executed.is_some())
+    }
+
     /// Whether its program runs and would answer its startup probe.
     pub fn is_ready(&self, name: &str) -> bool {
         self.processes

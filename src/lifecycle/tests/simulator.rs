@@ -17,6 +17,42 @@ pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+pub const TERM: Signal = Signal::TERM;
+
+/// A container that stops this long after it was told to.
+pub fn stops_after(millis: u64) -> Script {
+    Script {
+        stops_after: Some(ms(millis)),
+        ..Script::default()
+    }
+}
+
+/// A container that heeds no stop signal.
+pub fn deaf() -> Script {
+    Script {
+        stops_after: None,
+        ..Script::default()
+    }
+}
+
+/// A pod whose containers run, in this order of creation.
+pub fn running(mut world: World, names: &[&'static str]) -> World {
+    for name in names {
+        world.call(Call::Run(name, None));
+        world.run_for(ms(50));
+    }
+    world.run_for(secs(60));
+    world.seen.clear();
+    world
+}
+
+/// Asks as kubelet does at the end of a pod: all, ten milliseconds apart.
+pub fn ask_all(world: &mut World, names: &[&'static str], signal: Signal) {
+    for (position, name) in names.iter().enumerate() {
+        world.call_in(ms(10 * position as u64), Call::Kill(name, signal, None));
+    }
+}
+
 /// How a container behaves.
 #[derive(Clone, Debug)]
 pub struct Script {
@@ -44,6 +80,7 @@ impl Default for Script {
 /// What was seen, by the containers or by the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
+    Released(String),
     Executed(String),
     Signalled(String, Signal),
     Died(String, ExitStatus),
@@ -92,6 +129,8 @@ pub struct World {
     pub pod: Pod,
     pub now: Time,
     pub seen: Vec<(Time, Seen)>,
+    /// What Creates are willing to wait.
+    pub create_timeout: Option<Duration>,
     plan: Plan,
     scripts: BTreeMap<String, Script>,
     kinds: BTreeMap<String, (ContainerKind, KubeletFacts)>,
@@ -115,6 +154,7 @@ impl World {
             pod: Pod::default(),
             now: Time::default(),
             seen: Vec::new(),
+            create_timeout: None,
             plan,
             scripts: BTreeMap::new(),
             kinds: BTreeMap::new(),
@@ -287,7 +327,7 @@ impl World {
         };
         match self
             .pod
-            .handle_create(self.now, &id, new, self.plan.clone(), None)
+            .handle_create(self.now, &id, new, self.plan.clone(), self.create_timeout)
         {
             Err(refusal) => self.refused.push(refusal),
             Ok(()) => {
@@ -391,6 +431,7 @@ impl World {
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Release { id } => {
+                self.see(Seen::Released(id.to_string()));
                 let takes = self
                     .processes
                     .get(&id)

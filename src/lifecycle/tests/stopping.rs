@@ -3,40 +3,9 @@
 use crate::lifecycle::{Exec, Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::simulator::{Call, Script, Seen, World, ms, secs};
-
-const TERM: Signal = Signal::TERM;
-
-fn stops_after(millis: u64) -> Script {
-    Script {
-        stops_after: Some(ms(millis)),
-        ..Script::default()
-    }
-}
-
-fn deaf() -> Script {
-    Script {
-        stops_after: None,
-        ..Script::default()
-    }
-}
-
-/// A pod whose containers run, in this order of creation.
-fn running(mut world: World, names: &[&'static str]) -> World {
-    for name in names {
-        world.call(Call::Run(name, None));
-        world.run_for(ms(50));
-    }
-    world.run_for(secs(60));
-    world.seen.clear();
-    world
-}
-
-fn ask_all(world: &mut World, names: &[&'static str], signal: Signal) {
-    for (position, name) in names.iter().enumerate() {
-        world.call_in(ms(10 * position as u64), Call::Kill(name, signal, None));
-    }
-}
+use super::simulator::{
+    Call, Script, Seen, TERM, World, ask_all, deaf, ms, running, secs, stops_after,
+};
 
 #[test]
 fn the_sidecar_is_told_only_after_the_apps_have_exited_whoever_is_asked_first() {
@@ -309,7 +278,10 @@ fn a_container_that_nobody_asked_is_stopped_with_the_rest_after_a_moment() {
     let asked = world.now;
     ask_all(&mut world, &["proxy", "web"], TERM);
     world.run_for(secs(5));
-    assert_eq!(world.signals("api"), [(asked.after(secs(1)), Signal::INT)]);
+    assert_eq!(
+        world.signals("api"),
+        [(asked.after(ms(1_010)), Signal::INT)]
+    );
     assert!(world.signalled("proxy") >= world.died("api"));
 }
 
