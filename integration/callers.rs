@@ -11,7 +11,7 @@ use crate::harness::{BareShim, Containerd, PATIENCE, eventually, runtime_under_t
 
 const MS: Duration = Duration::from_millis(1);
 
-fn annotate(annotations: &[(&str, &str)]) -> impl FnOnce(&mut Value) {
+pub fn annotate(annotations: &[(&str, &str)]) -> impl FnOnce(&mut Value) {
     let annotations: Vec<_> = annotations
         .iter()
         .map(|(key, value)| ((*key).to_owned(), json!(value)))

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod callers;
+mod edges;
 mod harness;
 mod leaks;
 mod parity;

@@ -1,11 +1,13 @@
 //! The cgroup of a container: its figures, and who lives in it. Version 1 and 2.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cgroups_rs::fs::{Cgroup, Controller, Subsystem};
-use containerd_shim::cgroup::{collect_metrics, collect_metrics_v2, get_cgroup};
+use cgroups_rs::fs::cgroup::get_cgroups_relative_paths_by_pid;
+use cgroups_rs::fs::{Cgroup, Controller, Subsystem, hierarchies};
+use containerd_shim::cgroup::{collect_metrics, collect_metrics_v2, get_cgroups_v2_path_by_pid};
 use containerd_shim::util::convert_to_any;
 use containerd_shim_protos::cgroups::metrics::{MemoryEntry, MemoryStat, Metrics};
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
@@ -60,39 +62,94 @@ const MEMORY_STAT: [(&str, Setter); 32] = [
     ("total_unevictable", MemoryStat::set_total_unevictable),
 ];
 
-/// The figures of the cgroup that process `pid` is in, as containerd's metrics of that version.
-///
-/// # Errors
-///
-/// One sentence if they cannot be read.
-pub fn metrics(pid: i32) -> Result<Any, String> {
-    let cgroup = of(pid)?;
-    let metrics = match cgroup.v2() {
-        true => collect_metrics_v2(&cgroup).and_then(|metrics| convert_to_any(Box::new(metrics))),
-        false => collect_metrics(&cgroup).and_then(|mut metrics| {
-            complete(&mut metrics, &cgroup);
-            convert_to_any(Box::new(metrics))
-        }),
-    };
-    metrics.map_err(|error| format!("figures of the cgroup of process {pid}: {error}"))
+/// How many cgroups below a container's own are looked at for processes: a privileged container can
+/// make as many as it likes.
+const CGROUPS_AT_MOST: usize = 4096;
+
+/// The cgroup that a container was created in. Its init may move on, as systemd does in a privileged
+/// container, but this one holds whatever becomes of it.
+#[derive(Debug)]
+pub enum Place {
+    /// For each controller the path below its hierarchy.
+    V1(HashMap<String, String>),
+    /// The directory.
+    V2(PathBuf),
 }
 
-/// The processes in the cgroup that process `pid` is in.
-///
-/// # Errors
-///
-/// One sentence if they cannot be read.
-pub fn processes(pid: i32) -> Result<Vec<u32>, String> {
-    let processes = of(pid)?.procs();
-    Ok(processes
-        .into_iter()
-        .filter_map(|pid| u32::try_from(pid.pid).ok())
-        .collect())
-}
+impl Place {
+    /// The cgroup that process `pid` is in now.
+    ///
+    /// # Errors
+    ///
+    /// One sentence if it cannot be found out.
+    pub fn of(pid: i32) -> Result<Place, String> {
+        let failed = |error: &dyn Display| format!("cgroup of process {pid}: {error}");
+        let number = u32::try_from(pid).map_err(|error| failed(&error))?;
+        match hierarchies::auto().v2() {
+            true => get_cgroups_v2_path_by_pid(number)
+                .map(Place::V2)
+                .map_err(|error| failed(&error)),
+            false => get_cgroups_relative_paths_by_pid(number)
+                .map(Place::V1)
+                .map_err(|error| failed(&error)),
+        }
+    }
 
-fn of(pid: i32) -> Result<Cgroup, String> {
-    let number = u32::try_from(pid).map_err(|_| format!("process {pid} cannot be"))?;
-    get_cgroup(number).map_err(|error| format!("cgroup of process {pid}: {error}"))
+    /// Its figures, as containerd's metrics of that version.
+    ///
+    /// # Errors
+    ///
+    /// One sentence if they cannot be read.
+    pub fn metrics(&self) -> Result<Any, String> {
+        let cgroup = self.load();
+        let metrics = match self {
+            Place::V2(_) => {
+                collect_metrics_v2(&cgroup).and_then(|metrics| convert_to_any(Box::new(metrics)))
+            }
+            Place::V1(_) => collect_metrics(&cgroup).and_then(|mut metrics| {
+                complete(&mut metrics, &cgroup);
+                convert_to_any(Box::new(metrics))
+            }),
+        };
+        metrics.map_err(|error| format!("figures of the container's cgroup: {error}"))
+    }
+
+    /// The processes in it, and in the cgroups below it.
+    pub fn processes(&self) -> Vec<u32> {
+        let cgroup = self.load();
+        let first = cgroup.subsystems().first();
+        let mut below: Vec<PathBuf> = match self {
+            Place::V2(path) => vec![path.clone()],
+            Place::V1(_) => first
+                .map(|subsystem| subsystem.to_controller().path().to_owned())
+                .into_iter()
+                .collect(),
+        };
+        let mut processes = Vec::new();
+        for _ in 0..CGROUPS_AT_MOST {
+            let Some(directory) = below.pop() else { break };
+            let members = numbers(directory.join("cgroup.procs"));
+            processes.extend(
+                members
+                    .into_iter()
+                    .filter_map(|pid| u32::try_from(pid).ok()),
+            );
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            let directories =
+                entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            below.extend(directories.map(|entry| entry.path()));
+        }
+        processes
+    }
+
+    fn load(&self) -> Cgroup {
+        match self {
+            Place::V2(path) => Cgroup::load(hierarchies::auto(), path),
+            Place::V1(paths) => {
+                Cgroup::load_with_relative_paths(hierarchies::auto(), Path::new("."), paths.clone())
+            }
+        }
+    }
 }
 
 /// What the library leaves out of the metrics of version 1, or takes from the wrong controller.

@@ -14,6 +14,7 @@ use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim_async::{Client, EventsClient};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
+use ttrpc::Code;
 
 /// How many events wait at most; then the oldest is dropped. Exits are not lost with it: containerd
 /// asks for the state of every task when it is back.
@@ -28,7 +29,7 @@ const LAST_RETRY: Duration = Duration::from_secs(5);
 /// Publishes events. Clones share one queue.
 #[derive(Clone, Debug)]
 pub struct Publisher {
-    queue: Arc<Queue>,
+    queue: Option<Arc<Queue>>,
     namespace: String,
 }
 
@@ -43,12 +44,16 @@ struct Queue {
 impl Publisher {
     /// A publisher to containerd's TTRPC `address`, for events of `namespace`.
     pub fn new(address: &str, namespace: &str) -> Publisher {
-        let queue = Arc::new(Queue::default());
-        let address = match address.contains("://") {
+        let address = match address.is_empty() || address.contains("://") {
             true => address.to_owned(),
             false => format!("unix://{address}"),
         };
-        tokio::spawn(send_all(Arc::clone(&queue), address));
+        // Without an address there is nobody to tell, and nothing is to be kept for anybody.
+        let queue = (!address.is_empty()).then(|| {
+            let queue = Arc::new(Queue::default());
+            tokio::spawn(send_all(Arc::clone(&queue), address));
+            queue
+        });
         Publisher {
             queue,
             namespace: namespace.to_owned(),
@@ -57,6 +62,7 @@ impl Publisher {
 
     /// Publishes an event. It never waits.
     pub fn publish(&self, event: impl Event) {
+        let Some(queue) = &self.queue else { return };
         let topic = event.topic();
         let packed = timestamp().and_then(|time| Ok((time, convert_to_any(Box::new(event))?)));
         let (time, event) = match packed {
@@ -68,7 +74,7 @@ impl Publisher {
         envelope.set_namespace(self.namespace.clone());
         envelope.set_topic(topic);
         envelope.set_event(event);
-        let mut events = self.queue.lock();
+        let mut events = queue.lock();
         if events.len() >= AT_MOST && events.remove(1).is_some() {
             tracing::warn!(
                 waiting = AT_MOST,
@@ -77,22 +83,23 @@ impl Publisher {
         }
         events.push_back(envelope);
         drop(events);
-        self.queue.came.notify_one();
+        queue.came.notify_one();
     }
 
     /// Waits until everything has been acknowledged, but not for longer than `within`.
     pub async fn flush(&self, within: Duration) {
+        let Some(queue) = &self.queue else { return };
         let empty = async {
             loop {
-                let sent = self.queue.sent.notified();
-                if self.queue.lock().is_empty() {
+                let sent = queue.sent.notified();
+                if queue.lock().is_empty() {
                     return;
                 }
                 sent.await;
             }
         };
         if timeout(within, empty).await.is_err() {
-            let waiting = self.queue.lock().len();
+            let waiting = queue.lock().len();
             tracing::warn!(waiting, "events were not taken by containerd and are lost");
         }
     }
@@ -118,6 +125,11 @@ async fn send_all(queue: Arc<Queue>, address: String) {
                 queue.lock().pop_front();
                 queue.sent.notify_waiters();
             }
+            Err(error) if is_final(&error) => {
+                tracing::warn!(%error, "containerd refuses an event, which is dropped");
+                queue.lock().pop_front();
+                queue.sent.notify_waiters();
+            }
             Err(error) => {
                 tracing::debug!(%error, "containerd does not take an event, trying again");
                 containerd = None;
@@ -126,6 +138,12 @@ async fn send_all(queue: Arc<Queue>, address: String) {
             }
         }
     }
+}
+
+/// Whether containerd will never take the event, however often it is asked.
+fn is_final(error: &ttrpc::Error) -> bool {
+    matches!(error, ttrpc::Error::RpcStatus(status)
+        if [Code::INVALID_ARGUMENT, Code::UNIMPLEMENTED].contains(&status.code()))
 }
 
 async fn send(

@@ -5,7 +5,7 @@
 //! this process may wait for a child. As no process id is free for another process until it has
 //! been collected here, this is also the one place that can signal a process without a doubt.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,9 @@ use tokio::sync::oneshot;
 use crate::lifecycle::ExitStatus;
 use crate::sys;
 
-/// How many exits of processes that nobody has claimed are kept while somebody may claim one.
-const UNCLAIMED_AT_MOST: usize = 4096;
+/// How many exits of processes that nobody has claimed are kept while somebody may claim one: the
+/// last ones.
+const UNCLAIMED_AT_MOST: usize = 1024;
 
 /// Spawns commands, collects exits, delivers signals. Clones share one table.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +34,7 @@ struct Table {
     /// How many commands are under way that will name a process of theirs.
     expected: usize,
     /// Exits of processes that one of those commands may name.
-    unclaimed: HashMap<i32, ExitStatus>,
+    unclaimed: VecDeque<(i32, ExitStatus)>,
 }
 
 /// A process whose exit nobody else will hear of.
@@ -147,9 +148,13 @@ impl Expectation {
     /// Claims the process that the command has named.
     pub fn claim(self, pid: i32) -> Child {
         let mut table = self.reaper.lock();
-        match table.unclaimed.remove(&pid) {
+        let found = table
+            .unclaimed
+            .iter()
+            .position(|(unclaimed, _)| *unclaimed == pid);
+        match found.and_then(|position| table.unclaimed.remove(position)) {
             None => table.wait_for(pid),
-            Some(status) => {
+            Some((_, status)) => {
                 let (sender, exit) = oneshot::channel();
                 // The receiver is right here.
                 let _ = sender.send(status);
@@ -164,7 +169,7 @@ impl Drop for Expectation {
         let mut table = self.reaper.lock();
         table.expected = table.expected.saturating_sub(1);
         if table.expected == 0 {
-            table.unclaimed = HashMap::new();
+            table.unclaimed = VecDeque::new();
         }
     }
 }
@@ -180,8 +185,13 @@ impl Table {
         match self.waiting.remove(&pid) {
             // Whoever waited may be gone; the process is collected all the same.
             Some(waiting) => drop(waiting.send(status)),
-            None if self.expected > 0 && self.unclaimed.len() < UNCLAIMED_AT_MOST => {
-                self.unclaimed.insert(pid, status);
+            None if self.expected > 0 => {
+                // The number may have been another process's before.
+                self.unclaimed.retain(|(unclaimed, _)| *unclaimed != pid);
+                if self.unclaimed.len() >= UNCLAIMED_AT_MOST {
+                    self.unclaimed.pop_front();
+                }
+                self.unclaimed.push_back((pid, status));
             }
             // An orphan of some container, re-parented to us.
             None => {}

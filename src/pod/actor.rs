@@ -36,7 +36,9 @@ pub struct Actor {
     messages: mpsc::Receiver<Message>,
     /// The core counts its time from here.
     origin: Instant,
-    over: bool,
+    pub(super) over: bool,
+    /// The end was asked for, and only creations that are being undone stand against it.
+    pub(super) leaving: bool,
 }
 
 impl Actor {
@@ -56,6 +58,7 @@ impl Actor {
             messages,
             origin: Instant::now(),
             over: false,
+            leaving: false,
         };
         (actor, Pod { mailbox })
     }
@@ -89,6 +92,7 @@ impl Actor {
     /// task, and other containers of the pod may live on.
     pub fn shutdown(&mut self, reply: Reply<()>) {
         self.over = self.tasks.is_empty();
+        self.leaving = self.tasks.values().all(|task| task.creating);
         let _ = reply.send(Ok(()));
     }
 

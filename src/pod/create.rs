@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
+use crate::cgroup::Place;
 use crate::lifecycle::{ContainerId, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::reaper::Child;
@@ -34,7 +36,7 @@ impl Actor {
     /// Everything that can be refused without leaving anything behind.
     fn begin_create(&mut self, call: &CreateCall) -> Result<(OciRuntime, Options), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
-        let options = options::from_any(call.options.as_ref()).map_err(invalid)?;
+        let mut options = options::from_any(call.options.as_ref()).map_err(invalid)?;
         if !call.checkpoint.is_empty() {
             let message = format!(
                 "restoring from checkpoint {:?} is not supported yet",
@@ -43,10 +45,16 @@ impl Actor {
             return Err(CallError::new(Kind::Unimplemented, message));
         }
         let bundle = Bundle::read(&call.bundle).map_err(|error| invalid(error.to_string()))?;
+        // Under the CRI there is no way to say so with options, but the path does.
+        options.systemd_cgroup |= bundle.has_systemd_cgroup();
         let plan = Plan::parse(&bundle.annotations).map_err(|error| invalid(error.to_string()))?;
         let identity = Identity::read(&call.id, &bundle.annotations);
         let kubelet = KubeletFacts::read(&bundle.annotations);
         let facts = Facts {
+            owner: Owner {
+                uid: options.io_uid,
+                gid: options.io_gid,
+            },
             has_poststart_hooks: bundle.has_poststart_hooks(),
             has_own_pid_namespace: bundle.has_own_pid_namespace(),
             ports: kubelet.ports.clone(),
@@ -66,12 +74,14 @@ impl Actor {
         self.core
             .handle_create(now, &id, new, plan, call.patience)?;
         let runtime = OciRuntime::new(&options, &self.namespace, &call.bundle, self.reaper.clone());
+        self.leaving = false;
         self.tasks.insert(
             id,
             Task {
                 bundle: call.bundle.clone(),
                 runtime: runtime.clone(),
                 facts,
+                place: None,
                 init: Process::new(call.paths.clone()),
                 execs: BTreeMap::new(),
                 creating: true,
@@ -79,6 +89,7 @@ impl Actor {
                 deleting: false,
                 ended: None,
                 unpublished: None,
+                exit_delayed: false,
                 alive: None,
                 delete: None,
             },
@@ -95,7 +106,10 @@ impl Actor {
         let (child, streams, event) = match outcome {
             Ok(created) => created,
             Err(error) => {
-                self.forget(id);
+                match reply.is_closed() {
+                    true => self.undone(id),
+                    false => self.forget(id),
+                }
                 return drop(reply.send(Err(error)));
             }
         };
@@ -103,6 +117,11 @@ impl Actor {
             return;
         };
         let pid = child.pid();
+        // Read while its init is parked: it cannot have gone anywhere yet.
+        match Place::of(pid) {
+            Ok(place) => task.place = Some(Arc::new(place)),
+            Err(error) => tracing::warn!(container = %id, %error, "it will have no figures"),
+        }
         task.init.pid = pid;
         task.init.streams = Some(streams);
         if reply.is_closed() {
@@ -144,8 +163,14 @@ impl Actor {
             if let Err(error) = outcome {
                 tracing::error!(container = %id, %error, "not removed");
             }
-            actor.forget(&id);
+            actor.undone(&id);
         });
+    }
+
+    /// A creation that nobody waits for has been undone; nobody will ask for the end again.
+    fn undone(&mut self, id: &ContainerId) {
+        self.forget(id);
+        self.over |= self.leaving && self.tasks.is_empty();
     }
 
     /// The container is gone, and with it all that is known of it.

@@ -5,8 +5,8 @@ use containerd_shim_protos::protobuf::MessageField;
 
 use crate::lifecycle::ContainerId;
 use crate::plan::Signal;
-use crate::rootfs;
 use crate::runtime::RuntimeError;
+use crate::{rootfs, stdio};
 
 use super::process::{Deleted, Exit, Task};
 use super::{Actor, CallError, Kind, Reply};
@@ -85,7 +85,7 @@ impl Actor {
         let Some(exec) = task.execs.get(exec_id) else {
             return drop(reply.send(Err(CallError::not_found(id, exec_id))));
         };
-        if exec.starting || exec.process.is_running() {
+        if exec.process.is_running() {
             let message = format!(
                 "cannot delete process {exec_id} of task {id}: it is running, expected stopped or created"
             );
@@ -104,11 +104,10 @@ impl Actor {
             pid: exec.process.pid,
             exit,
         };
+        exec.process.ended(exit);
         let streams = exec.process.streams.take();
         let drain = async move {
-            if let Some(streams) = streams {
-                streams.drain().await;
-            }
+            stdio::drain(streams).await;
         };
         self.job(drain, move |_, ()| {
             let _ = reply.send(Ok(deleted));
@@ -130,11 +129,10 @@ pub(super) fn remove(
         .filter_map(|exec| exec.process.streams.take())
         .collect();
     async move {
-        runtime.delete(&id, force).await?;
-        for streams in streams.into_iter().chain(execs) {
-            streams.drain().await;
-        }
+        // Whatever comes of it, no output is lost and nothing stays mounted.
+        let deleted = runtime.delete(&id, force).await;
+        stdio::drain(streams.into_iter().chain(execs)).await;
         rootfs::unmount(&rootfs);
-        Ok(())
+        deleted
     }
 }

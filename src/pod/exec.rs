@@ -7,7 +7,8 @@ use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskE
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
-use crate::lifecycle::{self, ContainerId, ExitStatus};
+use crate::lifecycle::{self, ContainerId, ExitStatus, RequestId};
+use crate::plan::Signal;
 use crate::reaper::Child;
 use crate::runtime::OciRuntime;
 use crate::stdio::{self, Owner, Paths, StdioError, Streams};
@@ -65,7 +66,7 @@ impl Actor {
             let process = Process::new(call.paths);
             place.insert(Exec {
                 spec: call.spec,
-                starting: false,
+                starting: None,
                 process,
             });
         }
@@ -79,17 +80,21 @@ impl Actor {
 
     /// Executes a process that was added; answers with its process id.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
-        let (spec, paths, runtime) = match self.begin_exec(id, exec_id) {
+        let (request, work) = match self.begin_exec(id, exec_id) {
             Ok(begun) => begun,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let (id, exec_id) = (ContainerId::from(id), exec_id.to_owned());
-        let work = execute(id.clone(), spec, paths, runtime);
         self.job(work, move |actor, outcome| {
-            let answer = outcome
-                .and_then(|(child, streams)| actor.exec_started(&id, &exec_id, child, streams));
-            if answer.is_err() {
-                actor.exec_over(&id, &exec_id);
+            let answer = outcome.and_then(|(child, streams)| {
+                if reply.is_closed() {
+                    // Whoever asked has gone away: nobody would ever ask for its end.
+                    actor.kill_process(child.pid());
+                }
+                actor.exec_started(&id, &exec_id, request, child, streams)
+            });
+            if let Err(error) = &answer {
+                actor.exec_not_started(&id, &exec_id, request, error);
             }
             let _ = reply.send(answer);
         });
@@ -99,34 +104,53 @@ impl Actor {
         &mut self,
         id: &str,
         exec_id: &str,
-    ) -> Result<(Vec<u8>, Paths, OciRuntime), CallError> {
-        let runtime = self.task(id)?.runtime.clone();
-        let exec = self.task_mut(id)?.execs.get_mut(exec_id);
+    ) -> Result<(RequestId, impl Future<Output = Executed> + Send + use<>), CallError> {
+        let request = self.next_request();
+        let task = self.task_mut(id)?;
+        let (runtime, owner) = (task.runtime.clone(), task.facts.owner);
+        let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
-        if exec.starting || exec.process.started || exec.process.exit.is_some() {
+        if exec.starting.is_some() || exec.process.started || exec.process.exit.is_some() {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        exec.starting = true;
-        Ok((
-            std::mem::take(&mut exec.spec),
+        exec.starting = Some(request);
+        let spec = std::mem::take(&mut exec.spec);
+        let work = execute(
+            id.to_owned(),
+            spec,
             exec.process.paths.clone(),
+            owner,
             runtime,
-        ))
+        );
+        Ok((request, work))
+    }
+
+    /// The exec that is being started by `request`, if nobody has deleted it meanwhile.
+    fn starting(
+        &mut self,
+        id: &ContainerId,
+        exec_id: &str,
+        request: RequestId,
+    ) -> Option<&mut Exec> {
+        let exec = self.tasks.get_mut(id)?.execs.get_mut(exec_id);
+        exec.filter(|exec| exec.starting == Some(request))
     }
 
     fn exec_started(
         &mut self,
         id: &ContainerId,
         exec_id: &str,
+        request: RequestId,
         mut child: Child,
         streams: Streams,
     ) -> Result<i32, CallError> {
         let pid = child.pid();
-        let gone = || CallError::not_found(id.as_str(), exec_id);
-        let task = self.tasks.get_mut(id).ok_or_else(gone)?;
-        let exec = task.execs.get_mut(exec_id).ok_or_else(gone)?;
-        exec.starting = false;
+        let Some(exec) = self.starting(id, exec_id, request) else {
+            self.kill_process(pid);
+            return Err(CallError::not_found(id.as_str(), exec_id));
+        };
+        exec.starting = None;
         exec.process.pid = pid;
         exec.process.started = true;
         exec.process.streams = Some(streams);
@@ -143,6 +167,28 @@ impl Actor {
             Err(error) => tracing::error!(container = %id, exec = %exec_id, %error, "its exit will not be known"),
         });
         Ok(pid)
+    }
+
+    fn exec_not_started(
+        &mut self,
+        id: &ContainerId,
+        exec_id: &str,
+        request: RequestId,
+        error: &CallError,
+    ) {
+        if let Some(exec) = self.starting(id, exec_id, request) {
+            exec.starting = None;
+            exec.process.never_ran(error);
+            self.exec_over(id, exec_id);
+            self.publish_exit_if_due(id);
+        }
+    }
+
+    /// Ends a process that nobody knows of.
+    fn kill_process(&self, pid: i32) {
+        if let Err(error) = self.reaper.kill(pid, Signal::KILL.number()) {
+            tracing::debug!(pid, %error, "it has ended already");
+        }
     }
 
     fn exec_ended(&mut self, id: &ContainerId, exec_id: &str, status: ExitStatus) {
@@ -169,16 +215,20 @@ impl Actor {
     }
 }
 
+/// What comes of executing a process.
+type Executed = Result<(Child, Streams), CallError>;
+
 async fn execute(
-    id: ContainerId,
+    id: String,
     spec: Vec<u8>,
     paths: Paths,
+    owner: Owner,
     runtime: OciRuntime,
-) -> Result<(Child, Streams), CallError> {
-    let (stdio, streams) = stdio::open(&paths, Owner::default())
+) -> Executed {
+    let (stdio, streams) = stdio::open(&paths, owner)
         .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
     let child = runtime
-        .exec(id.as_str(), &spec, stdio)
+        .exec(&id, &spec, stdio)
         .await
         .map_err(CallError::unknown)?;
     Ok((child, streams))

@@ -1,12 +1,18 @@
 //! The calls that need nothing but a look at the tables, or a command of the OCI runtime.
 
+use std::sync::Arc;
+
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
+use crate::cgroup::Place;
 use crate::lifecycle::ContainerId;
 use crate::runtime::RuntimeError;
 
 use super::process::{Exit, Process, StateAnswer, Status, Task};
 use super::{Actor, CallError, Kind, Reply};
+
+/// Where the processes of a task are, and the process ids and names of its execs.
+type Members = (Arc<Place>, Vec<(i32, String)>);
 
 impl Actor {
     /// The state of a task or one of its execs.
@@ -43,20 +49,17 @@ impl Actor {
         }
     }
 
-    /// The process id of a task's init, if it lives, and of each of its execs.
-    pub fn pids(&mut self, id: &str, reply: Reply<(i32, Vec<(i32, String)>)>) {
+    /// Where the processes of a running task are, and the process ids of its execs.
+    pub fn place(&mut self, id: &str, reply: Reply<Members>) {
         let answer = self.task(id).and_then(|task| {
-            if task.ended.is_some() || task.init.pid == 0 {
-                return Err(CallError::new(
-                    Kind::FailedPrecondition,
-                    format!("task {id} has no processes: it is not running"),
-                ));
-            }
-            let execs = task
-                .execs
-                .iter()
-                .map(|(id, exec)| (exec.process.pid, id.clone()));
-            Ok((task.init.pid, execs.collect()))
+            let place = task.place.clone().filter(|_| task.ended.is_none());
+            let place = place.ok_or_else(|| {
+                let message = format!("task {id} has no processes: it is not running");
+                CallError::new(Kind::FailedPrecondition, message)
+            })?;
+            let execs = task.execs.iter();
+            let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
+            Ok((place, execs.collect()))
         });
         let _ = reply.send(answer);
     }
@@ -78,7 +81,15 @@ impl Actor {
 
     /// Freezes a container.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
-        let (runtime, name) = match self.task(id).map(|task| task.runtime.clone()) {
+        let runtime = self.task(id).and_then(|task| match task.init.started {
+            true => Ok(task.runtime.clone()),
+            // Held ones are started as the caller sees it.
+            false => Err(CallError::new(
+                Kind::FailedPrecondition,
+                format!("cannot pause task {id}: it is created, expected running"),
+            )),
+        });
+        let (runtime, name) = match runtime {
             Ok(runtime) => (runtime, id.to_owned()),
             Err(error) => return drop(reply.send(Err(error))),
         };
@@ -162,7 +173,7 @@ impl Actor {
         task.ok_or_else(|| CallError::not_found(id, ""))
     }
 
-    fn process(&self, id: &str, exec_id: &str) -> Result<(&Task, &Process), CallError> {
+    pub(super) fn process(&self, id: &str, exec_id: &str) -> Result<(&Task, &Process), CallError> {
         let task = self.task(id)?;
         let process = match exec_id {
             "" => Some(&task.init),

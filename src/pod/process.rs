@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::oneshot;
 
+use crate::cgroup::Place;
+use crate::lifecycle::RequestId;
 use crate::runtime::OciRuntime;
-use crate::stdio::{Paths, Streams};
+use crate::stdio::{Owner, Paths, Streams};
 
-use super::Reply;
+use super::{CallError, Reply};
 
 /// How and when a process ended, as the caller is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub(super) struct Task {
     pub bundle: PathBuf,
     pub runtime: OciRuntime,
     pub facts: Facts,
+    /// Where its processes are; none if that could not be found out.
+    pub place: Option<Arc<Place>>,
     pub init: Process,
     pub execs: BTreeMap<String, Exec>,
     /// Nobody has been told of it yet: it is being created, or undone.
@@ -45,6 +50,8 @@ pub(super) struct Task {
     pub ended: Option<SystemTime>,
     /// The code to publish when the last of its execs has ended.
     pub unpublished: Option<u32>,
+    /// Its exit waits for its execs to end.
+    pub exit_delayed: bool,
     /// Dropped when the init process ends, for a release that waits for it.
     pub alive: Option<oneshot::Sender<()>>,
     /// Who wants it deleted as soon as it has ended.
@@ -56,6 +63,8 @@ pub(super) struct Task {
 pub(super) struct Facts {
     pub has_poststart_hooks: bool,
     pub has_own_pid_namespace: bool,
+    /// Who owns the pipes of its processes.
+    pub owner: Owner,
     /// Its named ports.
     pub ports: BTreeMap<String, u16>,
     /// The host's file behind its `terminationMessagePath`.
@@ -67,7 +76,8 @@ pub(super) struct Facts {
 pub(super) struct Exec {
     /// The OCI specification's process as JSON.
     pub spec: Vec<u8>,
-    pub starting: bool,
+    /// Its start, while it is under way.
+    pub starting: Option<RequestId>,
     pub process: Process,
 }
 
@@ -122,6 +132,13 @@ impl Process {
         }
     }
 
+    /// Tells everybody who waits for it that the process will never be.
+    pub fn never_ran(&mut self, why: &CallError) {
+        for reply in self.waiting.drain(..) {
+            let _ = reply.send(Err(why.clone()));
+        }
+    }
+
     /// Tells everybody who waits for it that the process has ended.
     pub fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
@@ -154,8 +171,11 @@ impl Task {
         }
     }
 
-    pub fn has_running_execs(&self) -> bool {
-        self.execs.values().any(|exec| exec.process.is_running())
+    /// Whether an exec runs, or is about to.
+    pub fn has_live_execs(&self) -> bool {
+        self.execs
+            .values()
+            .any(|exec| exec.starting.is_some() || exec.process.is_running())
     }
 }
 

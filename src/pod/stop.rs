@@ -15,8 +15,11 @@ const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
 impl Actor {
     /// Sends a signal to a container or one of its execs.
     pub fn kill(&mut self, call: KillCall, reply: Reply<()>) {
+        if call.signal == 0 {
+            return drop(reply.send(self.is_alive(&call)));
+        }
         let Some(signal) = i32::try_from(call.signal).ok().and_then(Signal::new) else {
-            let message = format!("signal {} is none, expected 1 to 64", call.signal);
+            let message = format!("signal {} is none, expected 0 to 64", call.signal);
             return drop(reply.send(Err(CallError::new(Kind::InvalidArgument, message))));
         };
         if !call.exec_id.is_empty() {
@@ -35,6 +38,16 @@ impl Actor {
         let now = self.now();
         self.core
             .handle_kill(now, &ContainerId::from(call.id.as_str()), request, kill);
+    }
+
+    /// Signal 0 stops nothing: it asks whether the process is there (`kill(2)`).
+    fn is_alive(&self, call: &KillCall) -> Result<(), CallError> {
+        let (task, process) = self.process(&call.id, &call.exec_id)?;
+        let has_ended = process.exit.is_some() || call.exec_id.is_empty() && task.ended.is_some();
+        match has_ended {
+            true => Err(CallError::finished(&call.id)),
+            false => Ok(()),
+        }
     }
 
     fn kill_exec(&mut self, call: &KillCall, signal: Signal) -> Result<(), CallError> {
@@ -66,14 +79,17 @@ impl Actor {
         // A release that is still waiting ends with it.
         task.alive = None;
         if !task.facts.has_own_pid_namespace {
-            // Nobody but us will end what it leaves behind.
+            // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
+            // it can be deleted another container of the same id may come, which must not be hit.
             let (runtime, name) = (task.runtime.clone(), id.to_string());
             let kill_all = async move { runtime.kill(&name, Signal::KILL.number(), true).await };
             let id = id.clone();
-            self.job(kill_all, move |_, outcome| {
+            return self.job(kill_all, move |actor, outcome| {
                 if let Err(error) = outcome {
                     tracing::debug!(container = %id, %error, "nothing left to kill");
                 }
+                let now = actor.now();
+                actor.core.handle_exit(now, &id, status);
             });
         }
         let now = self.now();
@@ -85,22 +101,32 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let Some(code) = task.unpublished else { return };
-        if task.has_running_execs() {
-            let id = id.clone();
-            let patience = tokio::time::sleep(EXECS_END_WITHIN);
-            return self.job(patience, move |actor, ()| actor.publish_exit(&id, code));
+        if task.unpublished.is_none() || !task.has_live_execs() {
+            return self.publish_exit(id);
         }
-        self.publish_exit(&id.clone(), code);
+        if !std::mem::replace(&mut task.exit_delayed, true) {
+            let (id, init) = (id.clone(), task.init.pid);
+            let patience = tokio::time::sleep(EXECS_END_WITHIN);
+            self.job(patience, move |actor, ()| {
+                // Another container may have the id by now.
+                if actor
+                    .tasks
+                    .get(&id)
+                    .is_some_and(|task| task.init.pid == init)
+                {
+                    actor.publish_exit(&id);
+                }
+            });
+        }
     }
 
-    fn publish_exit(&mut self, id: &ContainerId, code: u32) {
+    fn publish_exit(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        if task.unpublished.take().is_none() {
+        let Some(code) = task.unpublished.take() else {
             return;
-        }
+        };
         if task.creating {
             // It is being undone: nobody has heard of it.
             return;

@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 /// A container's `config.json`, as far as the shim has to know it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Bundle {
+    #[serde(deserialize_with = "null_is_empty")]
     pub annotations: BTreeMap<String, String>,
+    #[serde(deserialize_with = "null_is_empty")]
     mounts: Vec<Mount>,
     hooks: Option<Hooks>,
     linux: Option<Linux>,
@@ -37,6 +39,8 @@ struct Hooks {
 #[serde(default)]
 struct Linux {
     namespaces: Option<Vec<Namespace>>,
+    #[serde(rename = "cgroupsPath")]
+    cgroups_path: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -45,6 +49,15 @@ struct Namespace {
     #[serde(rename = "type")]
     kind: String,
     path: String,
+}
+
+/// Go writes an empty map or list as null.
+fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// A bundle cannot be read.
@@ -95,6 +108,20 @@ impl Bundle {
             .any(|ns| ns.kind == "pid" && ns.path.is_empty())
     }
 
+    /// Whether the container's cgroup is systemd's to make: its path has the form
+    /// `parent.slice:prefix:name` (runc's `docs/systemd.md`).
+    pub fn has_systemd_cgroup(&self) -> bool {
+        let path = self
+            .linux
+            .as_ref()
+            .and_then(|linux| linux.cgroups_path.as_deref());
+        let mut parts = path.unwrap_or_default().split(':');
+        let is_slice = parts
+            .next()
+            .is_some_and(|parent| parent.ends_with(".slice"));
+        is_slice && parts.count() == 2
+    }
+
     /// The file on the host that is mounted at `destination`.
     pub fn mount_source(&self, destination: &str) -> Option<&Path> {
         let mount = self
@@ -135,6 +162,20 @@ mod tests {
         let bundle: Bundle = serde_json::from_str(json).unwrap();
         assert!(!bundle.has_own_pid_namespace());
         assert!(!bundle.has_poststart_hooks());
+    }
+
+    #[test]
+    fn a_cgroup_path_of_systemds_form_is_systemds() {
+        let has = |path: &str| {
+            let json = format!(r#"{{"linux":{{"cgroupsPath":"{path}"}},"annotations":null}}"#);
+            serde_json::from_str::<Bundle>(&json)
+                .unwrap()
+                .has_systemd_cgroup()
+        };
+        assert!(has("kubepods-burstable-pod1_2.slice:cri-containerd:abc"));
+        assert!(!has("/kubepods/burstable/pod1-2/abc"));
+        assert!(!has("kubepods.slice/abc"));
+        assert!(!has("a:b:c"));
     }
 
     #[test]

@@ -22,6 +22,11 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
         return Ok(Options::default());
     };
     let name = any.type_url.rsplit('/').next().unwrap_or_default();
+    // The CRI plugin wraps the options of every runtime type that it does not know; up to 1.7 they
+    // can hold nothing that is of use here.
+    if name == "runtimeoptions.v1.Options" && any.value.is_empty() {
+        return Ok(Options::default());
+    }
     if name != "containerd.runc.v1.Options" {
         return Err(format!(
             "runtime options are of type {:?}, expected containerd.runc.v1.Options",

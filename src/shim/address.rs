@@ -1,8 +1,8 @@
 //! The socket of a pod's shim: where it is, and who may make or remove it.
 
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -34,12 +34,29 @@ pub(super) fn path(address: &str) -> PathBuf {
 pub(super) fn claim(address: &str) -> io::Result<Claim> {
     let path = path(address);
     let _lock = lock_directory_of(&path)?;
-    match UnixStream::connect(&path) {
-        Ok(_) => return Ok(Claim::Taken),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(_) => std::fs::remove_file(&path)?,
+    match is_served(&path)? {
+        true => Ok(Claim::Taken),
+        false => bind(&path).map(Claim::Ours),
     }
-    UnixListener::bind(&path).map(Claim::Ours)
+}
+
+/// Whether somebody listens at `path`. The socket of one who does not any more is removed.
+fn is_served(path: &Path) -> io::Result<bool> {
+    match UnixStream::connect(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map(|()| false)
+        }
+        // Any other error, as of a system short of memory, says nothing of the shim.
+        Err(error) => Err(error),
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(listener)
 }
 
 /// Removes the socket of a shim that has died. One that somebody listens on stays.
@@ -48,12 +65,18 @@ pub(super) fn remove_dead(address: &str) {
     if !path.exists() {
         return;
     }
-    let removed = lock_directory_of(&path).and_then(|_lock| match UnixStream::connect(&path) {
-        Ok(_) => Ok(()),
-        Err(_) => std::fs::remove_file(&path),
-    });
+    let removed = lock_directory_of(&path).and_then(|_lock| is_served(&path));
     if let Err(error) = removed {
         tracing::debug!(path = %path.display(), %error, "a dead shim's socket is left");
+    }
+}
+
+/// Removes our own socket: from now on a container of the pod gets a shim of its own. Nobody who
+/// has just found it served is answered with it any more.
+pub(super) fn give_up(path: &Path) {
+    let removed = lock_directory_of(path).and_then(|_lock| std::fs::remove_file(path));
+    if let Err(error) = removed {
+        tracing::warn!(path = %path.display(), %error, "the socket is left");
     }
 }
 

@@ -19,7 +19,7 @@ use crate::reaper::Reaper;
 use crate::task::Service;
 
 use super::bootstrap::TTRPC_ADDRESS;
-use super::log;
+use super::{address, log};
 
 /// How long a shim that ends waits for containerd to take the last events.
 const LAST_EVENTS_WITHIN: Duration = Duration::from_secs(2);
@@ -71,7 +71,7 @@ fn take_socket() -> Result<UnixListener, String> {
 }
 
 async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
-    let address = listener
+    let path = listener
         .local_addr()
         .ok()
         .and_then(|at| Some(at.as_pathname()?.to_owned()));
@@ -102,8 +102,8 @@ async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
     actor.run().await;
 
     // Nobody is to find a shim that is about to go.
-    if let Some(address) = address {
-        let _ = std::fs::remove_file(address);
+    if let Some(path) = path {
+        address::give_up(&path);
     }
     publisher.flush(LAST_EVENTS_WITHIN).await;
     let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, server.shutdown()).await;

@@ -68,6 +68,8 @@ pub struct Streams {
     unconnected_stdin: Option<OwnedFd>,
     /// Keeps the FIFO of stdin from ending while no client has it open, until CloseIO.
     stdin: Option<File>,
+    /// The caller has said that it writes no more, which it may do before the FIFO is connected.
+    is_closed: bool,
     input: Option<JoinHandle<()>>,
     output: Vec<JoinHandle<()>>,
 }
@@ -131,34 +133,40 @@ impl Streams {
         self.stdin = Some(open_fifo("stdin", path, End::Write)?);
         let pump = pump::spawn(fifo.into(), pipe, None);
         self.input = Some(pump.map_err(|source| stream_error("stdin", path, source))?);
+        if self.is_closed {
+            // Not before: a FIFO that never had a writer does not end.
+            self.stdin = None;
+        }
         Ok(())
     }
 
     /// The caller writes no more: stdin ends when its clients have closed it too.
     pub fn close_stdin(&mut self) {
+        self.is_closed = true;
         self.stdin = None;
     }
+}
 
-    /// Waits until all output has been passed on, for the process that has ended, and lets go of
-    /// the streams.
-    pub async fn drain(mut self) {
-        self.stdin = None;
-        let output = std::mem::take(&mut self.output);
-        let drained = async {
-            for mut pump in output {
-                let ended = tokio::time::timeout(DRAIN_FOR, &mut pump).await;
-                if ended.is_err() {
-                    pump.abort();
-                }
+/// Waits until the output of processes that have ended has been passed on, all of it within
+/// [`DRAIN_FOR`], and lets go of their streams.
+pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
+    let mut streams: Vec<_> = streams.into_iter().collect();
+    let drained = async {
+        for streams in &mut streams {
+            streams.stdin = None;
+            for pump in &mut streams.output {
+                // A pump that has panicked has ended as well.
+                let _ = pump.await;
             }
-        };
-        drained.await;
-    }
+        }
+    };
+    // What is late is ended when the streams are dropped.
+    let _ = tokio::time::timeout(DRAIN_FOR, drained).await;
 }
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // Nobody reads stdin any more; output that is still under way gets its time in `drain`.
+        // Nobody reads stdin any more; output that is still under way gets its time in [`drain`].
         for pump in self.input.iter().chain(&self.output) {
             pump.abort();
         }
@@ -205,7 +213,12 @@ fn open_log(path: &Path) -> io::Result<File> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    OpenOptions::new().append(true).create(true).open(path)
+    // What is there already may be a FIFO without a reader.
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
 }
 
 /// Opens one end of a FIFO without waiting for the other. The write end opens only where there is

@@ -22,7 +22,6 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
-use crate::cgroup;
 use crate::pod::{
     CallError, CreateCall, ExecCall, Exit, KillCall, Kind, Pod, Status as TaskStatus,
 };
@@ -227,15 +226,11 @@ impl Task for Service {
     }
 
     async fn pids(&self, _: &TtrpcContext, req: PidsRequest) -> ttrpc::Result<PidsResponse> {
-        let pids = self
+        let place = self
             .pod
-            .ask(move |actor, reply| actor.pids(&req.id, reply))
-            .await;
-        let (init, execs) = pids.map_err(status)?;
-        let found = cgroup::processes(init)
-            .map_err(CallError::unknown)
-            .map_err(status)?;
-        let processes = found.into_iter().map(|process| {
+            .ask(move |actor, reply| actor.place(&req.id, reply));
+        let (place, execs) = place.await.map_err(status)?;
+        let processes = place.processes().into_iter().map(|process| {
             let exec = execs.iter().find(|(exec, _)| pid(*exec) == process);
             // What containerd's clients show beside the process id.
             let details = exec.and_then(|(_, exec_id)| {
@@ -258,12 +253,12 @@ impl Task for Service {
     }
 
     async fn stats(&self, _: &TtrpcContext, req: StatsRequest) -> ttrpc::Result<StatsResponse> {
-        let pids = self
+        let place = self
             .pod
-            .ask(move |actor, reply| actor.pids(&req.id, reply))
-            .await;
-        let (init, _) = pids.map_err(status)?;
-        let metrics = cgroup::metrics(init)
+            .ask(move |actor, reply| actor.place(&req.id, reply));
+        let (place, _) = place.await.map_err(status)?;
+        let metrics = place
+            .metrics()
             .map_err(CallError::unknown)
             .map_err(status)?;
         Ok(StatsResponse {

@@ -1,0 +1,277 @@
+//! Calls that come at an awkward moment, driven without containerd in between. An OCI runtime that
+//! takes its time is runc behind a script that sleeps.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use containerd_shim_protos::api::{CreateTaskRequest, Empty, PauseRequest};
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::protobuf::{Message, MessageField};
+use containerd_shim_protos::shim::oci::Options;
+use serde_json::Value;
+
+use crate::harness::{BareShim, Containerd, PATIENCE, eventually, run, runtime_under_test};
+
+const MS: Duration = Duration::from_millis(1);
+const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+
+fn bare<'host>(host: &'host Containerd, args: &[&str]) -> BareShim<'host> {
+    BareShim::start(host, &runtime_under_test(), "a", args, |_| ())
+}
+
+/// The request that makes the task with a runc that sleeps before it does what `verb` says.
+fn with_slow(
+    host: &Containerd,
+    shim: &BareShim<'_>,
+    verb: &str,
+    seconds: &str,
+) -> CreateTaskRequest {
+    let (path, done) = (host.dir().join("slow-runc"), slow_is_done(host));
+    let done = done.display();
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *' {verb} '*)\n\
+         sleep {seconds}; runc \"$@\"; code=$?; touch {done}; exit $code;; esac\n\
+         exec runc \"$@\"\n"
+    );
+    std::fs::write(&path, script).expect("the script");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let options = Options {
+        binary_name: path.display().to_string(),
+        ..Options::new()
+    };
+    let any = Any {
+        type_url: "containerd.runc.v1.Options".to_owned(),
+        value: options.write_to_bytes().expect("a message"),
+        ..Any::new()
+    };
+    CreateTaskRequest {
+        options: MessageField::some(any),
+        ..shim.create_request()
+    }
+}
+
+/// Is there when the slow command is over.
+fn slow_is_done(host: &Containerd) -> std::path::PathBuf {
+    host.dir().join("slow-is-done")
+}
+
+#[test]
+fn an_exec_whose_start_failed_can_be_deleted_and_added_again() {
+    let host = Containerd::start();
+    let shim = bare(&host, &FOR_EVER);
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("create");
+    api.start("a", "").expect("start");
+    api.exec(&shim.exec_request("e", &["/bin/nope"]))
+        .expect("exec");
+    api.start("a", "e").expect_err("there is no such program");
+    api.delete("a", "e").expect("delete");
+    api.exec(&shim.exec_request("e", &["/bin/true"]))
+        .expect("the id is free");
+    api.start("a", "e").expect("start");
+    assert_eq!(api.wait("a", "e").expect("wait").exit_status, 0);
+}
+
+#[test]
+fn an_exec_whose_caller_gave_up_while_it_started_does_not_stay() {
+    let host = Containerd::start();
+    let shim = bare(&host, &FOR_EVER);
+    let api = shim.api();
+    api.create(&with_slow(&host, &shim, "exec", "1"))
+        .expect("create");
+    api.start("a", "").expect("start");
+    api.exec(&shim.exec_request("e", &FOR_EVER)).expect("exec");
+    shim.api()
+        .deadline(300 * MS)
+        .start("a", "e")
+        .expect_err("too late");
+    api.delete("a", "e").expect("delete while it starts");
+    // The process comes into being, and is ended.
+    let pids = || api.pids("a").expect("pids").processes.len();
+    eventually("it is executed", PATIENCE, || slow_is_done(&host).exists());
+    eventually("only init is left", PATIENCE, || pids() == 1);
+}
+
+#[test]
+fn the_exit_of_a_container_waits_for_an_exec_that_is_being_started() {
+    let host = Containerd::start();
+    let shim = bare(&host, &FOR_EVER);
+    let api = shim.api();
+    api.create(&with_slow(&host, &shim, "exec", "0.5"))
+        .expect("create");
+    api.start("a", "").expect("start");
+    api.exec(&shim.exec_request("e", &["/bin/true"]))
+        .expect("exec");
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| shim.api().start("a", "e"));
+        eventually("the exec is being started", PATIENCE, || {
+            api.start("a", "e")
+                .is_err_and(|(_, m)| m.contains("was started before"))
+        });
+        api.kill("a", "", 9, false).expect("kill");
+        assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
+        // By now it is known what has become of the exec.
+        assert!(start.is_finished() || start.join().unwrap().is_err());
+    });
+}
+
+#[test]
+fn a_shim_whose_only_create_was_abandoned_ends() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/cat"]);
+    let request = with_slow(&host, &shim, "create", "1");
+    shim.api()
+        .deadline(300 * MS)
+        .create(&request)
+        .expect_err("too late");
+    // What containerd does then.
+    shim.api().delete("a", "").expect_err("it was never there");
+    shim.api().shutdown("a").expect("shutdown");
+    eventually("the shim ends", PATIENCE, || host.shims().is_empty());
+}
+
+#[test]
+fn what_kills_the_rest_of_a_container_spares_the_next_one_of_its_id() {
+    let host = Containerd::start();
+    let args = [
+        "/bin/sh",
+        "-c",
+        "sleep 0.2; test -e /shared/again && exec sleep 1000",
+    ];
+    // Without a PID namespace of its own what it started has to be killed when it ends.
+    let shim = BareShim::start(
+        &host,
+        &runtime_under_test(),
+        "a",
+        &args,
+        |config: &mut Value| {
+            let namespaces = config["linux"]["namespaces"].as_array_mut();
+            namespaces.unwrap().retain(|ns| ns["type"] != "pid");
+        },
+    );
+    let api = shim.api();
+    let request = with_slow(&host, &shim, "kill", "1");
+    api.create(&request).expect("create");
+    api.start("a", "").expect("start");
+    api.wait("a", "").expect("wait");
+    api.delete("a", "").expect("delete");
+    std::fs::write(host.shared_dir().join("again"), "").expect("the sign");
+    api.create(&request).expect("create again");
+    api.start("a", "").expect("start again");
+    let wait = shim.api().deadline(2500 * MS).wait("a", "");
+    assert!(wait.is_err(), "it was killed: {wait:?}");
+}
+
+#[test]
+fn the_end_of_input_may_come_before_the_start() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/cat"]);
+    let api = shim.api();
+    let (request, _output) = shim.create_request_with_stdio();
+    api.create(&request).expect("create");
+    api.close_stdin("a", "").expect("close");
+    api.start("a", "").expect("start");
+    assert_eq!(api.wait("a", "").expect("wait").exit_status, 0);
+}
+
+#[test]
+fn a_task_that_was_not_started_is_not_paused() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/cat"]);
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("create");
+    let pause = PauseRequest {
+        id: "a".to_owned(),
+        ..PauseRequest::new()
+    };
+    assert!(api.call::<Empty>("Pause", &pause).is_err());
+    api.delete("a", "").expect("delete");
+}
+
+#[test]
+fn output_that_nobody_reads_holds_a_delete_up_once_and_not_for_each_stream() {
+    let host = Containerd::start();
+    let much = "head -c 120000 /dev/zero; head -c 120000 /dev/zero >&2; \
+                /bin/witness mark a full; exec sleep 1000";
+    let shim = bare(&host, &["/bin/sh", "-c", much]);
+    let api = shim.api();
+    let (request, _output) = shim.create_request_with_stdio();
+    api.create(&request).expect("create");
+    api.start("a", "").expect("start");
+    // More than the FIFOs hold, which nobody reads: the rest stays in the pipes.
+    host.await_event("a", "full");
+    api.kill("a", "", 9, false).expect("kill");
+    api.wait("a", "").expect("wait");
+    let asked = Instant::now();
+    api.delete("a", "").expect("delete");
+    assert!(asked.elapsed() < 15_000 * MS, "{:?}", asked.elapsed());
+}
+
+#[test]
+fn a_start_that_is_short_of_descriptors_leaves_the_running_shims_socket_alone() {
+    let host = Containerd::start();
+    let shim = bare(&host, &FOR_EVER);
+    shim.api().create(&shim.create_request()).expect("create");
+    // Standard streams, and hardly any more.
+    let mut command = shim.command("start");
+    let program = command.get_program().to_owned();
+    let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let mut limited = std::process::Command::new("/bin/sh");
+    limited.args(["-c", "ulimit -n 4; exec \"$0\" \"$@\""]);
+    limited.arg(program).args(args);
+    limited.current_dir(command.get_current_dir().expect("the bundle"));
+    limited.envs(
+        command
+            .get_envs()
+            .filter_map(|(key, value)| Some((key, value?))),
+    );
+    host.enter(&mut limited);
+    command.current_dir("/");
+    let finished = run(limited, PATIENCE);
+    assert!(
+        !finished.ok(),
+        "four descriptors were enough: {}",
+        finished.out()
+    );
+    shim.api().state("a", "").expect("the shim is still found");
+}
+
+#[test]
+fn signal_zero_asks_whether_the_process_is_there() {
+    let host = Containerd::start();
+    let shim = bare(&host, &FOR_EVER);
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("create");
+    api.start("a", "").expect("start");
+    api.kill("a", "", 0, false).expect("it is there");
+    api.kill("a", "", 9, false).expect("kill");
+    api.wait("a", "").expect("wait");
+    api.kill("a", "", 0, false).expect_err("it is gone");
+}
+
+#[test]
+fn processes_that_have_moved_below_the_containers_cgroup_are_its_own() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sh", "-c", "sleep 1000 & wait"]);
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("create");
+    let init = api.start("a", "").expect("start").pid;
+    let count = || api.pids("a").expect("pids").processes.len();
+    eventually("both processes are there", PATIENCE, || count() == 2);
+    // As an init system does that manages cgroups of its own.
+    let paths = std::fs::read_to_string(format!("/proc/{init}/cgroup")).expect("its cgroups");
+    for line in paths.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next().unwrap(), fields.next().unwrap());
+        let hierarchy = match controllers {
+            "" => "unified".to_owned(),
+            other => other.trim_start_matches("name=").to_owned(),
+        };
+        let below = format!("/sys/fs/cgroup/{hierarchy}{path}/below");
+        if std::fs::create_dir(&below).is_ok() {
+            let _ = std::fs::write(format!("{below}/cgroup.procs"), init.to_string());
+        }
+    }
+    assert_eq!(count(), 2);
+    assert!(api.stats("a").is_ok());
+}
