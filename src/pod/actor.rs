@@ -133,6 +133,7 @@ impl Actor {
 
     /// Carries out all that the core wants done by now.
     fn carry_out(&mut self) {
+        let mut reports = Vec::new();
         while let Some(action) = self.core.poll_action() {
             debug!(?action);
             match action {
@@ -162,8 +163,12 @@ impl Actor {
                     message,
                     last_words,
                 } => self.tell(&id, &message, last_words),
-                Action::Report(report) => log(&report),
+                Action::Report(report) => reports.push(report),
             }
+        }
+        if !reports.is_empty() {
+            // After the jobs that were just begun: who waits for a release does not wait for a log.
+            tokio::spawn(async move { reports.iter().for_each(log) });
         }
     }
 

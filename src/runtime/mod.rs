@@ -306,6 +306,9 @@ impl OciRuntime {
         if self.systemd_cgroup {
             command.arg("--systemd-cgroup");
         }
+        // runc is written in Go, and its commands are too short to gain from more: as measured, a
+        // create takes a tenth less time when it starts no threads to share the work.
+        command.env("GOMAXPROCS", "1");
         command.arg(verb.to_string()).current_dir(&self.bundle);
         RuntimeCommand { verb, command, log }
     }
