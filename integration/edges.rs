@@ -39,14 +39,17 @@ fn with_slow(
         binary_name: path.display().to_string(),
         ..Options::new()
     };
-    let any = Any {
+    CreateTaskRequest {
+        options: MessageField::some(packed(&options)),
+        ..shim.create_request()
+    }
+}
+
+fn packed(options: &Options) -> Any {
+    Any {
         type_url: "containerd.runc.v1.Options".to_owned(),
         value: options.write_to_bytes().expect("a message"),
         ..Any::new()
-    };
-    CreateTaskRequest {
-        options: MessageField::some(any),
-        ..shim.create_request()
     }
 }
 
@@ -234,6 +237,27 @@ fn a_start_that_is_short_of_descriptors_leaves_the_running_shims_socket_alone() 
         finished.out()
     );
     shim.api().state("a", "").expect("the shim is still found");
+}
+
+#[test]
+fn an_oci_runtime_that_is_missing_is_named() {
+    let host = Containerd::start();
+    let shim = bare(&host, &FOR_EVER);
+    let request = shim.create_request();
+    let options = Options {
+        binary_name: "no-runc".to_owned(),
+        ..Options::new()
+    };
+    let (_, message) = shim
+        .api()
+        .create(&CreateTaskRequest {
+            options: MessageField::some(packed(&options)),
+            ..request
+        })
+        .expect_err("there is none of that name");
+    assert!(message.contains("no-runc"), "{message}");
+    shim.api().shutdown("a").expect("shutdown");
+    eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::events::Publisher;
@@ -21,6 +21,9 @@ use super::{CallError, MAILBOX, Message, Pod, Reply};
 
 /// How long a shim lives that has nothing to look after and that nobody talks to.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(300);
+
+/// How long a release has the machine to itself before it is logged.
+const LOG_RELEASES_AFTER: Duration = Duration::from_millis(5);
 
 /// The owner of a pod.
 pub struct Actor {
@@ -167,8 +170,17 @@ impl Actor {
             }
         }
         if !reports.is_empty() {
-            // After the jobs that were just begun: who waits for a release does not wait for a log.
-            tokio::spawn(async move { reports.iter().for_each(log) });
+            // After the jobs that were just begun. A line wakes containerd, and on a small machine
+            // that takes the very CPU which a program needs that was just released.
+            let released = reports
+                .iter()
+                .any(|report| matches!(report, Report::Released { .. }));
+            tokio::spawn(async move {
+                if released {
+                    sleep(LOG_RELEASES_AFTER).await;
+                }
+                reports.iter().for_each(log);
+            });
         }
     }
 
