@@ -15,7 +15,7 @@ use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, Options, options};
 use crate::stdio::{self, Owner, Paths, Streams};
 
-use super::process::{self, Facts, Process, Task};
+use super::process::{self, Facts, Process, Remains, Task};
 use super::{Actor, CallError, CreateCall, Kind, Reply};
 
 impl Actor {
@@ -56,6 +56,7 @@ impl Actor {
                 gid: options.io_gid,
             },
             has_poststart_hooks: bundle.has_poststart_hooks(),
+            has_poststop_hooks: bundle.has_poststop_hooks(),
             has_own_pid_namespace: bundle.has_own_pid_namespace(),
             ports: kubelet.ports.clone(),
             termination_message: kubelet
@@ -87,6 +88,7 @@ impl Actor {
                 creating: true,
                 paused: false,
                 deleting: false,
+                remains: Remains::default(),
                 ended: None,
                 unpublished: None,
                 exit_delayed: false,

@@ -8,7 +8,7 @@ use crate::plan::Signal;
 use crate::runtime::RuntimeError;
 use crate::{rootfs, stdio};
 
-use super::process::{Deleted, Exit, Task};
+use super::process::{Deleted, Exit, Remains, Task};
 use super::{Actor, CallError, Kind, Reply};
 
 impl Actor {
@@ -43,11 +43,53 @@ impl Actor {
         }
     }
 
+    /// Has the OCI runtime forget a container that has ended, while the news of its end are still on
+    /// their way to whoever will ask for its deletion. Nothing of it is needed any more: what is
+    /// known of an ended container is known here. Hooks that run at its deletion wait for that.
+    pub(super) fn clear_away(&mut self, id: &ContainerId) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        if task.creating || task.deleting || task.facts.has_poststop_hooks {
+            return;
+        }
+        task.remains = Remains::Going;
+        let (runtime, name) = (task.runtime.clone(), id.to_string());
+        let id = id.clone();
+        self.job(
+            async move { runtime.delete(&name, false).await },
+            move |actor, outcome| actor.cleared_away(&id, outcome),
+        );
+    }
+
+    fn cleared_away(&mut self, id: &ContainerId, outcome: Result<(), RuntimeError>) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.remains = match outcome {
+            Ok(()) => Remains::Gone,
+            Err(error) => {
+                // Its deletion will try again, and say so.
+                tracing::debug!(container = %id, %error, "not cleared away");
+                Remains::All
+            }
+        };
+        if task.init.exit.is_some()
+            && let Some(reply) = task.delete.take()
+        {
+            self.begin_delete(id, reply);
+        }
+    }
+
     pub(super) fn begin_delete(&mut self, id: &ContainerId, reply: Reply<Deleted>) {
         let Some(task) = self.tasks.get_mut(id) else {
             return drop(reply.send(Err(CallError::not_found(id.as_str(), ""))));
         };
         let Some(exit) = task.init.exit else { return };
+        if task.remains == Remains::Going {
+            task.delete = Some(reply);
+            return;
+        }
         task.deleting = true;
         let pid = task.init.pid;
         let removal = remove(id.to_string(), task, false);
@@ -122,6 +164,7 @@ pub(super) fn remove(
     force: bool,
 ) -> impl Future<Output = Result<(), RuntimeError>> + Send + 'static {
     let (runtime, rootfs) = (task.runtime.clone(), task.rootfs());
+    let is_gone = task.remains == Remains::Gone;
     let streams = task.init.streams.take();
     let execs: Vec<_> = task
         .execs
@@ -130,7 +173,10 @@ pub(super) fn remove(
         .collect();
     async move {
         // Whatever comes of it, no output is lost and nothing stays mounted.
-        let deleted = runtime.delete(&id, force).await;
+        let deleted = match is_gone {
+            true => Ok(()),
+            false => runtime.delete(&id, force).await,
+        };
         stdio::drain(streams.into_iter().chain(execs)).await;
         rootfs::unmount(&rootfs);
         deleted

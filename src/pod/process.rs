@@ -46,6 +46,8 @@ pub(super) struct Task {
     pub paused: bool,
     /// Its removal is under way.
     pub deleting: bool,
+    /// What the OCI runtime still knows of it.
+    pub remains: Remains,
     /// When its init process was collected; its exit may not have been published yet.
     pub ended: Option<SystemTime>,
     /// The code to publish when the last of its execs has ended.
@@ -58,10 +60,21 @@ pub(super) struct Task {
     pub delete: Option<Reply<Deleted>>,
 }
 
+/// What the OCI runtime knows of a container: its state and its cgroup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Remains {
+    #[default]
+    All,
+    /// They are being removed.
+    Going,
+    Gone,
+}
+
 /// What the bundle says that matters later.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub has_poststart_hooks: bool,
+    pub has_poststop_hooks: bool,
     pub has_own_pid_namespace: bool,
     /// Who owns the pipes of its processes.
     pub owner: Owner,

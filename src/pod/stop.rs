@@ -92,6 +92,7 @@ impl Actor {
                 actor.core.handle_exit(now, &id, status);
             });
         }
+        self.clear_away(id);
         let now = self.now();
         self.core.handle_exit(now, id, status);
     }

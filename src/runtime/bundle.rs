@@ -33,6 +33,7 @@ struct Mount {
 #[serde(default)]
 struct Hooks {
     poststart: Option<Vec<serde::de::IgnoredAny>>,
+    poststop: Option<Vec<serde::de::IgnoredAny>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -93,6 +94,15 @@ impl Bundle {
             .hooks
             .as_ref()
             .and_then(|hooks| hooks.poststart.as_ref());
+        hooks.is_some_and(|hooks| !hooks.is_empty())
+    }
+
+    /// Whether the runtime has to run hooks when the container is deleted.
+    pub fn has_poststop_hooks(&self) -> bool {
+        let hooks = self
+            .hooks
+            .as_ref()
+            .and_then(|hooks| hooks.poststop.as_ref());
         hooks.is_some_and(|hooks| !hooks.is_empty())
     }
 
