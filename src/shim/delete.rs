@@ -28,9 +28,6 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         return Err("no -id is given, expected the container's".to_owned());
     }
     let bundle = start::bundle_directory(flags)?;
-    if let Some(address) = address::of_bundle(&bundle) {
-        address::remove_dead(&address);
-    }
     let reaper = Reaper::default();
     let options = options::load(&bundle);
     let runtime = OciRuntime::new(&options, &flags.namespace, &bundle, reaper.clone());
@@ -38,6 +35,10 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         force_delete(&flags.id, &runtime, &reaper)?;
     }
     rootfs::unmount(&bundle.join("rootfs"));
+    // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
+    if let Some(address) = address::of_bundle(&bundle) {
+        address::remove_dead(&address);
+    }
     let mut answer = DeleteResponse::new();
     answer.set_pid(init_pid(&bundle));
     answer.set_exit_status(KILLED);
