@@ -11,7 +11,7 @@ use crate::harness::{BareShim, Containerd, PATIENCE, eventually, runtime_under_t
 
 const MS: Duration = Duration::from_millis(1);
 
-pub fn annotate(annotations: &[(&str, &str)]) -> impl FnOnce(&mut Value) {
+fn annotate(annotations: &[(&str, &str)]) -> impl FnOnce(&mut Value) {
     let annotations: Vec<_> = annotations
         .iter()
         .map(|(key, value)| ((*key).to_owned(), json!(value)))
@@ -20,6 +20,15 @@ pub fn annotate(annotations: &[(&str, &str)]) -> impl FnOnce(&mut Value) {
 }
 
 const WAITS: [(&str, &str); 2] = [("usher/sidecars", "proxy"), ("usher/start-mode", "Block")];
+
+/// A shim for a container named `web` with these annotations, which has been created.
+fn created<'host>(host: &'host Containerd, annotations: &[(&str, &str)]) -> BareShim<'host> {
+    let args = ["/bin/witness", "web"];
+    let edit = annotate(annotations);
+    let shim = BareShim::start(host, &runtime_under_test(), "web", &args, edit);
+    shim.api().create(&shim.create_request()).expect("create");
+    shim
+}
 
 /// Nothing of the container's own: its cgroups, its state, its processes.
 fn no_trace(host: &Containerd, id: &str) -> bool {
@@ -61,15 +70,7 @@ fn a_client_that_goes_away_during_create_leaves_nothing_half_made() {
 #[test]
 fn a_client_that_goes_away_during_a_blocked_start_leaves_the_container_as_it_was() {
     let host = Containerd::start();
-    let runtime = runtime_under_test();
-    let shim = BareShim::start(
-        &host,
-        &runtime,
-        "web",
-        &["/bin/witness", "web"],
-        annotate(&WAITS),
-    );
-    shim.api().create(&shim.create_request()).expect("create");
+    let shim = created(&host, &WAITS);
     let start = StartRequest {
         id: "web".to_owned(),
         ..StartRequest::new()
@@ -94,15 +95,7 @@ fn a_client_that_goes_away_during_a_blocked_start_leaves_the_container_as_it_was
 #[test]
 fn other_calls_are_answered_while_a_start_is_blocked() {
     let host = Containerd::start();
-    let runtime = runtime_under_test();
-    let shim = BareShim::start(
-        &host,
-        &runtime,
-        "web",
-        &["/bin/witness", "web"],
-        annotate(&WAITS),
-    );
-    shim.api().create(&shim.create_request()).expect("create");
+    let shim = created(&host, &WAITS);
     std::thread::scope(|scope| {
         let start = scope.spawn(|| shim.api().deadline(10_000 * MS).start("web", ""));
         // Far less than the Start may wait.
@@ -127,11 +120,10 @@ fn other_calls_are_answered_while_a_start_is_blocked() {
 #[test]
 fn a_probes_exec_into_a_held_container_is_refused_and_an_interactive_one_is_not() {
     let host = Containerd::start();
-    let runtime = runtime_under_test();
-    let hold = [("usher/sidecars", "proxy"), ("usher/start-mode", "Hold")];
-    let args = ["/bin/witness", "web"];
-    let shim = BareShim::start(&host, &runtime, "web", &args, annotate(&hold));
-    shim.api().create(&shim.create_request()).expect("create");
+    let shim = created(
+        &host,
+        &[("usher/sidecars", "proxy"), ("usher/start-mode", "Hold")],
+    );
     shim.api()
         .start("web", "")
         .expect("start is answered, and the container held");

@@ -6,7 +6,7 @@ use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
 use crate::cgroup::Place;
 use crate::lifecycle::ContainerId;
-use crate::runtime::RuntimeError;
+use crate::runtime::{OciRuntime, RuntimeError};
 
 use super::process::{Exit, Process, StateAnswer, Status, Task};
 use super::{Actor, CallError, Kind, Reply};
@@ -79,42 +79,45 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Freezes a container.
+    /// Freezes a container. Held ones are started as the caller sees it, and can be frozen too.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
         let runtime = self.task(id).and_then(|task| match task.init.started {
             true => Ok(task.runtime.clone()),
-            // Held ones are started as the caller sees it.
             false => Err(CallError::new(
                 Kind::FailedPrecondition,
                 format!("cannot pause task {id}: it is created, expected running"),
             )),
         });
-        let (runtime, name) = match runtime {
-            Ok(runtime) => (runtime, id.to_owned()),
-            Err(error) => return drop(reply.send(Err(error))),
-        };
-        let id = ContainerId::from(id);
-        self.job(
-            async move { runtime.pause(&name).await },
-            move |actor, outcome| {
-                actor.frozen(&id, true, outcome, reply);
-            },
-        );
+        self.freeze(id, true, runtime, reply);
     }
 
     /// Thaws a container.
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
-        let (runtime, name) = match self.task(id).map(|task| task.runtime.clone()) {
+        let runtime = self.task(id).map(|task| task.runtime.clone());
+        self.freeze(id, false, runtime, reply);
+    }
+
+    fn freeze(
+        &mut self,
+        id: &str,
+        freeze: bool,
+        runtime: Result<OciRuntime, CallError>,
+        reply: Reply<()>,
+    ) {
+        let (runtime, name) = match runtime {
             Ok(runtime) => (runtime, id.to_owned()),
             Err(error) => return drop(reply.send(Err(error))),
         };
+        let work = async move {
+            match freeze {
+                true => runtime.pause(&name).await,
+                false => runtime.resume(&name).await,
+            }
+        };
         let id = ContainerId::from(id);
-        self.job(
-            async move { runtime.resume(&name).await },
-            move |actor, outcome| {
-                actor.frozen(&id, false, outcome, reply);
-            },
-        );
+        self.job(work, move |actor, outcome| {
+            actor.frozen(&id, freeze, outcome, reply);
+        });
     }
 
     fn frozen(

@@ -39,6 +39,8 @@ const TASK_V3: &str = "containerd.task.v3.Task";
 pub(super) fn serve(flags: &Flags) -> Result<(), String> {
     let listener = take_socket()?;
     log::begin(flags.debug);
+    // Standard error leads nowhere: without this nobody would ever hear of a panic.
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     set_child_subreaper(true).map_err(|error| format!("subreaper: {error}"))?;
     // One thread for everything: the shim waits nearly always, and each thread costs every pod.
     let runtime = tokio::runtime::Builder::new_current_thread()
