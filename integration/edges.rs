@@ -26,13 +26,24 @@ fn with_slow(
     verb: &str,
     seconds: &str,
 ) -> CreateTaskRequest {
-    let (path, done) = (host.dir().join("slow-runc"), slow_is_done(host));
-    let done = done.display();
-    let script = format!(
-        "#!/bin/sh\ncase \"$*\" in *' {verb} '*)\n\
-         sleep {seconds}; runc \"$@\"; code=$?; touch {done}; exit $code;; esac\n\
-         exec runc \"$@\"\n"
+    let done = slow_is_done(host);
+    let instead = format!(
+        "sleep {seconds}; runc \"$@\"; code=$?; touch {}; exit $code",
+        done.display()
     );
+    with_script(host, shim, verb, &instead)
+}
+
+/// The request that makes the task with a runc in front of which a script does what `verb` says.
+fn with_script(
+    host: &Containerd,
+    shim: &BareShim<'_>,
+    verb: &str,
+    instead: &str,
+) -> CreateTaskRequest {
+    let path = host.dir().join("scripted-runc");
+    let script =
+        format!("#!/bin/sh\ncase \"$*\" in *' {verb} '*) {instead};; esac\nexec runc \"$@\"\n");
     std::fs::write(&path, script).expect("the script");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
     let options = Options {
@@ -68,6 +79,9 @@ fn an_exec_whose_start_failed_can_be_deleted_and_added_again() {
     api.exec(&shim.exec_request("e", &["/bin/nope"]))
         .expect("exec");
     api.start("a", "e").expect_err("there is no such program");
+    api.wait("a", "e").expect_err("it will never be");
+    let again = api.start("a", "e").expect_err("it cannot be tried again");
+    assert!(again.1.contains("was started before"), "{again:?}");
     api.delete("a", "e").expect("delete");
     api.exec(&shim.exec_request("e", &["/bin/true"]))
         .expect("the id is free");
@@ -116,6 +130,34 @@ fn the_exit_of_a_container_waits_for_an_exec_that_is_being_started() {
         // By now it is known what has become of the exec.
         assert!(start.is_finished() || start.join().unwrap().is_err());
     });
+}
+
+#[test]
+fn a_program_that_is_over_before_the_runtimes_start_is_was_started() {
+    let host = Containerd::start();
+    // With such hooks the program is released by the runtime's own command.
+    let hooks = |config: &mut Value| {
+        config["hooks"] = serde_json::json!({"poststart": [{"path": "/bin/true"}]});
+    };
+    let args = ["/bin/sh", "-c", "exit 3"];
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, hooks);
+    let api = shim.api();
+    let slow = "runc \"$@\"; code=$?; sleep 0.5; exit $code";
+    api.create(&with_script(&host, &shim, "start", slow))
+        .expect("create");
+    api.start("a", "").expect("start");
+    assert_eq!(api.wait("a", "").expect("wait").exit_status, 3);
+    api.delete("a", "").expect("delete");
+    host.await_events("all events of the task", |events| {
+        events.iter().any(|event| event.topic == "/tasks/delete")
+    });
+    let expected = [
+        "/tasks/create",
+        "/tasks/start",
+        "/tasks/exit 3",
+        "/tasks/delete 3",
+    ];
+    assert_eq!(host.topics("a"), expected);
 }
 
 #[test]

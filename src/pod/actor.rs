@@ -88,7 +88,19 @@ impl Actor {
                 }
             }
             self.guarded(Actor::carry_out);
+            if self.over {
+                self.take_last_messages();
+            }
         }
+    }
+
+    /// What has come before the end was granted is not left unanswered; a Create takes it back.
+    fn take_last_messages(&mut self) {
+        while let Ok(message) = self.messages.try_recv() {
+            self.guarded(message);
+            self.guarded(Actor::carry_out);
+        }
+        self.over = self.tasks.is_empty();
     }
 
     /// The shim is to end if it has nothing left to look after; containerd says so after every
@@ -188,19 +200,16 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let (alive, gone) = tokio::sync::oneshot::channel::<()>();
-        task.alive = Some(alive);
+        let (releasing, gone) = tokio::sync::oneshot::channel::<()>();
+        task.releasing = Some(releasing);
         let (runtime, hooks) = (task.runtime.clone(), task.facts.has_poststart_hooks);
         let name = id.clone();
-        let release = async move {
-            tokio::select! {
-                outcome = release(&runtime, name.as_str(), hooks) => outcome,
-                // With its init gone there is nobody left whom a closed FIFO could hurt.
-                _ = gone => Err("its init process has ended".to_owned()),
-            }
-        };
+        let release = async move { release(&runtime, name.as_str(), hooks, gone).await };
         let id = id.clone();
         self.job(release, move |actor, outcome| {
+            if let Some(task) = actor.tasks.get_mut(&id) {
+                task.releasing = None;
+            }
             let now = actor.now();
             actor.core.handle_released(now, &id, outcome);
         });

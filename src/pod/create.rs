@@ -92,7 +92,7 @@ impl Actor {
                 ended: None,
                 unpublished: None,
                 exit_delayed: false,
-                alive: None,
+                releasing: None,
                 delete: None,
             },
         );
@@ -177,7 +177,13 @@ impl Actor {
 
     /// The container is gone, and with it all that is known of it.
     pub(super) fn forget(&mut self, id: &ContainerId) {
-        self.tasks.remove(id);
+        if let Some(mut task) = self.tasks.remove(id) {
+            let why = CallError::not_found(id.as_str(), "");
+            task.init.never_ran(&why);
+            for exec in task.execs.values_mut() {
+                exec.process.never_ran(&why);
+            }
+        }
         let now = self.now();
         self.core.handle_removed(now, id);
     }

@@ -50,7 +50,9 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        if task.creating || task.deleting || task.facts.has_poststop_hooks {
+        // An exec that is being started may still be in the cgroup.
+        let is_busy = task.creating || task.deleting || task.has_live_execs();
+        if is_busy || task.facts.has_poststop_hooks {
             return;
         }
         task.remains = Remains::Going;
@@ -70,7 +72,7 @@ impl Actor {
             Ok(()) => Remains::Gone,
             Err(error) => {
                 // Its deletion will try again, and say so.
-                tracing::debug!(container = %id, %error, "not cleared away");
+                tracing::warn!(container = %id, %error, "not cleared away");
                 Remains::All
             }
         };
@@ -136,7 +138,9 @@ impl Actor {
         let Some(mut exec) = task.execs.remove(exec_id) else {
             return;
         };
-        self.exec_over(&ContainerId::from(id), exec_id);
+        let container = ContainerId::from(id);
+        self.exec_over(&container, exec_id);
+        self.publish_exit_if_due(&container);
         // An exec that never ran has no exit; containerd takes 0 for unknown.
         let exit = exec.process.exit.unwrap_or(Exit {
             code: 0,
@@ -146,7 +150,10 @@ impl Actor {
             pid: exec.process.pid,
             exit,
         };
-        exec.process.ended(exit);
+        match exec.starting {
+            Some(_) => exec.process.never_ran(&CallError::not_found(id, exec_id)),
+            None => exec.process.ended(exit),
+        }
         let streams = exec.process.streams.take();
         let drain = async move {
             stdio::drain(streams).await;

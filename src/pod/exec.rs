@@ -110,7 +110,8 @@ impl Actor {
         let (runtime, owner) = (task.runtime.clone(), task.facts.owner);
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
-        if exec.starting.is_some() || exec.process.started || exec.process.exit.is_some() {
+        // The spec has been taken by an earlier start, even if that failed.
+        if exec.spec.is_empty() {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }

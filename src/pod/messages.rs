@@ -38,9 +38,10 @@ impl Actor {
     pub fn wait(&mut self, id: &str, exec_id: &str, reply: Reply<Exit>) {
         match self.process_mut(id, exec_id) {
             Err(error) => drop(reply.send(Err(error))),
-            Ok(process) => match process.exit {
-                Some(exit) => drop(reply.send(Ok(exit))),
-                None => {
+            Ok(process) => match (process.exit, &process.failure) {
+                (Some(exit), _) => drop(reply.send(Ok(exit))),
+                (None, Some(why)) => drop(reply.send(Err(why.clone()))),
+                (None, None) => {
                     // Callers that have given up are not kept for the container's whole life.
                     process.waiting.retain(|waiting| !waiting.is_closed());
                     process.waiting.push(reply);
@@ -127,10 +128,10 @@ impl Actor {
         outcome: Result<(), RuntimeError>,
         reply: Reply<()>,
     ) {
-        if outcome.is_ok() {
-            if let Some(task) = self.tasks.get_mut(id) {
-                task.paused = paused && task.ended.is_none();
-            }
+        // A container that has ended meanwhile has no more to say.
+        let task = self.tasks.get_mut(id).filter(|task| task.ended.is_none());
+        if let (Ok(()), Some(task)) = (&outcome, task) {
+            task.paused = paused;
             let container_id = id.to_string();
             match paused {
                 true => self.publisher.publish(TaskPaused {

@@ -54,8 +54,8 @@ pub(super) struct Task {
     pub unpublished: Option<u32>,
     /// Its exit waits for its execs to end.
     pub exit_delayed: bool,
-    /// Dropped when the init process ends, for a release that waits for it.
-    pub alive: Option<oneshot::Sender<()>>,
+    /// While its program is being released; dropped when the init process ends meanwhile.
+    pub releasing: Option<oneshot::Sender<()>>,
     /// Who wants it deleted as soon as it has ended.
     pub delete: Option<Reply<Deleted>>,
 }
@@ -103,6 +103,8 @@ pub(super) struct Process {
     pub streams: Option<Streams>,
     pub started: bool,
     pub exit: Option<Exit>,
+    /// Why it will never be, for whoever waits for it all the same.
+    pub failure: Option<CallError>,
     pub waiting: Vec<Reply<Exit>>,
 }
 
@@ -147,6 +149,7 @@ impl Process {
 
     /// Tells everybody who waits for it that the process will never be.
     pub fn never_ran(&mut self, why: &CallError) {
+        self.failure = Some(why.clone());
         for reply in self.waiting.drain(..) {
             let _ = reply.send(Err(why.clone()));
         }

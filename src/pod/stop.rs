@@ -77,7 +77,7 @@ impl Actor {
         task.ended = Some(SystemTime::now());
         task.paused = false;
         // A release that is still waiting ends with it.
-        task.alive = None;
+        let was_releasing = task.releasing.take().is_some();
         if !task.facts.has_own_pid_namespace {
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
             // it can be deleted another container of the same id may come, which must not be hit.
@@ -92,7 +92,9 @@ impl Actor {
                 actor.core.handle_exit(now, &id, status);
             });
         }
-        self.clear_away(id);
+        if !was_releasing {
+            self.clear_away(id);
+        }
         let now = self.now();
         self.core.handle_exit(now, id, status);
     }

@@ -14,13 +14,14 @@ use nix::libc;
 use nix::unistd::read;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
 
 use crate::sys;
 
 use super::OciRuntime;
 
 /// Releases container `id` and gives back when its program has been executed. While the container
-/// is frozen that can take for ever.
+/// is frozen that can take until `gone` ends, which it does when the init process has.
 ///
 /// It must not be cancelled: a FIFO that is closed unread kills the container.
 ///
@@ -31,15 +32,22 @@ pub async fn release(
     runtime: &OciRuntime,
     id: &str,
     has_poststart_hooks: bool,
+    gone: oneshot::Receiver<()>,
 ) -> Result<(), String> {
     let state = runtime.state_dir(id);
     if has_poststart_hooks || !is_runc(&state) {
+        // It ends by itself, and only it knows whether a program that is gone by then has run.
         return runtime.start(id).await.map_err(|error| error.to_string());
     }
     let fifo = state.join("exec.fifo");
-    open_gate(&fifo)
-        .await
-        .map_err(|error| format!("{}: {error}", fifo.display()))
+    tokio::select! {
+        biased;
+        opened = open_gate(&fifo) => {
+            opened.map_err(|error| format!("{}: {error}", fifo.display()))
+        }
+        // With its init gone there is nobody left whom a closed FIFO could hurt.
+        _ = gone => Err("its init process has ended".to_owned()),
+    }
 }
 
 /// Whether the state directory is runc's: `state.json` beside the FIFO. crun's has `status`.

@@ -71,8 +71,8 @@ pub(super) fn remove_dead(address: &str) {
     }
 }
 
-/// Removes our own socket: from now on a container of the pod gets a shim of its own. Nobody who
-/// has just found it served is answered with it any more.
+/// Removes our own socket: from now on a container of the pod gets a shim of its own. One that was
+/// told of this one a moment ago finds nobody, which containerd reports.
 pub(super) fn give_up(path: &Path) {
     let removed = lock_directory_of(path).and_then(|_lock| std::fs::remove_file(path));
     if let Err(error) = removed {

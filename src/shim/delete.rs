@@ -9,7 +9,7 @@ use containerd_shim_protos::api::DeleteResponse;
 
 use crate::reaper::Reaper;
 use crate::rootfs;
-use crate::runtime::{OciRuntime, options};
+use crate::runtime::{Bundle, OciRuntime, options};
 use crate::task::timestamp;
 
 use super::{address, start};
@@ -29,7 +29,8 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     }
     let bundle = start::bundle_directory(flags)?;
     let reaper = Reaper::default();
-    let options = options::load(&bundle);
+    let mut options = options::load(&bundle);
+    options.systemd_cgroup |= Bundle::read(&bundle).is_ok_and(|config| config.has_systemd_cgroup());
     let runtime = OciRuntime::new(&options, &flags.namespace, &bundle, reaper.clone());
     if runtime.state_dir(&flags.id).exists() {
         force_delete(&flags.id, &runtime, &reaper)?;
