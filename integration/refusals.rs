@@ -74,8 +74,5 @@ fn another_plan_than_the_pods_is_refused_and_the_pod_goes_on() {
     host.ctr(&["containers", "rm", "proxy"]);
     first.run_proxy(&host, &[]);
     let record = host.await_event("web", "start");
-    assert!(
-        record.before(("proxy", "accepted"), ("web", "start")),
-        "{record}"
-    );
+    record.assert_before(("proxy", "accepted"), ("web", "start"));
 }

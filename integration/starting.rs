@@ -16,10 +16,7 @@ fn an_app_that_is_created_first_is_held_until_its_sidecar_is_ready() {
     assert_eq!(host.status("web"), Some(Status::Running));
     MESH.run_proxy(&host, &["--ready-after", "700ms"]);
     let record = host.await_event("web", "start");
-    assert!(
-        record.before(("proxy", "ready"), ("web", "start")),
-        "{record}"
-    );
+    record.assert_before(("proxy", "ready"), ("web", "start"));
     // One period of the probe, and what a busy machine adds.
     assert!(
         record.between(("proxy", "ready"), ("web", "start")) < 2000 * MS,
@@ -39,10 +36,7 @@ fn an_app_that_is_created_last_is_reported_started_when_it_runs() {
         "the Start was answered too early:\n{record}"
     );
     let record = host.await_event("web", "start");
-    assert!(
-        record.before(("proxy", "ready"), ("web", "start")),
-        "{record}"
-    );
+    record.assert_before(("proxy", "ready"), ("web", "start"));
 }
 
 #[test]
@@ -55,10 +49,7 @@ fn a_probe_by_a_command_is_made_in_the_container() {
     host.run(&pod.witness("web", &[]));
     host.run(&pod.witness("proxy", &["--ready-after", "500ms"]));
     let record = host.await_event("web", "start");
-    assert!(
-        record.before(("proxy", "ready"), ("web", "start")),
-        "{record}"
-    );
+    record.assert_before(("proxy", "ready"), ("web", "start"));
 }
 
 #[test]
@@ -72,14 +63,8 @@ fn two_sidecars_start_side_by_side_and_the_app_after_the_slower_one() {
     pod.run_proxy(&host, &["--ready-after", "800ms"]);
     host.run(&pod.witness("logs", &[]));
     let record = host.await_event("web", "start");
-    assert!(
-        record.before(("logs", "start"), ("proxy", "ready")),
-        "{record}"
-    );
-    assert!(
-        record.before(("proxy", "ready"), ("web", "start")),
-        "{record}"
-    );
+    record.assert_before(("logs", "start"), ("proxy", "ready"));
+    record.assert_before(("proxy", "ready"), ("web", "start"));
 }
 
 #[test]
@@ -98,14 +83,8 @@ fn a_startup_order_starts_sidecars_one_after_another() {
     host.run(&pod.witness("logs", &["--ready-after", "300ms"]));
     pod.run_proxy(&host, &["--ready-after", "400ms"]);
     let record = host.await_event("web", "start");
-    assert!(
-        record.before(("proxy", "ready"), ("logs", "start")),
-        "{record}"
-    );
-    assert!(
-        record.before(("logs", "ready"), ("web", "start")),
-        "{record}"
-    );
+    record.assert_before(("proxy", "ready"), ("logs", "start"));
+    record.assert_before(("logs", "ready"), ("web", "start"));
 }
 
 #[test]
@@ -198,10 +177,7 @@ fn a_held_container_is_released_by_a_containerd_that_was_restarted_meanwhile() {
     assert_eq!(host.status("web"), Some(Status::Running));
     MESH.run_proxy(&host, &["--ready-after", "200ms"]);
     let record = host.await_event("web", "start");
-    assert!(
-        record.before(("proxy", "ready"), ("web", "start")),
-        "{record}"
-    );
+    record.assert_before(("proxy", "ready"), ("web", "start"));
 }
 
 #[test]

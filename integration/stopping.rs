@@ -36,10 +36,7 @@ fn the_sidecar_is_told_only_after_the_app_has_exited_whoever_is_asked_first() {
             "a sidecar that was told to go has not failed"
         );
         let record = host.record();
-        assert!(
-            record.before(("web", "exit"), ("proxy", "signal")),
-            "{record}"
-        );
+        record.assert_before(("web", "exit"), ("proxy", "signal"));
         assert!(
             record.between(("web", "exit"), ("proxy", "signal")) < 500 * MS,
             "{record}"
@@ -59,7 +56,7 @@ fn sidecars_stop_in_the_reverse_order_of_their_start() {
     }
     let record = host.record();
     assert_eq!(record.order("signal"), ["web", "b", "a"], "{record}");
-    assert!(record.before(("b", "exit"), ("a", "signal")), "{record}");
+    record.assert_before(("b", "exit"), ("a", "signal"));
 }
 
 #[test]

@@ -75,6 +75,12 @@ impl Record {
         self.at(earlier.0, earlier.1) < self.at(later.0, later.1)
     }
 
+    /// Fails unless the first event happened before the second, and shows what happened.
+    #[track_caller]
+    pub fn assert_before(&self, earlier: (&str, &str), later: (&str, &str)) {
+        assert!(self.before(earlier, later), "{self}");
+    }
+
     /// The names in the order of their first `what`.
     pub fn order(&self, what: &str) -> Vec<&str> {
         let mut names = Vec::new();

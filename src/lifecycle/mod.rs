@@ -42,7 +42,7 @@ mod time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Plan, Role};
+use crate::plan::{ContainerKind, Plan};
 
 pub use action::{Action, Cause, ContainerId, Refusal, Report, RequestId, Step};
 pub use container::{ExitStatus, NewContainer};
@@ -106,9 +106,6 @@ pub enum Timer {
     Kill,
 }
 
-/// How long a container is held before its stderr says so.
-pub(crate) const HOLD_NOTICE: Duration = Duration::from_secs(5);
-
 /// What a caller of a Kill waits beyond the grace period if nothing is known of it: kubelet's
 /// default for `runtimeRequestTimeout`.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -129,28 +126,10 @@ impl Pod {
         }
     }
 
-    /// Whether no container is known.
-    pub fn is_empty(&self) -> bool {
-        self.containers.is_empty()
-    }
-
-    /// The role of a container.
-    pub fn role(&self, id: &ContainerId) -> Option<Role> {
-        self.containers.get(id).map(|container| container.role)
-    }
-
     /// The startup probe of a container, for the driver to make an attempt of it.
     pub fn startup_probe(&self, id: &ContainerId) -> Option<crate::plan::Probe> {
         let name = &self.containers.get(id)?.name;
         self.plan.as_ref()?.container(name).startup_probe.clone()
-    }
-
-    /// The names a container waits for before its program is executed; none when nothing does.
-    pub fn waits_for(&self, id: &ContainerId) -> Vec<String> {
-        self.containers
-            .get(id)
-            .map(|container| self.missing(container))
-            .unwrap_or_default()
     }
 
     /// Whether the container's program has not been executed yet though its Start was answered.

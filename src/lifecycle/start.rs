@@ -7,7 +7,7 @@ use crate::plan::{Role, StartMode};
 use super::action::{Action, ContainerId, Refusal, Report, RequestId};
 use super::container::{Answered, Blocked, Container, Held, Running, Startup, State};
 use super::time::Time;
-use super::{HOLD_NOTICE, Pod, Timer};
+use super::{Pod, Timer};
 
 /// In `Auto` a sandbox's callers are kept waiting for no longer than this all told: while kubelet
 /// waits, the pod has no IP and a deletion is not acted on.
@@ -15,6 +15,9 @@ const AUTO_BLOCKS_FOR: Duration = Duration::from_secs(10);
 
 /// A blocked Start fails this long before its caller gives up, so that the caller sees the reason.
 const ANSWER_LEAD: Duration = Duration::from_secs(2);
+
+/// How long a container is held before its stderr says so.
+const HOLD_NOTICE: Duration = Duration::from_secs(5);
 
 /// The exit code of a container that was held for too long.
 const HELD_TOO_LONG: u32 = 1;
@@ -96,20 +99,17 @@ impl Pod {
 
     /// What became of [`Action::Release`]: the program is being executed, or the reason why not.
     pub fn handle_released(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
+        let probe = self.startup_probe(id);
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
-        let State::Releasing { request, exit, .. } = container.state else {
+        let State::Releasing { request, exit } = container.state else {
             return;
         };
         let name = container.name.clone();
         match outcome {
             Ok(()) => {
                 self.releases = self.releases.saturating_add(1);
-                let probe = self
-                    .plan
-                    .as_ref()
-                    .and_then(|plan| plan.container(&name).startup_probe.clone());
                 container.state = State::Running(Running {
                     since: now,
                     number: self.releases,

@@ -238,21 +238,16 @@ impl Actor {
     }
 
     fn signal(&mut self, id: &ContainerId, signal: Signal, all: bool, request: Option<RequestId>) {
-        let finished = CallError::finished(id.as_str());
         let outcome = match self.tasks.get(id) {
             None => Err(CallError::not_found(id.as_str(), "")),
             // With a PID namespace of its own everything in the container has died with its init.
             Some(task) if task.ended.is_some() && (!all || task.facts.has_own_pid_namespace) => {
-                Err(finished)
+                Err(CallError::finished(id.as_str()))
             }
             Some(task) if all || task.paused || !task.runtime.is_native(id.as_str()) => {
                 return self.signal_by_runtime(id, signal, all, request);
             }
-            Some(task) => match self.reaper.kill(task.init.pid, signal.number()) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(finished),
-                Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => Err(finished),
-                other => other.map_err(CallError::unknown),
-            },
+            Some(task) => self.kill_process(task.init.pid, signal, id.as_str()),
         };
         self.signalled(id, signal, request, outcome);
     }

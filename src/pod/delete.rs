@@ -4,7 +4,6 @@ use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
 use crate::lifecycle::ContainerId;
-use crate::plan::Signal;
 use crate::runtime::RuntimeError;
 use crate::{rootfs, stdio};
 
@@ -36,9 +35,7 @@ impl Actor {
                 // Its end is published before its deletion, as for any other.
                 task.delete = Some(reply);
                 let pid = task.init.pid;
-                if let Err(error) = self.reaper.kill(pid, Signal::KILL.number()) {
-                    tracing::debug!(container = id, %error, "it has ended already");
-                }
+                self.end_process(pid);
             }
         }
     }

@@ -8,7 +8,6 @@ use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
 use crate::lifecycle::{self, ContainerId, ExitStatus, RequestId};
-use crate::plan::Signal;
 use crate::reaper::Child;
 use crate::runtime::OciRuntime;
 use crate::stdio::{self, Owner, Paths, StdioError, Streams};
@@ -89,7 +88,7 @@ impl Actor {
             let answer = outcome.and_then(|(child, streams)| {
                 if reply.is_closed() {
                     // Whoever asked has gone away: nobody would ever ask for its end.
-                    actor.kill_process(child.pid());
+                    actor.end_process(child.pid());
                 }
                 actor.exec_started(&id, &exec_id, request, child, streams)
             });
@@ -148,7 +147,7 @@ impl Actor {
     ) -> Result<i32, CallError> {
         let pid = child.pid();
         let Some(exec) = self.starting(id, exec_id, request) else {
-            self.kill_process(pid);
+            self.end_process(pid);
             return Err(CallError::not_found(id.as_str(), exec_id));
         };
         exec.starting = None;
@@ -182,13 +181,6 @@ impl Actor {
             exec.process.never_ran(error);
             self.exec_over(id, exec_id);
             self.publish_exit_if_due(id);
-        }
-    }
-
-    /// Ends a process that nobody knows of.
-    fn kill_process(&self, pid: i32) {
-        if let Err(error) = self.reaper.kill(pid, Signal::KILL.number()) {
-            tracing::debug!(pid, %error, "it has ended already");
         }
     }
 

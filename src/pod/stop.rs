@@ -63,11 +63,28 @@ impl Actor {
             );
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        let killed = self.reaper.kill(exec.process.pid, signal.number());
+        self.kill_process(exec.process.pid, signal, &call.exec_id)
+    }
+
+    /// Sends a signal to a process of ours; `name` is what the caller knows it by.
+    pub(super) fn kill_process(
+        &self,
+        pid: i32,
+        signal: Signal,
+        name: &str,
+    ) -> Result<(), CallError> {
+        let killed = self.reaper.kill(pid, signal.number());
         killed.map_err(|error| match error.raw_os_error() {
-            Some(nix::libc::ESRCH) => CallError::finished(&call.exec_id),
+            Some(nix::libc::ESRCH) => CallError::finished(name),
             _ => CallError::unknown(error),
         })
+    }
+
+    /// Ends a process, which may have ended already.
+    pub(super) fn end_process(&self, pid: i32) {
+        if let Err(error) = self.reaper.kill(pid, Signal::KILL.number()) {
+            tracing::debug!(pid, %error, "it has ended already");
+        }
     }
 
     pub(super) fn init_ended(&mut self, id: &ContainerId, status: ExitStatus) {

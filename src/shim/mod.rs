@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use containerd_shim::Flags;
 
-/// The version, with the commit it was built from where that is known.
+/// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the shim's binary with these arguments, the program's name left out.

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_shim::Flags;
 use containerd_shim_protos::shim_async::create_task;
 use nix::sys::prctl::set_child_subreaper;
 use nix::unistd::dup2_stdin;
-use std::sync::Arc;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 

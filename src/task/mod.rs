@@ -327,7 +327,7 @@ impl Task for Service {
         Ok(ConnectResponse {
             shim_pid: std::process::id(),
             task_pid: pid(task.map_err(status)?),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: crate::shim::VERSION.to_owned(),
             ..ConnectResponse::new()
         })
     }

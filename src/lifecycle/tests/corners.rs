@@ -3,9 +3,8 @@
 use crate::lifecycle::{Exec, Phase};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::simulator::{
-    Call, Script, Seen, TERM, World, ask_all, deaf, ms, running, secs, stops_after,
-};
+use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
+use super::simulator::{Call, Script, Seen, World, ms, secs};
 
 fn exec<'a>(id: &'a str, argv: &'a [String]) -> Exec<'a> {
     Exec {

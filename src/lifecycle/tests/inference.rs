@@ -3,7 +3,8 @@
 use crate::lifecycle::Phase;
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::simulator::{Call, Script, TERM, World, ms, running, secs};
+use super::fixtures::{TERM, running};
+use super::simulator::{Call, Script, World, ms, secs};
 
 fn with_pre_stop(pre_stop: PreStop) -> World {
     let facts = KubeletFacts {

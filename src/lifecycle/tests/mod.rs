@@ -2,6 +2,7 @@
 
 mod chaos;
 mod corners;
+mod fixtures;
 mod inference;
 mod promises;
 mod record;

@@ -3,9 +3,8 @@
 use crate::lifecycle::{Exec, Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::simulator::{
-    Call, Script, Seen, TERM, World, ask_all, deaf, ms, running, secs, stops_after,
-};
+use super::fixtures::{TERM, ask_all, deaf, never_ready, running, stops_after};
+use super::simulator::{Call, Seen, World, ms, secs};
 
 #[test]
 fn the_sidecar_is_told_only_after_the_apps_have_exited_whoever_is_asked_first() {
@@ -185,16 +184,15 @@ fn a_signal_that_stops_nothing_is_refused_while_the_container_is_held() {
 
 #[test]
 fn what_is_held_when_the_pod_terminates_never_runs() {
-    let never = Script {
-        ready_after: None,
-        ..Script::default()
-    };
     let probe = r#"{"tcpSocket":{"port":80},"failureThreshold":1000}"#;
     let world = World::new(&[
         ("sidecars", "proxy logs"),
         ("startup-probe.usher/proxy", probe),
     ]);
-    let mut world = running(world.script("proxy", never), &["web", "proxy", "logs"]);
+    let mut world = running(
+        world.script("proxy", never_ready()),
+        &["web", "proxy", "logs"],
+    );
     ask_all(&mut world, &["proxy", "logs", "web"], TERM);
     world.run_for(secs(5));
     assert_eq!(world.executed("web"), None);
@@ -229,17 +227,16 @@ fn a_gate_that_opens_after_the_termination_began_starts_nothing() {
 
 #[test]
 fn a_blocked_start_fails_when_the_pod_terminates() {
-    let never = Script {
-        ready_after: None,
-        ..Script::default()
-    };
     let probe = r#"{"tcpSocket":{"port":80},"failureThreshold":1000}"#;
     let world = World::new(&[
         ("sidecars", "proxy logs"),
         ("start-mode", "Block"),
         ("startup-probe.usher/proxy", probe),
     ]);
-    let mut world = running(world.script("proxy", never), &["proxy", "logs", "web"]);
+    let mut world = running(
+        world.script("proxy", never_ready()),
+        &["proxy", "logs", "web"],
+    );
     ask_all(&mut world, &["proxy", "logs"], TERM);
     world.run_for(secs(5));
     assert!(matches!(
