@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::Effort;
 use super::harness::{ContainerSpec, Containerd, Settings};
 
-const CONTAINERS: usize = 5;
+/// Containers of a pod.
+pub const CONTAINERS: usize = 5;
 
 /// Figures of one runtime.
 pub struct Pods {

@@ -6,6 +6,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod crowd;
 mod figures;
 mod idle;
 mod release;
@@ -16,8 +17,10 @@ use harness::{REFERENCE, runtime_under_test};
 
 /// How often each thing is measured.
 pub struct Effort {
-    /// Pairs of `ctr run --rm`.
+    /// Pairs of `ctr run --rm`, and of `ctr task exec`.
     pairs: usize,
+    /// Pods that are started at once.
+    crowd: usize,
     /// Pods that run at once.
     pods: usize,
     /// For how long an idle pod is watched.
@@ -29,13 +32,14 @@ pub struct Effort {
 impl Effort {
     fn from_arguments() -> Self {
         let quick = std::env::args().any(|argument| argument == "--quick");
-        let (pairs, pods, idle, releases) = if quick {
-            (8, 5, 3, 5)
+        let (pairs, crowd, pods, idle, releases) = if quick {
+            (8, 6, 5, 3, 5)
         } else {
-            (40, 30, 10, 25)
+            (40, 50, 30, 10, 25)
         };
         Self {
             pairs,
+            crowd,
             pods,
             idle: std::time::Duration::from_secs(idle),
             releases,
@@ -48,14 +52,25 @@ fn main() {
     let runtimes = [runtime_under_test(), REFERENCE.to_owned()];
     let runtimes = [runtimes[0].as_str(), runtimes[1].as_str()];
     progress("wall time of ctr run --rm");
-    let times = walltime::measure(runtimes, effort.pairs);
+    let runs = walltime::run(runtimes, effort.pairs);
+    progress("wall time of ctr task exec");
+    let execs = walltime::exec(runtimes, effort.pairs);
+    progress(&format!("{} pods at once", effort.crowd));
+    let crowd = crowd::measure(runtimes, effort.crowd);
     let pods = runtimes.map(|runtime| {
         progress(&format!("{} pods of {runtime}", effort.pods));
         idle::measure(runtime, &effort)
     });
     progress("release of a held container");
     let releases = release::measure(runtimes[0], effort.releases);
-    report::print(runtimes, &effort, &times, &pods, &releases);
+    let measured = report::Measured {
+        runs,
+        execs,
+        crowd,
+        pods,
+        releases,
+    };
+    report::print(runtimes, &effort, &measured);
 }
 
 fn progress(what: &str) {

@@ -8,23 +8,35 @@ use super::figures::Figures;
 use super::idle::Pods;
 use super::release::Releases;
 
-pub fn print(
-    runtimes: [&str; 2],
-    effort: &Effort,
-    times: &[Figures; 2],
-    pods: &[Pods; 2],
-    releases: &Releases,
-) {
+/// What has been measured, where there are two of each of the two runtimes.
+pub struct Measured {
+    pub runs: [Figures; 2],
+    pub execs: [Figures; 2],
+    /// Seconds.
+    pub crowd: [f64; 2],
+    pub pods: [Pods; 2],
+    pub releases: Releases,
+}
+
+pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
+    let Measured { pods, crowd, .. } = measured;
     println!("{}\n", machine());
     println!("| | {} | {} | ratio |", runtimes[0], runtimes[1]);
     println!("|---|---|---|---|");
+    for (command, times) in [("run --rm", &measured.runs), ("task exec", &measured.execs)] {
+        row(
+            &format!(
+                "`ctr {command} … /bin/true`, {} pairs, median (p10 … p90)",
+                times[0].count()
+            ),
+            [times[0].text("ms"), times[1].text("ms")],
+            times[0].median() / times[1].median(),
+        );
+    }
     row(
-        &format!(
-            "`ctr run --rm … /bin/true`, {} pairs, median (p10 … p90)",
-            times[0].count()
-        ),
-        [times[0].text("ms"), times[1].text("ms")],
-        times[0].median() / times[1].median(),
+        &format!("{} pods of 5 containers started at once", effort.crowd),
+        crowd.map(|seconds| format!("{seconds:.1} s")),
+        crowd[0] / crowd[1],
     );
     row(
         "shim's proportional memory, one pod of 5 containers alone",
@@ -56,7 +68,7 @@ pub fn print(
         after_probe,
         after_start,
         bare,
-    } = releases;
+    } = &measured.releases;
     println!(
         "| bare opening of runc's exec FIFO, {} times | {} |",
         bare.count(),
