@@ -1,9 +1,10 @@
 //! The system calls that have no safe wrapper, each with the reason why it is sound.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::libc;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -65,4 +66,73 @@ pub fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // same one.
     let watched = unsafe { AsyncFd::register_with_interest(fd, interest) };
     watched.map_err(|failed| failed.into_parts().1)
+}
+
+/// Opens the process's own end of a pseudo-terminal, of which we have the master, wherever it is
+/// mounted (`ioctl_tty(2)`, Linux 4.13).
+///
+/// # Errors
+///
+/// If the kernel does not know how, or the descriptors have run out.
+pub fn open_peer(master: &OwnedFd) -> io::Result<OwnedFd> {
+    // Not as the controlling terminal of the shim, which leads a session.
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: this request takes an integer and touches no memory of this process.
+    match unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) } {
+        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        peer if peer >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(peer) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Changes the size of a terminal, in characters; its foreground processes are told.
+///
+/// # Errors
+///
+/// If it is no terminal.
+pub fn resize(terminal: BorrowedFd<'_>, width: u16, height: u16) -> io::Result<()> {
+    let size = libc::winsize {
+        ws_row: height,
+        ws_col: width,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: this request reads one winsize, from a variable that outlives the call.
+    match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Receives the one descriptor that comes with a message (`SCM_RIGHTS`, `unix(7)`).
+///
+/// nix gives the numbers of descriptors, which nobody closes.
+///
+/// # Errors
+///
+/// `WouldBlock` if no message has come yet; if it has not exactly one descriptor.
+pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // Whatever is said beside it: runc gives the terminal's name.
+    let mut words = [0; 4096];
+    let mut words = [io::IoSliceMut::new(&mut words)];
+    let mut room = nix::cmsg_space!([RawFd; 4]);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut words, Some(&mut room), flags)?;
+    let mut received = Vec::new();
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = part {
+            // SAFETY: the kernel has just made these descriptors, and nobody else knows of them.
+            received.extend(
+                numbers
+                    .into_iter()
+                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+            );
+        }
+    }
+    match (received.pop(), received.pop()) {
+        (Some(only), None) => Ok(only),
+        _ => Err(io::Error::other(
+            "a message came without a descriptor, or with several, expected one",
+        )),
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use containerd_shim_protos::api::{CreateTaskRequest, ExecProcessRequest};
@@ -110,13 +110,28 @@ impl<'host> BareShim<'host> {
         }
     }
 
+    /// The bundle of the task.
+    pub fn bundle(&self) -> &Path {
+        &self.bundle
+    }
+
+    /// The process of the shim.
+    #[track_caller]
+    pub fn pid(&self) -> u32 {
+        self.api().connect(&self.id).expect("Connect").shim_pid
+    }
+
+    /// Makes a FIFO in the bundle; its path.
+    #[track_caller]
+    pub fn fifo(&self, name: &str) -> String {
+        let fifo = self.bundle.join(name);
+        mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
+        fifo.display().to_string()
+    }
+
     /// The same with FIFOs; the files keep the output's open, for nobody needs to read it.
     pub fn create_request_with_stdio(&self) -> (CreateTaskRequest, [File; 2]) {
-        let [stdin, stdout, stderr] = ["stdin", "stdout", "stderr"].map(|name| {
-            let fifo = self.bundle.join(name);
-            mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
-            fifo.display().to_string()
-        });
+        let [stdin, stdout, stderr] = ["stdin", "stdout", "stderr"].map(|name| self.fifo(name));
         let open = |path| {
             File::options()
                 .read(true)

@@ -18,12 +18,15 @@ const APPLETS: &[&str] = &[
     "id",
     "ls",
     "seq",
+    "setsid",
     "sh",
     "sha256sum",
     "sleep",
+    "stty",
     "test",
     "touch",
     "true",
+    "tty",
 ];
 
 /// Fills `root`, which becomes the root file system of every container of a test.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use containerd_shim_protos::api::{
     CloseIORequest, ConnectRequest, ConnectResponse, CreateTaskRequest, CreateTaskResponse,
     DeleteRequest, DeleteResponse, Empty, ExecProcessRequest, KillRequest, PidsRequest,
-    PidsResponse, ShutdownRequest, StartRequest, StartResponse, StateRequest, StateResponse,
-    StatsRequest, StatsResponse, UpdateTaskRequest, WaitRequest, WaitResponse,
+    PidsResponse, ResizePtyRequest, ShutdownRequest, StartRequest, StartResponse, StateRequest,
+    StateResponse, StatsRequest, StatsResponse, UpdateTaskRequest, WaitRequest, WaitResponse,
 };
 use containerd_shim_protos::protobuf::Message;
 use tokio::runtime::Runtime;
@@ -284,6 +284,18 @@ impl TaskApi {
                 ..Default::default()
             },
         )
+    }
+
+    /// To so many columns and lines.
+    pub fn resize(&self, id: &str, exec_id: &str, width: u32, height: u32) -> Answer<Empty> {
+        let request = ResizePtyRequest {
+            id: id.into(),
+            exec_id: exec_id.into(),
+            width,
+            height,
+            ..Default::default()
+        };
+        self.call("ResizePty", &request)
     }
 
     pub fn shutdown(&self, id: &str) -> Answer<Empty> {

@@ -8,9 +8,11 @@ mod crashes;
 mod exec;
 mod exits;
 mod images;
+mod logging;
 mod pods;
 mod stdio;
 mod tasks;
+mod terminals;
 
 use std::fmt::Debug;
 

@@ -10,10 +10,10 @@ use containerd_shim_protos::protobuf::MessageField;
 use crate::cgroup::Place;
 use crate::lifecycle::{ContainerId, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan};
-use crate::reaper::Child;
+use crate::reaper::{Child, Reaper};
 use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, Options, options};
-use crate::stdio::{self, Owner, Paths, Streams};
+use crate::stdio::{self, Owner, Setting, Streams};
 
 use super::process::{self, Facts, Process, Remains, Task};
 use super::{Actor, CallError, CreateCall, Kind, Reply};
@@ -25,7 +25,8 @@ impl Actor {
             Err(error) => drop(reply.send(Err(error))),
             Ok((runtime, options)) => {
                 let id = ContainerId::from(call.id.as_str());
-                let work = create(call.id.clone(), runtime, options, call);
+                let surroundings = (self.namespace.clone(), self.reaper.clone());
+                let work = create(runtime, options, call, surroundings);
                 self.job(work, move |actor, outcome| {
                     actor.created(&id, outcome, reply)
                 });
@@ -190,10 +191,10 @@ impl Actor {
 }
 
 async fn create(
-    id: String,
     runtime: OciRuntime,
     options: Options,
     call: CreateCall,
+    (namespace, reaper): (String, Reaper),
 ) -> Result<(Child, Streams, TaskCreate), CallError> {
     if options != Options::default() {
         options::save(&call.bundle, &options).map_err(CallError::unknown)?;
@@ -202,11 +203,17 @@ async fn create(
     rootfs::mount(&call.rootfs, &target)
         .await
         .map_err(CallError::unknown)?;
-    let owner = Owner {
-        uid: options.io_uid,
-        gid: options.io_gid,
+    let setting = Setting {
+        id: &call.id,
+        namespace: &namespace,
+        bundle: &call.bundle,
+        owner: Owner {
+            uid: options.io_uid,
+            gid: options.io_gid,
+        },
+        reaper: &reaper,
     };
-    match create_in(&id, &runtime, &call.paths, owner).await {
+    match create_in(&runtime, &call, &setting).await {
         Ok((child, streams)) => {
             let event = event(&call, &child);
             Ok((child, streams, event))
@@ -219,21 +226,29 @@ async fn create(
 }
 
 async fn create_in(
-    id: &str,
     runtime: &OciRuntime,
-    paths: &Paths,
-    owner: Owner,
+    call: &CreateCall,
+    setting: &Setting<'_>,
 ) -> Result<(Child, Streams), CallError> {
-    let (stdio, streams) = stdio::open(paths, owner)
+    let (stdio, mut streams) = stdio::open(&call.paths, setting)
+        .await
         .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
-    match runtime.create(id, stdio).await {
+    let created = match runtime.create(&call.id, stdio).await {
+        Ok(child) => streams
+            .receive_terminal(!call.paths.stdin.is_empty())
+            .await
+            .map(|()| child)
+            .map_err(CallError::unknown),
+        Err(error) => Err(CallError::unknown(error)),
+    };
+    match created {
         Ok(child) => Ok((child, streams)),
         Err(error) => {
             // Some runtimes leave something behind when they fail.
-            if let Err(leftover) = runtime.delete(id, true).await {
-                tracing::debug!(id, error = %leftover, "nothing to delete after a failed create");
+            if let Err(leftover) = runtime.delete(&call.id, true).await {
+                tracing::debug!(id = call.id, error = %leftover, "nothing to delete after a failed create");
             }
-            Err(CallError::unknown(error))
+            Err(error)
         }
     }
 }

@@ -1,24 +1,28 @@
 //! Exec: more processes in a container.
 
+use std::borrow::Cow;
 use std::collections::btree_map::Entry;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskExit};
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use crate::lifecycle::{self, ContainerId, ExitStatus, RequestId};
-use crate::reaper::Child;
+use crate::plan::Signal;
+use crate::reaper::{Child, Reaper};
 use crate::runtime::OciRuntime;
-use crate::stdio::{self, Owner, Paths, StdioError, Streams};
+use crate::stdio::{self, Owner, Paths, Setting, Size, Streams};
 
 use super::process::{Exec, Exit, Process};
 use super::{Actor, CallError, ExecCall, Kind, Reply};
 
-/// Of the OCI specification's process only what the core has to know.
-#[derive(Deserialize)]
-struct Argv {
-    #[serde(default)]
+/// Of the OCI specification's process only what has to be known of it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
     args: Vec<String>,
 }
 
@@ -30,18 +34,12 @@ impl Actor {
 
     fn add_exec(&mut self, call: ExecCall) -> Result<(), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
-        let argv: Argv = serde_json::from_slice(&call.spec).map_err(|error| {
+        let spec: Spec = serde_json::from_slice(&call.spec).map_err(|error| {
             invalid(format!(
                 "exec {:?}: its spec is not an OCI process: {error}",
                 call.exec_id
             ))
         })?;
-        if call.paths.terminal {
-            return Err(CallError::new(
-                Kind::Unimplemented,
-                StdioError::Terminal.to_string(),
-            ));
-        }
         let task = self.task(&call.id)?;
         if task.ended.is_some() {
             let message = format!("exec {:?}: task {} is stopped", call.exec_id, call.id);
@@ -57,7 +55,7 @@ impl Actor {
         let (id, now) = (ContainerId::from(call.id.as_str()), self.now());
         let exec = lifecycle::Exec {
             id: &call.exec_id,
-            argv: &argv.args,
+            argv: &spec.args,
             has_deadline: call.has_deadline,
         };
         self.core.handle_exec(now, &id, &exec)?;
@@ -65,6 +63,7 @@ impl Actor {
             let process = Process::new(call.paths);
             place.insert(Exec {
                 spec: call.spec,
+                size: None,
                 starting: None,
                 process,
             });
@@ -105,8 +104,8 @@ impl Actor {
         exec_id: &str,
     ) -> Result<(RequestId, impl Future<Output = Executed> + Send + use<>), CallError> {
         let request = self.next_request();
+        let (namespace, reaper) = (self.namespace.clone(), self.reaper.clone());
         let task = self.task_mut(id)?;
-        let (runtime, owner) = (task.runtime.clone(), task.facts.owner);
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
         // The spec has been taken by an earlier start, even if that failed.
@@ -115,14 +114,19 @@ impl Actor {
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
         exec.starting = Some(request);
-        let spec = std::mem::take(&mut exec.spec);
-        let work = execute(
-            id.to_owned(),
-            spec,
-            exec.process.paths.clone(),
-            owner,
-            runtime,
-        );
+        let execution = Execution {
+            id: id.to_owned(),
+            exec_id: exec_id.to_owned(),
+            spec: std::mem::take(&mut exec.spec),
+            size: exec.size,
+            paths: exec.process.paths.clone(),
+            owner: task.facts.owner,
+            bundle: task.bundle.clone(),
+            runtime: task.runtime.clone(),
+            namespace,
+            reaper,
+        };
+        let work = execution.run();
         Ok((request, work))
     }
 
@@ -143,7 +147,7 @@ impl Actor {
         exec_id: &str,
         request: RequestId,
         mut child: Child,
-        streams: Streams,
+        mut streams: Streams,
     ) -> Result<i32, CallError> {
         let pid = child.pid();
         let Some(exec) = self.starting(id, exec_id, request) else {
@@ -153,6 +157,11 @@ impl Actor {
         exec.starting = None;
         exec.process.pid = pid;
         exec.process.started = true;
+        if let Some(size) = exec.size
+            && let Err(error) = streams.resize(size)
+        {
+            tracing::warn!(%error, "a terminal was not resized");
+        }
         exec.process.streams = Some(streams);
         exec.process.connect_stdin();
         self.publisher.publish(TaskExecStarted {
@@ -211,20 +220,60 @@ impl Actor {
 /// What comes of executing a process.
 type Executed = Result<(Child, Streams), CallError>;
 
-async fn execute(
+/// A process that is to be executed.
+struct Execution {
     id: String,
+    exec_id: String,
     spec: Vec<u8>,
+    size: Option<Size>,
     paths: Paths,
     owner: Owner,
+    bundle: PathBuf,
     runtime: OciRuntime,
-) -> Executed {
-    let (stdio, streams) = stdio::open(&paths, owner)
-        .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
-    let child = runtime
-        .exec(&id, &spec, stdio)
-        .await
-        .map_err(CallError::unknown)?;
-    Ok((child, streams))
+    namespace: String,
+    reaper: Reaper,
+}
+
+impl Execution {
+    async fn run(self) -> Executed {
+        let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
+        let spec = self.spec().map_err(|error| invalid(error.to_string()))?;
+        let setting = Setting {
+            id: &self.exec_id,
+            namespace: &self.namespace,
+            bundle: &self.bundle,
+            owner: self.owner,
+            reaper: &self.reaper,
+        };
+        let opened = stdio::open(&self.paths, &setting).await;
+        let (stdio, mut streams) = opened.map_err(|error| invalid(error.to_string()))?;
+        let executed = self.runtime.exec(&self.id, &spec, stdio).await;
+        let child = executed.map_err(CallError::unknown)?;
+        if let Err(error) = streams.receive_terminal(!self.paths.stdin.is_empty()).await {
+            // It runs without a terminal, and nobody would ever hear of it.
+            if let Err(error) = self.reaper.kill(child.pid(), Signal::KILL.number()) {
+                tracing::debug!(%error, "it has ended already");
+            }
+            return Err(CallError::unknown(error));
+        }
+        Ok((child, streams))
+    }
+
+    /// The process as the OCI runtime is to have it: whether it has a terminal is what the caller
+    /// says beside it, and the terminal has its size before the program runs.
+    fn spec(&self) -> serde_json::Result<Cow<'_, [u8]>> {
+        let mut spec: Map<String, Value> = serde_json::from_slice(&self.spec)?;
+        let has_terminal = spec.get("terminal").and_then(Value::as_bool) == Some(true);
+        if has_terminal == self.paths.terminal && self.size.is_none() {
+            return Ok(Cow::Borrowed(&self.spec));
+        }
+        spec.insert("terminal".to_owned(), json!(self.paths.terminal));
+        if let Some(Size { width, height }) = self.size {
+            let size = json!({ "height": height, "width": width });
+            spec.insert("consoleSize".to_owned(), size);
+        }
+        Ok(Cow::Owned(serde_json::to_vec(&spec)?))
+    }
 }
 
 /// TaskExit of an exec, or, with the container's own id, of its init.

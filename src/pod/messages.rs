@@ -7,6 +7,7 @@ use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 use crate::cgroup::Place;
 use crate::lifecycle::ContainerId;
 use crate::runtime::{OciRuntime, RuntimeError};
+use crate::stdio::Size;
 
 use super::process::{Exit, Process, StateAnswer, Status, Task};
 use super::{Actor, CallError, Kind, Reply};
@@ -78,6 +79,29 @@ impl Actor {
             }
         });
         let _ = reply.send(answer);
+    }
+
+    /// Changes the size of a process's terminal; one that has not been started remembers it.
+    pub fn resize(&mut self, id: &str, exec_id: &str, size: Size, reply: Reply<()>) {
+        let _ = reply.send(self.resized(id, exec_id, size));
+    }
+
+    fn resized(&mut self, id: &str, exec_id: &str, size: Size) -> Result<(), CallError> {
+        if !exec_id.is_empty()
+            && let Some(exec) = self.task_mut(id)?.execs.get_mut(exec_id)
+        {
+            if exec.process.exit.is_some() {
+                let message =
+                    format!("cannot resize process {exec_id} of task {id}: it is stopped");
+                return Err(CallError::new(Kind::FailedPrecondition, message));
+            }
+            exec.size = Some(size);
+        }
+        let process = self.process_mut(id, exec_id)?;
+        match &mut process.streams {
+            Some(streams) => streams.resize(size).map_err(CallError::unknown),
+            None => Ok(()),
+        }
     }
 
     /// Freezes a container. Held ones are started as the caller sees it, and can be frozen too.

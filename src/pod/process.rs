@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::cgroup::Place;
 use crate::lifecycle::RequestId;
 use crate::runtime::OciRuntime;
-use crate::stdio::{Owner, Paths, Streams};
+use crate::stdio::{Owner, Paths, Size, Streams};
 
 use super::{CallError, Reply};
 
@@ -89,6 +89,8 @@ pub(super) struct Facts {
 pub(super) struct Exec {
     /// The OCI specification's process as JSON.
     pub spec: Vec<u8>,
+    /// What its terminal is to have before there is one.
+    pub size: Option<Size>,
     /// Its start, while it is under way.
     pub starting: Option<RequestId>,
     pub process: Process,
@@ -158,6 +160,9 @@ impl Process {
     /// Tells everybody who waits for it that the process has ended.
     pub fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
+        if let Some(streams) = &mut self.streams {
+            streams.ended();
+        }
         for reply in self.waiting.drain(..) {
             // Who has gone away need not be told.
             let _ = reply.send(Ok(exit));

@@ -101,6 +101,8 @@ pub struct ProcessStdio {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
+    /// Where the runtime is to send the master of the terminal that it makes for the process.
+    pub console_socket: Option<PathBuf>,
 }
 
 impl OciRuntime {
@@ -147,6 +149,7 @@ impl OciRuntime {
             .arg(&self.bundle)
             .arg("--pid-file")
             .arg(&pid_file);
+        command.console_socket(&stdio);
         if self.no_pivot_root {
             command.arg("--no-pivot");
         }
@@ -212,6 +215,7 @@ impl OciRuntime {
         let pid_file = self.scratch("pid");
         let mut command = self.command(Verb::Exec);
         command.arg("--detach").arg("--pid-file").arg(&pid_file.0);
+        command.console_socket(&stdio);
         for argument in arguments {
             command.arg(argument);
         }
@@ -369,6 +373,12 @@ impl RuntimeCommand {
     fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut RuntimeCommand {
         self.command.arg(argument);
         self
+    }
+
+    fn console_socket(&mut self, stdio: &ProcessStdio) {
+        if let Some(socket) = &stdio.console_socket {
+            self.arg("--console-socket").arg(socket);
+        }
     }
 }
 

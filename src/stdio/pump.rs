@@ -1,79 +1,144 @@
-//! Moving bytes from one pipe to another without copying them, or even seeing them: `splice(2)`.
+//! Moving a process's output to whoever reads it, and its input to the process.
 //!
-//! A pump that has nothing to move sleeps; it owns no buffer.
+//! From pipe to pipe without copying the bytes, or even seeing them: `splice(2)`. A pump that has
+//! nothing to move sleeps; it owns no buffer.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::read;
+use nix::fcntl::{SpliceFFlags, splice};
+use nix::poll::PollFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::sys;
+use super::copy::copy;
+use super::outlet::{Keep, Outlet};
+use super::terminal::Terminal;
+use super::{Phases, deleted, ended, is_ready, watch};
 
 /// The capacity of a pipe on Linux, by default.
 const AT_ONCE: usize = 64 * 1024;
 
-/// Starts to move everything that comes out of `from` into `to`, until the one ends or the other
-/// breaks. Both ends, and `keep`, are closed then.
+/// Starts to pass on all that a process writes to a pipe, until it ends.
 ///
 /// # Errors
 ///
-/// If a descriptor cannot be watched.
-pub(super) fn spawn(from: OwnedFd, to: OwnedFd, keep: Option<File>) -> io::Result<JoinHandle<()>> {
+/// If the pipe cannot be watched.
+pub(super) fn spawn_output(
+    from: OwnedFd,
+    mut to: Outlet,
+    keep: Keep,
+    mut phase: Phases,
+) -> io::Result<JoinHandle<()>> {
+    let from = watch(from, Interest::READABLE)?;
+    Ok(tokio::spawn(async move {
+        let is_kept = keep.is_some();
+        let moved = async {
+            match &to {
+                Outlet::Pipe(to) => move_all(&from, to).await,
+                _ => copy(&from, &mut to, std::future::pending()).await,
+            }
+        };
+        report(until_deleted(moved, keep, &mut phase).await);
+        drop(from);
+        if is_kept {
+            to.linger(&mut phase).await;
+        }
+    }))
+}
+
+/// Starts to pass on all that comes out of a terminal, until its process has ended or its input is
+/// over. A process that has ended may have left another one behind that has the terminal open.
+pub(super) fn spawn_terminal_output(
+    terminal: Terminal,
+    mut to: Outlet,
+    keep: Keep,
+    mut phase: Phases,
+    input_over: Option<oneshot::Receiver<()>>,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let Terminal { master, peer } = terminal;
+        let is_kept = keep.is_some();
+        let mut phase_of_process = phase.clone();
+        let last = async move {
+            let input_over = async {
+                match input_over {
+                    // Nothing is ever sent.
+                    Some(over) => drop(over.await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ended(&mut phase_of_process) => {}
+                () = input_over => {}
+            }
+            drop(peer);
+        };
+        let copied = copy(&master, &mut to, last);
+        report(until_deleted(copied, keep, &mut phase).await);
+        drop(master);
+        if is_kept {
+            to.linger(&mut phase).await;
+        }
+    })
+}
+
+/// Starts to pass on what comes out of a FIFO to a process's pipe.
+///
+/// # Errors
+///
+/// If they cannot be watched.
+pub(super) fn spawn_input(from: OwnedFd, to: OwnedFd) -> io::Result<JoinHandle<()>> {
     let from = watch(from, Interest::READABLE)?;
     let to = watch(to, Interest::WRITABLE)?;
     Ok(tokio::spawn(async move {
-        if let Err(error) = pump(&from, &to).await {
-            tracing::debug!(%error, "a stream ended early");
-        }
-        drop(keep);
+        report(move_all(&from, &to).await);
     }))
 }
 
-/// Starts to append everything that comes out of `from` to a file, which cannot be spliced to.
+/// Starts to pass on what comes out of a FIFO to a process's terminal. `over` is dropped at the end.
 ///
 /// # Errors
 ///
-/// If the descriptor cannot be watched.
-pub(super) fn spawn_to_file(from: OwnedFd, mut file: File) -> io::Result<JoinHandle<()>> {
+/// If the FIFO cannot be watched.
+pub(super) fn spawn_terminal_input(
+    from: OwnedFd,
+    to: Arc<AsyncFd<OwnedFd>>,
+    over: oneshot::Sender<()>,
+) -> io::Result<JoinHandle<()>> {
     let from = watch(from, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
-        if let Err(error) = copy(&from, &mut file).await {
-            tracing::warn!(%error, "a log file ended early");
-        }
+        let mut to = Outlet::Terminal(to);
+        report(copy(&from, &mut to, std::future::pending()).await);
+        drop((to, over));
     }))
 }
 
-async fn copy(from: &AsyncFd<OwnedFd>, file: &mut File) -> io::Result<()> {
-    loop {
-        let mut ready = from.readable().await?;
-        // Not kept from one piece to the next: a process that says nothing costs nothing.
-        let mut piece = [0; 4096];
-        match ready.try_io(|from| Ok(read(from.get_ref(), &mut piece)?)) {
-            Ok(Ok(0)) => return Ok(()),
-            Ok(Ok(length)) => file.write_all(piece.get(..length).unwrap_or_default())?,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(Err(error)) => return Err(error),
-            Err(_would_block) => {}
-        }
+fn report(moved: io::Result<()>) {
+    if let Err(error) = moved {
+        tracing::debug!(%error, "a stream ended early");
     }
 }
 
-/// Only our end is made non-blocking: the other end of a pipe is an open file of its own, and the
-/// process behind it expects it to block.
-fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
-    fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    sys::watch(fd, interest)
+/// Does `work`, and lets go of the shim's own reading end of the FIFO when the process is deleted:
+/// a client that deletes it has read what it wanted, and the rest is for nobody.
+async fn until_deleted<T>(work: impl Future<Output = T>, keep: Keep, phase: &mut Phases) -> T {
+    let mut work = pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => return done,
+        () = deleted(phase) => {}
+    }
+    drop(keep);
+    work.await
 }
 
-async fn pump(from: &AsyncFd<OwnedFd>, to: &AsyncFd<OwnedFd>) -> io::Result<()> {
+async fn move_all(from: &AsyncFd<OwnedFd>, to: &AsyncFd<OwnedFd>) -> io::Result<()> {
     loop {
         let mut readable = from.readable().await?;
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
@@ -81,9 +146,9 @@ async fn pump(from: &AsyncFd<OwnedFd>, to: &AsyncFd<OwnedFd>) -> io::Result<()> 
             Ok(0) => return Ok(()),
             Ok(_) | Err(Errno::EINTR) => {}
             // It does not say which of the two would block.
-            Err(Errno::EAGAIN) if has_input(from)? => {
+            Err(Errno::EAGAIN) if is_ready(from.as_fd(), PollFlags::POLLIN) => {
                 let mut writable = to.writable().await?;
-                if !is_ready(to.get_ref(), PollFlags::POLLOUT)? {
+                if !is_ready(to.as_fd(), PollFlags::POLLOUT) {
                     writable.clear_ready();
                 }
             }
@@ -93,20 +158,12 @@ async fn pump(from: &AsyncFd<OwnedFd>, to: &AsyncFd<OwnedFd>) -> io::Result<()> 
     }
 }
 
-fn has_input(from: &AsyncFd<OwnedFd>) -> io::Result<bool> {
-    is_ready(from.get_ref(), PollFlags::POLLIN)
-}
-
-fn is_ready(fd: &OwnedFd, flag: PollFlags) -> io::Result<bool> {
-    let mut fds = [PollFd::new(fd.as_fd(), flag)];
-    poll(&mut fds, PollTimeout::ZERO)?;
-    Ok(fds.iter().any(|fd| fd.any().unwrap_or(false)))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::fs::File;
+    use std::io::{Read, Write};
 
+    use nix::fcntl::OFlag;
     use nix::unistd::pipe2;
 
     use super::*;
@@ -127,7 +184,7 @@ mod tests {
     fn everything_arrives_though_the_reader_is_slower_than_any_pipe_is_large() {
         current_thread().block_on(async {
             let ((from, mut input), (mut output, to)) = (pipe(), pipe());
-            let pump = spawn(from.into(), to.into(), None).unwrap();
+            let pump = spawn_input(from.into(), to.into()).unwrap();
             let sent: Vec<u8> = (0..1_000_000_u32).map(|n| (n % 251) as u8).collect();
             let copy = sent.clone();
             let writer = std::thread::spawn(move || input.write_all(&copy).unwrap());
@@ -146,7 +203,7 @@ mod tests {
     fn the_end_of_the_one_is_the_end_of_the_other() {
         current_thread().block_on(async {
             let ((from, input), (mut output, to)) = (pipe(), pipe());
-            let pump = spawn(from.into(), to.into(), None).unwrap();
+            let pump = spawn_input(from.into(), to.into()).unwrap();
             drop(input);
             pump.await.unwrap();
             let mut rest = Vec::new();

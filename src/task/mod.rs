@@ -25,7 +25,7 @@ use ttrpc::{Code, get_status};
 use crate::pod::{
     CallError, CreateCall, ExecCall, Exit, KillCall, Kind, Pod, Status as TaskStatus,
 };
-use crate::stdio::Paths;
+use crate::stdio::{Paths, Size};
 
 /// The Task service of one pod, for `containerd.task.v2` and `v3` alike: their messages are the
 /// same.
@@ -310,8 +310,16 @@ impl Task for Service {
         Ok(Empty::new())
     }
 
-    /// There is no terminal yet whose size could be changed; containerd asks all the same.
-    async fn resize_pty(&self, _: &TtrpcContext, _: ResizePtyRequest) -> ttrpc::Result<Empty> {
+    async fn resize_pty(&self, _: &TtrpcContext, req: ResizePtyRequest) -> ttrpc::Result<Empty> {
+        let size = Size {
+            width: u16::try_from(req.width).unwrap_or(u16::MAX),
+            height: u16::try_from(req.height).unwrap_or(u16::MAX),
+        };
+        let resized = self
+            .pod
+            .ask(move |actor, reply| actor.resize(&req.id, &req.exec_id, size, reply))
+            .await;
+        resized.map_err(status)?;
         Ok(Empty::new())
     }
 

@@ -1,0 +1,67 @@
+//! Readers of FIFOs, as containerd's clients are.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use super::{PATIENCE, poll};
+
+/// Reads a FIFO to its end, in a thread.
+pub struct Reader {
+    path: String,
+    bytes: Arc<Mutex<Vec<u8>>>,
+    thread: JoinHandle<()>,
+}
+
+impl Reader {
+    /// Begins to read as soon as somebody writes.
+    pub fn of(path: &str) -> Self {
+        Self::with(path, |_| ())
+    }
+
+    /// The same, and does something before each piece that it reads.
+    pub fn with(path: &str, mut before: impl FnMut(usize) + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let (to, path) = (Arc::clone(&bytes), path.to_owned());
+        let name = path.clone();
+        let thread = std::thread::spawn(move || {
+            let mut fifo = File::open(&name).expect("the FIFO");
+            let mut piece = [0; 4096];
+            for number in 0.. {
+                before(number);
+                match fifo.read(&mut piece).expect("read the FIFO") {
+                    0 => return,
+                    length => to.lock().unwrap().extend_from_slice(&piece[..length]),
+                }
+            }
+        });
+        Self {
+            path,
+            bytes,
+            thread,
+        }
+    }
+
+    /// What has been read so far.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// All that was written, when the FIFO has ended.
+    #[track_caller]
+    pub fn finish(self) -> String {
+        if poll(PATIENCE, || self.is_over().then_some(())).is_none() {
+            panic!(
+                "{} did not end; so far: {:?}",
+                self.path,
+                self.text().chars().take(500).collect::<String>()
+            );
+        }
+        self.text()
+    }
+}

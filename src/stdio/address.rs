@@ -1,0 +1,126 @@
+//! Where a stream goes: a path, or an address with a scheme, as containerd's clients give it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// What a stream's text means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Address<'a> {
+    /// A FIFO, or a file that exists.
+    Path(&'a str),
+    /// `file://`: a log file, made if it is missing.
+    File(PathBuf),
+    /// `binary://`: a program that takes the output.
+    Binary(Program),
+    Unknown {
+        scheme: &'a str,
+    },
+}
+
+/// A logging program and its arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    pub path: PathBuf,
+    pub args: Vec<String>,
+}
+
+impl Address<'_> {
+    /// Reads a stream's text as containerd's runc shim does: the host of an address means nothing,
+    /// of a query's keys the first value counts.
+    pub fn parse(text: &str) -> Address<'_> {
+        let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme))
+        else {
+            return Address::Path(text);
+        };
+        let (rest, _fragment) = rest.split_once('#').unwrap_or((rest, ""));
+        let (hierarchy, query) = rest.split_once('?').unwrap_or((rest, ""));
+        match scheme.to_ascii_lowercase().as_str() {
+            "file" => Address::File(path(hierarchy)),
+            "binary" => Address::Binary(Program {
+                path: path(hierarchy),
+                args: arguments(query),
+            }),
+            _ => Address::Unknown { scheme },
+        }
+    }
+}
+
+/// RFC 3986, section 3.1.
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+}
+
+fn path(hierarchy: &str) -> PathBuf {
+    let path = match hierarchy.strip_prefix("//") {
+        // After the host, which is empty as a rule.
+        Some(rest) => rest
+            .find('/')
+            .and_then(|begin| rest.get(begin..))
+            .unwrap_or_default(),
+        None => hierarchy,
+    };
+    let bytes = percent_encoding::percent_decode_str(path).collect();
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// A logging program gets each key of the query and its value as two arguments.
+fn arguments(query: &str) -> Vec<String> {
+    let mut keys = Vec::new();
+    let mut arguments = Vec::new();
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        if !keys.contains(&key) {
+            arguments.extend([key.clone().into_owned(), value.into_owned()]);
+            keys.push(key);
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_no_address() {
+        for text in ["/run/fifo/a:b", "relative", "", "/100%/x"] {
+            assert_eq!(Address::parse(text), Address::Path(text));
+        }
+    }
+
+    #[test]
+    fn a_files_path_is_decoded_and_its_host_ignored() {
+        for (text, path) in [
+            ("file:///var/log/a%20b.log", "/var/log/a b.log"),
+            ("FILE:///x?query#fragment", "/x"),
+            ("file://localhost/x", "/x"),
+            ("file:/x", "/x"),
+            ("file://x", ""),
+        ] {
+            assert_eq!(Address::parse(text), Address::File(path.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_programs_arguments_are_the_querys_keys_and_first_values() {
+        let text = "binary:///bin/log%20it?id=web+1&dir=%2Ftmp&flag&id=other";
+        let program = Program {
+            path: "/bin/log it".into(),
+            args: ["id", "web 1", "dir", "/tmp", "flag", ""]
+                .map(str::to_owned)
+                .to_vec(),
+        };
+        assert_eq!(Address::parse(text), Address::Binary(program));
+    }
+
+    #[test]
+    fn other_schemes_are_named() {
+        assert_eq!(
+            Address::parse("http://x/y"),
+            Address::Unknown { scheme: "http" }
+        );
+    }
+}

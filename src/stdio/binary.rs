@@ -1,0 +1,202 @@
+//! `binary://`: a program of the node's administrator that takes a process's output.
+//!
+//! It reads the output on descriptors 3 and 4, and closes descriptor 5 when it is ready
+//! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt, FdMapping};
+use nix::errno::Errno;
+use nix::unistd::read;
+use tokio::io::Interest;
+use tokio::time::timeout;
+
+use super::address::Program;
+use super::{Owner, Setting, StdioError, pipe, watch};
+use crate::lifecycle::ExitStatus;
+use crate::plan::Signal;
+use crate::reaper::{Child, Reaper};
+
+/// How long a program may take until it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a program may read on when the process has been deleted, which ends its streams unless
+/// some other process has kept them.
+const READS_ON_FOR: Duration = Duration::from_secs(2);
+
+/// How long a program may go on after SIGTERM; as with containerd's runc shim.
+const ENDS_WITHIN: Duration = Duration::from_secs(12);
+
+/// A running logging program.
+#[derive(Debug)]
+pub(super) struct Logger {
+    name: String,
+    child: Child,
+    reaper: Reaper,
+}
+
+/// A program that is ready, and the pipes it reads from.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub logger: Logger,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+/// Starts a logging program and waits until it is ready.
+///
+/// # Errors
+///
+/// If it cannot be run, ends before it is ready or is not ready in time; it has ended then.
+pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Ready, StdioError> {
+    let name = program.path.display().to_string();
+    let failed = |reason: String| StdioError::Logger {
+        program: name.clone(),
+        reason,
+    };
+    let not_run = |error: io::Error| failed(format!("cannot be run: {error}"));
+    let (their_stdout, stdout) = pipe(setting.owner).map_err(not_run)?;
+    let (their_stderr, stderr) = pipe(setting.owner).map_err(not_run)?;
+    let (ready, their_ready) = pipe(Owner::default()).map_err(not_run)?;
+    let mut command = Command::new(&program.path);
+    command
+        .args(&program.args)
+        .env_clear()
+        .env("CONTAINER_ID", setting.id)
+        .env("CONTAINER_NAMESPACE", setting.namespace)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let theirs = [(3, their_stdout), (4, their_stderr), (5, their_ready)];
+    let theirs = theirs.map(|(child_fd, parent_fd)| FdMapping {
+        parent_fd,
+        child_fd,
+    });
+    command
+        .fd_mappings(theirs.into())
+        .map_err(|error| not_run(io::Error::other(error)))?;
+    let child = setting.reaper.spawn(&mut command).map_err(not_run)?;
+    // Our copies have to go, or the ends are never seen.
+    drop(command);
+    let mut logger = Logger {
+        name: name.clone(),
+        child,
+        reaper: setting.reaper.clone(),
+    };
+    match timeout(READY_WITHIN, logger.is_ready(ready)).await {
+        Ok(Ok(())) => Ok(Ready {
+            logger,
+            stdout,
+            stderr,
+        }),
+        Ok(Err(reason)) => {
+            logger.kill().await;
+            Err(failed(reason))
+        }
+        Err(_) => {
+            logger.kill().await;
+            Err(failed(format!(
+                "was not ready within {READY_WITHIN:?}, expected it to close descriptor 5"
+            )))
+        }
+    }
+}
+
+impl Logger {
+    async fn is_ready(&mut self, ready: OwnedFd) -> Result<(), String> {
+        let ready = watch(ready, Interest::READABLE).map_err(|error| error.to_string())?;
+        loop {
+            let mut readable = ready.readable().await.map_err(|error| error.to_string())?;
+            match read(ready.get_ref(), &mut [0]) {
+                // As with containerd's runc shim, a byte will do.
+                Ok(1..) => return Ok(()),
+                // The end of a program closes its descriptors, too.
+                Ok(0) if !is_ending(self.child.pid()) => return Ok(()),
+                Ok(0) => {
+                    let status = self.child.wait().await.map_err(|error| error.to_string())?;
+                    return Err(ended(status));
+                }
+                Err(Errno::EAGAIN) => readable.clear_ready(),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// Waits until the program has read everything and ended; if it does not by itself it is told
+    /// to, and then ended.
+    pub async fn end(mut self) {
+        if self.has_ended(READS_ON_FOR).await {
+            return;
+        }
+        self.signal(Signal::TERM);
+        if !self.has_ended(ENDS_WITHIN).await {
+            tracing::warn!(program = self.name, "it did not end when it was told to");
+            self.kill().await;
+        }
+    }
+
+    async fn has_ended(&mut self, within: Duration) -> bool {
+        timeout(within, self.child.wait()).await.is_ok()
+    }
+
+    async fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        // Not for ever: it may hang in the kernel.
+        self.has_ended(ENDS_WITHIN).await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Err(error) = self.reaper.kill(self.child.pid(), signal.number()) {
+            tracing::debug!(program = self.name, %error, "it has ended already");
+        }
+    }
+}
+
+fn ended(status: ExitStatus) -> String {
+    let end = match status {
+        ExitStatus::Code(code) => format!("exit code {code}"),
+        ExitStatus::Signal(signal) => format!("signal {signal}"),
+    };
+    format!("ended with {end}, expected it to close descriptor 5 first, when it is ready")
+}
+
+/// Whether a child is ending: the kernel marks it so before it closes what it has open.
+fn is_ending(pid: i32) -> bool {
+    /// `PF_EXITING` of Linux.
+    const ENDING: u32 = 0x4;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // `pid (name) state ppid pgrp session tty tpgid flags …`, proc_pid_stat(5).
+    let flags = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u32>().ok());
+    flags.is_none_or(|flags| flags & ENDING != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_lives_is_not_ending() {
+        assert!(!is_ending(std::process::id() as i32));
+        assert!(is_ending(i32::MAX));
+    }
+
+    #[test]
+    fn a_process_that_has_closed_its_descriptors_by_ending_is_ending() {
+        for _ in 0..50 {
+            let mut child = Command::new("/bin/true")
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut output = child.stdout.take().unwrap();
+            std::io::Read::read_to_end(&mut output, &mut Vec::new()).unwrap();
+            assert!(is_ending(child.id() as i32));
+            child.wait().unwrap();
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! All streams of one process: what it gets, and what the shim keeps.
+
+use std::fs::File;
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::address::Address;
+use super::binary::{self, Logger};
+use super::console::ConsoleSocket;
+use super::fifo::{self, End};
+use super::outlet::{Keep, Outlet};
+use super::terminal::{Size, Terminal};
+use super::{Paths, Phase, Setting, StdioError, pipe, pump};
+use crate::runtime::ProcessStdio;
+use crate::sys;
+
+/// How long a deleted process's output is waited for: some other process may have kept the pipe, or
+/// its reader may be slow.
+const DRAIN_FOR: Duration = Duration::from_secs(10);
+
+/// The shim's side of a process's streams.
+#[derive(Debug, Default)]
+pub struct Streams {
+    phase: watch::Sender<Phase>,
+    inlet: Inlet,
+    /// Keeps the FIFO of stdin from ending while no client has it open, until CloseIO.
+    stdin: Option<File>,
+    /// The caller has said that it writes no more, which it may do before the FIFO is connected.
+    is_closed: bool,
+    /// A terminal that the OCI runtime has not sent yet, and where its output will go.
+    expected: Option<(ConsoleSocket, Outlet, Keep)>,
+    /// Its pumps have it.
+    terminal: Weak<AsyncFd<OwnedFd>>,
+    /// What the caller wants of a terminal that is not there yet.
+    size: Option<Size>,
+    input: Option<JoinHandle<()>>,
+    output: Vec<JoinHandle<()>>,
+    logger: Option<Logger>,
+}
+
+/// Where a process's input goes, until the caller's FIFO is connected to it.
+#[derive(Debug, Default)]
+enum Inlet {
+    #[default]
+    None,
+    Pipe(OwnedFd),
+    Terminal {
+        master: Arc<AsyncFd<OwnedFd>>,
+        over: oneshot::Sender<()>,
+    },
+}
+
+/// Opens the streams: what the process gets, and what the shim keeps. Waits for nobody but a
+/// logging program.
+///
+/// # Errors
+///
+/// [`StdioError`]; nothing is left open or running then.
+pub async fn open(
+    paths: &Paths,
+    setting: &Setting<'_>,
+) -> Result<(ProcessStdio, Streams), StdioError> {
+    if !paths.stdin.is_empty() {
+        let failed = |source| StdioError::stream("stdin", &paths.stdin, source);
+        // Tried here, while the caller can still be told.
+        fifo::open(Path::new(&paths.stdin), End::Read).map_err(failed)?;
+    }
+    match paths.terminal {
+        true => open_terminal(paths, setting).await,
+        false => open_pipes(paths, setting).await,
+    }
+}
+
+/// A terminal has one output: what the caller gave for stderr is not used.
+async fn open_terminal(
+    paths: &Paths,
+    setting: &Setting<'_>,
+) -> Result<(ProcessStdio, Streams), StdioError> {
+    let mut streams = Streams::default();
+    let socket = ConsoleSocket::bind(setting.bundle).map_err(StdioError::Terminal)?;
+    let (outlet, keep) = match Address::parse(&paths.stdout) {
+        _ if paths.stdout.is_empty() => (Outlet::Nowhere, None),
+        Address::Binary(program) => {
+            let ready = binary::start(&program, setting).await?;
+            streams.logger = Some(ready.logger);
+            let outlet = Outlet::pipe(ready.stdout);
+            let failed = |source| StdioError::stream("stdout", &paths.stdout, source);
+            (outlet.map_err(failed)?, None)
+        }
+        _ => Outlet::open("stdout", &paths.stdout)?,
+    };
+    let process = ProcessStdio {
+        console_socket: Some(socket.name()),
+        ..ProcessStdio::default()
+    };
+    streams.expected = Some((socket, outlet, keep));
+    Ok((process, streams))
+}
+
+async fn open_pipes(
+    paths: &Paths,
+    setting: &Setting<'_>,
+) -> Result<(ProcessStdio, Streams), StdioError> {
+    let mut streams = Streams::default();
+    let mut process = ProcessStdio::default();
+    if !paths.stdin.is_empty() {
+        let failed = |source| StdioError::stream("stdin", &paths.stdin, source);
+        let (read, write) = pipe(setting.owner).map_err(failed)?;
+        process.stdin = Some(read);
+        streams.inlet = Inlet::Pipe(write);
+    }
+    if let Address::Binary(program) = Address::parse(&paths.stdout) {
+        // It takes both, whatever was given for stderr.
+        let ready = binary::start(&program, setting).await?;
+        streams.logger = Some(ready.logger);
+        process.stdout = Some(ready.stdout);
+        process.stderr = Some(ready.stderr);
+        return Ok((process, streams));
+    }
+    for (stream, path, slot) in [
+        ("stdout", &paths.stdout, &mut process.stdout),
+        ("stderr", &paths.stderr, &mut process.stderr),
+    ] {
+        if path.is_empty() {
+            continue;
+        }
+        let (outlet, keep) = Outlet::open(stream, path)?;
+        let failed = |source| StdioError::stream(stream, path, source);
+        let (read, write) = pipe(setting.owner).map_err(failed)?;
+        *slot = Some(write);
+        let output = pump::spawn_output(read, outlet, keep, streams.phase.subscribe());
+        streams.output.push(output.map_err(failed)?);
+    }
+    Ok((process, streams))
+}
+
+impl Streams {
+    /// Takes the terminal that the OCI runtime has made, if the process has one, when the runtime's
+    /// command is over. `has_stdin` says whether it will be [connected](Streams::connect_stdin).
+    ///
+    /// # Errors
+    ///
+    /// [`StdioError::Terminal`] if the runtime has sent none; the process must not live on then.
+    pub async fn receive_terminal(&mut self, has_stdin: bool) -> Result<(), StdioError> {
+        let Some((socket, outlet, keep)) = self.expected.take() else {
+            return Ok(());
+        };
+        let master = socket.receive().await.map_err(StdioError::Terminal)?;
+        let terminal = Terminal::new(master).map_err(StdioError::Terminal)?;
+        self.terminal = Arc::downgrade(&terminal.master);
+        if let Some(size) = self.size {
+            self.resize(size)?;
+        }
+        let input_over = has_stdin.then(|| {
+            let (over, input_over) = oneshot::channel();
+            let master = Arc::clone(&terminal.master);
+            self.inlet = Inlet::Terminal { master, over };
+            input_over
+        });
+        let phase = self.phase.subscribe();
+        let output = pump::spawn_terminal_output(terminal, outlet, keep, phase, input_over);
+        self.output.push(output);
+        Ok(())
+    }
+
+    /// Changes the size of the terminal, now or when it is there. Does nothing where there is none,
+    /// or not any more.
+    ///
+    /// # Errors
+    ///
+    /// [`StdioError::Terminal`].
+    pub fn resize(&mut self, size: Size) -> Result<(), StdioError> {
+        self.size = Some(size);
+        let Some(terminal) = self.terminal.upgrade() else {
+            return Ok(());
+        };
+        sys::resize(terminal.get_ref().as_fd(), size.width, size.height)
+            .map_err(StdioError::Terminal)
+    }
+
+    /// Connects stdin to the caller's FIFO, when the process is about to be executed. Not earlier:
+    /// a client may have written all it has to say as soon as the FIFO opens, and its CloseIO must
+    /// not come before it knows of the process.
+    ///
+    /// # Errors
+    ///
+    /// [`StdioError`]; the process finds its stdin at its end then.
+    pub fn connect_stdin(&mut self, path: &str) -> Result<(), StdioError> {
+        let inlet = mem::take(&mut self.inlet);
+        if matches!(inlet, Inlet::None) {
+            return Ok(());
+        }
+        let failed = |source| StdioError::stream("stdin", path, source);
+        let fifo = fifo::open(Path::new(path), End::Read).map_err(failed)?;
+        self.stdin = Some(fifo::open(Path::new(path), End::Write).map_err(failed)?);
+        let input = match inlet {
+            Inlet::None => return Ok(()),
+            Inlet::Pipe(pipe) => pump::spawn_input(fifo.into(), pipe),
+            Inlet::Terminal { master, over } => {
+                pump::spawn_terminal_input(fifo.into(), master, over)
+            }
+        };
+        self.input = Some(input.map_err(failed)?);
+        if self.is_closed {
+            // Not before: a FIFO that never had a writer does not end.
+            self.stdin = None;
+        }
+        Ok(())
+    }
+
+    /// The caller writes no more: stdin ends when its clients have closed it too.
+    pub fn close_stdin(&mut self) {
+        self.is_closed = true;
+        self.stdin = None;
+    }
+
+    /// The process has ended: of its terminal only what is there already is passed on, whoever else
+    /// has it open.
+    pub fn ended(&mut self) {
+        self.reach(Phase::Ended);
+    }
+
+    fn reach(&self, reached: Phase) {
+        self.phase.send_if_modified(|phase| {
+            let is_new = *phase < reached;
+            *phase = reached.max(*phase);
+            is_new
+        });
+    }
+}
+
+/// Waits until the output of processes that have ended has been passed on, all of it within
+/// [`DRAIN_FOR`], and lets go of their streams. Logging programs have ended then as well.
+pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
+    let mut streams: Vec<_> = streams.into_iter().collect();
+    let drained = async {
+        for streams in &mut streams {
+            streams.stdin = None;
+            streams.reach(Phase::Deleted);
+        }
+        for streams in &mut streams {
+            for pump in &mut streams.output {
+                // A pump that has panicked has ended as well.
+                let _ = pump.await;
+            }
+        }
+    };
+    // What is late is ended when the streams are dropped.
+    let _ = tokio::time::timeout(DRAIN_FOR, drained).await;
+    let loggers: Vec<_> = streams
+        .iter_mut()
+        .filter_map(|streams| streams.logger.take())
+        .map(|logger| tokio::spawn(logger.end()))
+        .collect();
+    // A terminal's pipe to its logging program, if it is still there.
+    drop(streams);
+    for logger in loggers {
+        let _ = logger.await;
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        // Nobody reads stdin any more; output that is still under way gets its time in [`drain`].
+        for pump in self.input.iter().chain(&self.output) {
+            pump.abort();
+        }
+        // A process that never came to be has one, too.
+        if let Some(logger) = self.logger.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(logger.end());
+        }
+    }
+}
