@@ -10,3 +10,4 @@ mod pod;
 mod refusals;
 mod starting;
 mod stopping;
+mod streams;

@@ -53,6 +53,14 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The shim of containerd itself, which ours is compared with.
 pub const REFERENCE: &str = "io.containerd.runc.v2";
 
+/// How often something is repeated: less often unless everything is to be tested, which takes long.
+pub fn times(short: usize, long: usize) -> usize {
+    match std::env::var_os("USHER_TEST_LONG").is_some_and(|value| value == "1") {
+        true => long,
+        false => short,
+    }
+}
+
 /// The runtime that the tests are about.
 pub fn runtime_under_test() -> String {
     std::env::var("USHER_TEST_RUNTIME").unwrap_or_else(|_| "io.containerd.usher.v2".to_owned())

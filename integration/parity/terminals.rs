@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::{both, script};
 use crate::harness::{
-    Background, BareShim, Containerd, PATIENCE, Reader, TaskApi, eventually, runtime_under_test,
+    Background, BareShim, Containerd, PATIENCE, REFERENCE, Reader, TaskApi, eventually,
+    runtime_under_test,
 };
 
 /// A shim with a task that runs a script, in a terminal.
@@ -139,18 +140,22 @@ fn the_terminal_of_an_executed_program_is_resized() {
         let request = exec_in_terminal(&shim, "one", SAYS_SIZES);
         let output = Reader::of(&request.stdout);
         api.exec(&request).expect("Exec");
-        let before = api.resize("a", "one", 80, 24).is_ok();
+        api.resize("a", "one", 80, 24)
+            .expect("ResizePty before Start");
         api.start("a", "one").expect("Start");
         api.resize("a", "one", 120, 40).expect("ResizePty");
         eventually("it says so", PATIENCE, || output.text().contains("40 120"));
         api.kill("a", "one", 9, false).expect("Kill");
         api.wait("a", "one").expect("Wait");
-        let afterwards = api.resize("a", "one", 90, 30).is_ok();
+        if runtime != REFERENCE {
+            // The reference refuses, and `ctr` then complains of programs that end at once.
+            api.resize("a", "one", 90, 30)
+                .expect("ResizePty afterwards");
+        }
         api.delete("a", "one").expect("Delete");
-        output.finish();
-        (before, afterwards)
+        output.finish().ends_with("40 120\r\n")
     });
-    assert_eq!(seen, (true, false));
+    assert!(seen);
 }
 
 #[test]
@@ -331,9 +336,11 @@ fn clients_run_programs_in_terminals() {
             run.stdout().contains("got words")
         });
         let run = run.finish(PATIENCE);
-        (exec.code, exec.out(), run.code)
+        // Under the reference `ctr` may add that it was too late to resize.
+        let first = exec.out().lines().next().map(|line| line.trim().to_owned());
+        (exec.code, first, run.code)
     });
-    assert_eq!(seen, (Some(0), "/dev/pts/1\r\n".to_owned(), Some(5)));
+    assert_eq!(seen, (Some(0), Some("/dev/pts/1".to_owned()), Some(5)));
 }
 
 #[test]

@@ -81,7 +81,8 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Changes the size of a process's terminal; one that has not been started remembers it.
+    /// Changes the size of a process's terminal; one that has not been started remembers it. For one
+    /// that has ended it is no error: clients ask as soon as a program runs, however short it is.
     pub fn resize(&mut self, id: &str, exec_id: &str, size: Size, reply: Reply<()>) {
         let _ = reply.send(self.resized(id, exec_id, size));
     }
@@ -90,11 +91,6 @@ impl Actor {
         if !exec_id.is_empty()
             && let Some(exec) = self.task_mut(id)?.execs.get_mut(exec_id)
         {
-            if exec.process.exit.is_some() {
-                let message =
-                    format!("cannot resize process {exec_id} of task {id}: it is stopped");
-                return Err(CallError::new(Kind::FailedPrecondition, message));
-            }
             exec.size = Some(size);
         }
         let process = self.process_mut(id, exec_id)?;

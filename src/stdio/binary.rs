@@ -35,6 +35,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(12);
 pub(super) struct Logger {
     name: String,
     child: Child,
+    /// How it has ended; its child is not to be waited for again.
+    status: Option<ExitStatus>,
     reaper: Reaper,
 }
 
@@ -84,6 +86,7 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
     let mut logger = Logger {
         name: name.clone(),
         child,
+        status: None,
         reaper: setting.reaper.clone(),
     };
     match timeout(READY_WITHIN, logger.is_ready(ready)).await {
@@ -115,10 +118,7 @@ impl Logger {
                 Ok(1..) => return Ok(()),
                 // The end of a program closes its descriptors, too.
                 Ok(0) if !is_ending(self.child.pid()) => return Ok(()),
-                Ok(0) => {
-                    let status = self.child.wait().await.map_err(|error| error.to_string())?;
-                    return Err(ended(status));
-                }
+                Ok(0) => return Err(self.ended_early().await),
                 Err(Errno::EAGAIN) => readable.clear_ready(),
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.to_string()),
@@ -140,7 +140,22 @@ impl Logger {
     }
 
     async fn has_ended(&mut self, within: Duration) -> bool {
-        timeout(within, self.child.wait()).await.is_ok()
+        if self.status.is_none()
+            && let Ok(Ok(status)) = timeout(within, self.child.wait()).await
+        {
+            self.status = Some(status);
+        }
+        self.status.is_some()
+    }
+
+    async fn ended_early(&mut self) -> String {
+        self.has_ended(ENDS_WITHIN).await;
+        let end = match self.status {
+            Some(ExitStatus::Code(code)) => format!("ended with exit code {code}"),
+            Some(ExitStatus::Signal(signal)) => format!("was ended by signal {signal}"),
+            None => "is ending".to_owned(),
+        };
+        format!("{end} before it was ready, which it says by closing descriptor 5")
     }
 
     async fn kill(&mut self) {
@@ -154,14 +169,6 @@ impl Logger {
             tracing::debug!(program = self.name, %error, "it has ended already");
         }
     }
-}
-
-fn ended(status: ExitStatus) -> String {
-    let end = match status {
-        ExitStatus::Code(code) => format!("exit code {code}"),
-        ExitStatus::Signal(signal) => format!("signal {signal}"),
-    };
-    format!("ended with {end}, expected it to close descriptor 5 first, when it is ready")
 }
 
 /// Whether a child is ending: the kernel marks it so before it closes what it has open.

@@ -1,0 +1,252 @@
+//! Streams whose clients come late, go away or are many.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+use containerd_shim_protos::api::{CreateTaskRequest, ExecProcessRequest};
+use nix::libc;
+
+use crate::harness::{
+    BareShim, ContainerSpec, Containerd, PATIENCE, Reader, TaskApi, eventually, runtime_under_test,
+    times,
+};
+
+/// What is answered without waiting for anybody.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+fn shell<'a>(host: &'a Containerd, script: &str) -> BareShim<'a> {
+    let args = ["/bin/sh", "-c", script];
+    BareShim::start(host, &runtime_under_test(), "a", &args, |_| ())
+}
+
+fn with_output(shim: &BareShim) -> CreateTaskRequest {
+    CreateTaskRequest {
+        stdout: shim.fifo("stdout"),
+        ..shim.create_request()
+    }
+}
+
+fn start(api: &TaskApi, request: &CreateTaskRequest) {
+    api.create(request).expect("Create");
+    api.start("a", "").expect("Start");
+}
+
+#[test]
+fn a_reader_that_comes_when_the_program_is_over_finds_its_words() {
+    let host = Containerd::start();
+    let shim = shell(&host, "echo words");
+    let (api, request) = (shim.api(), with_output(&shim));
+    start(&api, &request);
+    api.wait("a", "").expect("Wait");
+    assert_eq!(Reader::of(&request.stdout).finish(), "words\n");
+    api.delete("a", "").expect("Delete");
+}
+
+#[test]
+fn a_reader_that_never_comes_delays_nothing() {
+    let host = Containerd::start();
+    // More than a FIFO and a pipe hold.
+    for script in ["seq 1 40000; sleep 1000", "echo words; sleep 1000"] {
+        let shim = shell(&host, script);
+        let (api, request) = (shim.api(), with_output(&shim));
+        let begun = Instant::now();
+        start(&api, &request);
+        api.exec(&shim.exec_request("one", &["/bin/true"]))
+            .expect("Exec");
+        api.start("a", "one").expect("Start of an exec");
+        api.wait("a", "one").expect("Wait for it");
+        api.kill("a", "", 9, false).expect("Kill");
+        api.wait("a", "").expect("Wait");
+        api.delete("a", "").expect("Delete");
+        assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+        let bundle = shim.bundle().to_owned();
+        drop(shim);
+        fs::remove_dir_all(bundle).expect("remove the bundle");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_and_comes_back_goes_on() {
+    let host = Containerd::start();
+    let script = "echo one; read go; seq 1 5000; read go; echo two; exit 3";
+    let shim = shell(&host, script);
+    let request = CreateTaskRequest {
+        stdin: shim.fifo("stdin"),
+        ..with_output(&shim)
+    };
+    let api = shim.api();
+    // Its end of the FIFO is opened before there is anybody to write.
+    let mut first = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&request.stdout)
+        .expect("the output");
+    start(&api, &request);
+    let mut word = [0; 4];
+    eventually("the first word is read", PATIENCE, || {
+        first.read_exact(&mut word).is_ok()
+    });
+    drop(first);
+    let mut input = File::options()
+        .write(true)
+        .open(&request.stdin)
+        .expect("the input");
+    input.write_all(b"go\n").expect("write");
+    let second = Reader::of(&request.stdout);
+    eventually("the numbers are read", PATIENCE, || {
+        second.text().ends_with("\n5000\n")
+    });
+    input.write_all(b"go\n").expect("write");
+    assert_eq!(api.wait("a", "").expect("Wait").exit_status, 3);
+    let numbers: String = (1..=5000).map(|n| format!("{n}\n")).collect();
+    assert!(second.finish() == format!("{numbers}two\n"));
+    assert_eq!(&word, b"one\n");
+    api.delete("a", "").expect("Delete");
+}
+
+#[test]
+fn a_deletion_waits_for_a_reader_but_not_for_ever() {
+    let host = Containerd::start();
+    let shim = shell(&host, "sleep 1000");
+    let api = shim.api();
+    start(&api, &shim.create_request());
+    // More than a FIFO holds; the rest is still in the shim's pipe when the program is over.
+    let args = ["/bin/sh", "-c", "seq 1 20000"];
+    let request = ExecProcessRequest {
+        stdout: shim.fifo("one"),
+        ..shim.exec_request("one", &args)
+    };
+    // Reads nothing as long as it lives.
+    let mut idle = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&request.stdout)
+        .expect("the output");
+    api.exec(&request).expect("Exec");
+    api.start("a", "one").expect("Start");
+    api.wait("a", "one").expect("Wait");
+    let begun = Instant::now();
+    api.delete("a", "one").expect("Delete");
+    let took = begun.elapsed();
+    let bounds = Duration::from_secs(9)..Duration::from_secs(15);
+    assert!(bounds.contains(&took), "{took:?}");
+    let mut found = [0; 4];
+    idle.read_exact(&mut found)
+        .expect("what it could have read");
+    assert_eq!(&found, b"1\n2\n");
+}
+
+#[test]
+fn the_words_of_short_programs_always_arrive() {
+    let host = Containerd::start();
+    for n in 0..times(30, 300) {
+        let spec = ContainerSpec::new(&format!("c{n}"))
+            .script(&format!("echo word {n}"))
+            .option(&["--rm"]);
+        let finished = host.run_attached(&spec);
+        assert_eq!(finished.out(), format!("word {n}\n"), "{}", finished.err());
+    }
+}
+
+/// How much a process has of what can leak.
+#[derive(Debug)]
+struct Holdings {
+    files: usize,
+    threads: usize,
+    children: usize,
+    /// Private, in kB.
+    memory: usize,
+}
+
+impl Holdings {
+    fn of(pid: u32) -> Self {
+        let count = |what: &str| {
+            let dir = fs::read_dir(format!("/proc/{pid}/{what}"));
+            dir.expect("the shim lives").count()
+        };
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("its memory");
+        let memory = rollup
+            .lines()
+            .filter_map(|line| line.strip_prefix("Private_Dirty:"))
+            .filter_map(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+        let children = format!("/proc/{pid}/task/{pid}/children");
+        let children = fs::read_to_string(children).expect("its children");
+        Self {
+            files: count("fd"),
+            threads: count("task"),
+            children: children.split_whitespace().count(),
+            memory: memory.sum(),
+        }
+    }
+}
+
+/// Executes a program with all streams and deletes it.
+#[track_caller]
+fn exec(shim: &BareShim, api: &TaskApi, exec_id: &str, terminal: bool) {
+    let names = ["stdin", "stdout", "stderr"].map(|stream| format!("{exec_id}-{stream}"));
+    let [stdin, stdout, stderr] = names.map(|name| shim.fifo(&name));
+    let script = "read line; echo got $line";
+    let request = ExecProcessRequest {
+        stdin: stdin.clone(),
+        stdout: stdout.clone(),
+        stderr: match terminal {
+            true => String::new(),
+            false => stderr.clone(),
+        },
+        terminal,
+        ..shim.exec_request(exec_id, &["/bin/sh", "-c", script])
+    };
+    let output = Reader::of(&stdout);
+    api.exec(&request).expect("Exec");
+    api.start("a", exec_id).expect("Start");
+    let mut input = File::options().write(true).open(&stdin).expect("the input");
+    input.write_all(b"words\n").expect("write");
+    assert_eq!(api.wait("a", exec_id).expect("Wait").exit_status, 0);
+    api.delete("a", exec_id).expect("Delete");
+    let output = output.finish();
+    assert!(output.contains("got words"), "{exec_id}: {output:?}");
+    for fifo in [stdin, stdout, stderr] {
+        fs::remove_file(fifo).expect("remove the FIFO");
+    }
+}
+
+fn nothing_leaks(terminal: bool) {
+    let host = Containerd::start();
+    let shim = shell(&host, "sleep 1000");
+    let api = shim.api();
+    start(&api, &shim.create_request());
+    let pid = shim.pid();
+    let run = |from: usize, to: usize| {
+        for n in from..to {
+            exec(&shim, &api, &format!("e{n}"), terminal);
+        }
+        let usual = Holdings::of(pid);
+        (
+            usual,
+            fs::read_dir(shim.bundle()).expect("the bundle").count(),
+        )
+    };
+    let (before, names) = run(0, 50);
+    let (after, names_after) = run(50, 50 + times(150, 1000));
+    let told = format!("{before:?}, then {after:?}");
+    assert_eq!(before.files, after.files, "{told}");
+    assert_eq!(
+        (after.threads, after.children),
+        (1, before.children),
+        "{told}"
+    );
+    assert!(after.memory < before.memory + 300, "{told}");
+    assert_eq!(names, names_after);
+}
+
+#[test]
+fn executed_programs_leave_nothing() {
+    nothing_leaks(false);
+}
+
+#[test]
+fn executed_programs_with_terminals_leave_nothing() {
+    nothing_leaks(true);
+}
