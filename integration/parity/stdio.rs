@@ -1,9 +1,9 @@
 //! Standard input, output and error through FIFOs.
 
-use std::io::Read;
+use std::io::{Read, Write};
 
 use super::{both, script};
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{BareShim, PATIENCE, eventually};
 
 #[test]
 fn output_and_error_are_kept_apart() {
@@ -96,6 +96,43 @@ fn the_end_of_input_reaches_an_executed_program() {
         (finished.code, finished.out())
     });
     assert_eq!(seen, (Some(0), "one\ntwo\n".to_owned()));
+}
+
+#[test]
+fn the_end_of_input_reaches_a_container() {
+    let seen = both(|host, runtime| {
+        let mut cat = host.spawn_attached(&script(runtime, "a", "cat; echo over"));
+        cat.write(b"one\ntwo\n");
+        // Under the reference the end must not come before the task is known to the client.
+        eventually("it answers", PATIENCE, || cat.stdout() == "one\ntwo\n");
+        // Closes its input.
+        let finished = cat.finish(PATIENCE);
+        (finished.code, finished.out())
+    });
+    assert_eq!(seen, (Some(0), "one\ntwo\nover\n".to_owned()));
+}
+
+#[test]
+fn a_client_that_waits_for_somebody_to_read_its_input_is_heard() {
+    let seen = both(|host, runtime| {
+        let heard = "read line; echo $line > /shared/heard";
+        let shim = BareShim::start(host, runtime, "a", &["/bin/sh", "-c", heard], |_| ());
+        let (request, _output) = shim.create_request_with_stdio();
+        let stdin = request.stdin.clone();
+        let client = std::thread::spawn(move || {
+            // Returns when somebody has opened it for reading.
+            let mut input = std::fs::File::options().write(true).open(stdin)?;
+            input.write_all(b"words\n")
+        });
+        let api = shim.api();
+        api.create(&request).expect("Create");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        api.start("a", "").expect("Start");
+        client.join().expect("the client").expect("write the input");
+        api.wait("a", "").expect("Wait");
+        std::fs::read_to_string(host.shared_dir().join("heard")).expect("what was heard")
+    });
+    assert_eq!(seen, "words\n");
 }
 
 #[test]

@@ -248,6 +248,8 @@ async fn create_in(
             if let Err(leftover) = runtime.delete(&call.id, true).await {
                 tracing::debug!(id = call.id, error = %leftover, "nothing to delete after a failed create");
             }
+            // Whoever takes its output has ended when the caller hears of it.
+            stdio::drain([streams]).await;
             Err(error)
         }
     }

@@ -247,16 +247,30 @@ impl Execution {
         };
         let opened = stdio::open(&self.paths, &setting).await;
         let (stdio, mut streams) = opened.map_err(|error| invalid(error.to_string()))?;
-        let executed = self.runtime.exec(&self.id, &spec, stdio).await;
-        let child = executed.map_err(CallError::unknown)?;
-        if let Err(error) = streams.receive_terminal(!self.paths.stdin.is_empty()).await {
-            // It runs without a terminal, and nobody would ever hear of it.
+        let executed = match self.runtime.exec(&self.id, &spec, stdio).await {
+            Ok(child) => self.connect(child, &mut streams).await,
+            Err(error) => Err(CallError::unknown(error)),
+        };
+        match executed {
+            Ok(child) => Ok((child, streams)),
+            Err(error) => {
+                // Whoever takes its output has ended when the caller hears of it.
+                stdio::drain([streams]).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self, child: Child, streams: &mut Streams) -> Result<Child, CallError> {
+        let has_stdin = !self.paths.stdin.is_empty();
+        if let Err(error) = streams.receive_terminal(has_stdin).await {
+            // It runs, but has no terminal.
             if let Err(error) = self.reaper.kill(child.pid(), Signal::KILL.number()) {
                 tracing::debug!(%error, "it has ended already");
             }
             return Err(CallError::unknown(error));
         }
-        Ok((child, streams))
+        Ok(child)
     }
 
     /// The process as the OCI runtime is to have it: whether it has a terminal is what the caller

@@ -37,6 +37,10 @@ pub(super) fn open(path: &Path, end: End) -> io::Result<File> {
     // Asked of what was opened: the name may lead elsewhere by now.
     match file.metadata()?.file_type().is_fifo() {
         true => Ok(file),
-        false => Err(io::Error::other("not a FIFO, which was expected")),
+        false => Err(no_fifo()),
     }
+}
+
+pub(super) fn no_fifo() -> io::Error {
+    io::Error::other("not a FIFO, which was expected")
 }

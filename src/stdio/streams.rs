@@ -69,9 +69,13 @@ pub async fn open(
     setting: &Setting<'_>,
 ) -> Result<(ProcessStdio, Streams), StdioError> {
     if !paths.stdin.is_empty() {
+        // Looked at while the caller can still be told; not opened, for a client that finds it open
+        // begins to write.
         let failed = |source| StdioError::stream("stdin", &paths.stdin, source);
-        // Tried here, while the caller can still be told.
-        fifo::open(Path::new(&paths.stdin), End::Read).map_err(failed)?;
+        match fifo::is_fifo(Path::new(&paths.stdin)).map_err(failed)? {
+            true => {}
+            false => return Err(failed(fifo::no_fifo())),
+        }
     }
     match paths.terminal {
         true => open_terminal(paths, setting).await,
