@@ -8,6 +8,7 @@ mod leaks;
 mod parity;
 mod pod;
 mod refusals;
+mod slow;
 mod starting;
 mod stopping;
 mod streams;

@@ -94,6 +94,11 @@ impl<'host> BareShim<'host> {
         command
     }
 
+    /// Its directory.
+    pub fn bundle(&self) -> &Path {
+        &self.bundle
+    }
+
     /// A new connection.
     #[track_caller]
     pub fn api(&self) -> TaskApi {
@@ -214,7 +219,7 @@ fn program_of(runtime: &str) -> String {
 }
 
 /// Reads the shim's log, as containerd does, into a file beside containerd's.
-fn drain_log(host: &Containerd, bundle: &std::path::Path) {
+fn drain_log(host: &Containerd, bundle: &Path) {
     let fifo = bundle.join("log");
     mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("the log's FIFO");
     let log = host.dir().join("bare-shim.log");

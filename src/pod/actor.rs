@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -16,7 +16,7 @@ use crate::reaper::Reaper;
 use crate::runtime::release;
 use crate::stdio;
 
-use super::process::Task;
+use super::process::{Freezer, Task};
 use super::{CallError, MAILBOX, Message, Pod, Reply};
 
 /// How long a shim lives that has nothing to look after and that nobody talks to.
@@ -244,7 +244,11 @@ impl Actor {
             Some(task) if task.ended.is_some() && (!all || task.facts.has_own_pid_namespace) => {
                 Err(CallError::finished(id.as_str()))
             }
-            Some(task) if all || task.paused || !task.runtime.is_native(id.as_str()) => {
+            Some(task)
+                if all
+                    || task.freezer != Freezer::Thawed
+                    || !task.runtime.is_native(id.as_str()) =>
+            {
                 return self.signal_by_runtime(id, signal, all, request);
             }
             Some(task) => self.kill_process(task.init.pid, signal, id.as_str()),
@@ -316,11 +320,6 @@ impl Actor {
         };
         task.unpublished = Some(code);
         self.publish_exit_if_due(id);
-    }
-
-    /// The time of an exit that has not been collected cannot be known better than this.
-    pub(super) fn end_of(task: &Task) -> SystemTime {
-        task.ended.unwrap_or_else(SystemTime::now)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, Options, options};
 use crate::stdio::{self, Owner, Setting, Streams};
 
-use super::process::{self, Facts, Process, Remains, Task};
+use super::process::{self, Facts, Freezer, Process, Remains, Task};
 use super::{Actor, CallError, CreateCall, Kind, Reply};
 
 impl Actor {
@@ -87,7 +87,7 @@ impl Actor {
                 init: Process::new(call.paths.clone()),
                 execs: BTreeMap::new(),
                 creating: true,
-                paused: false,
+                freezer: Freezer::Thawed,
                 deleting: false,
                 remains: Remains::default(),
                 ended: None,

@@ -30,6 +30,10 @@ impl Actor {
         }
         match (task.init.exit, task.init.started) {
             (Some(_), _) => self.begin_delete(&ContainerId::from(id), reply),
+            (None, _) if task.unpublished.is_some() => {
+                task.delete = Some(reply);
+                self.publish_exit_if_due(&ContainerId::from(id));
+            }
             (None, true) => drop(reply.send(refuse("running"))),
             (None, false) => {
                 // Its end is published before its deletion, as for any other.

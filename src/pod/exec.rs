@@ -16,7 +16,7 @@ use crate::reaper::{Child, Reaper};
 use crate::runtime::OciRuntime;
 use crate::stdio::{self, Owner, Paths, Setting, Size, Streams};
 
-use super::process::{Exec, Exit, Process};
+use super::process::{Exec, Exit, Freezer, Process};
 use super::{Actor, CallError, ExecCall, Kind, Reply};
 
 /// Of the OCI specification's process only what has to be known of it.
@@ -43,6 +43,10 @@ impl Actor {
         let task = self.task(&call.id)?;
         if task.ended.is_some() {
             let message = format!("exec {:?}: task {} is stopped", call.exec_id, call.id);
+            return Err(CallError::new(Kind::FailedPrecondition, message));
+        }
+        if task.freezer == Freezer::Frozen {
+            let message = format!("exec {:?}: task {} is paused", call.exec_id, call.id);
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
         if task.execs.contains_key(&call.exec_id) {

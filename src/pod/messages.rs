@@ -9,7 +9,7 @@ use crate::lifecycle::ContainerId;
 use crate::runtime::{OciRuntime, RuntimeError};
 use crate::stdio::Size;
 
-use super::process::{Exit, Process, StateAnswer, Status, Task};
+use super::process::{Exit, Freezer, Process, StateAnswer, Task};
 use super::{Actor, CallError, Kind, Reply};
 
 /// Where the processes of a task are, and the process ids and names of its execs.
@@ -19,12 +19,11 @@ impl Actor {
     /// The state of a task or one of its execs.
     pub fn state(&mut self, id: &str, exec_id: &str, reply: Reply<StateAnswer>) {
         let answer = self.process(id, exec_id).map(|(task, process)| {
-            let status = match (exec_id, process.exit) {
-                ("", _) => task.status(),
-                (_, Some(exit)) => Status::Stopped(exit),
-                (_, None) if process.started => Status::Running,
-                (_, None) => Status::Created,
+            let exit = match exec_id {
+                "" => task.exit(),
+                _ => process.exit,
             };
+            let status = task.status_of(process, exit);
             StateAnswer {
                 bundle: task.bundle.clone(),
                 pid: process.pid,
@@ -102,19 +101,32 @@ impl Actor {
 
     /// Freezes a container. Held ones are started as the caller sees it, and can be frozen too.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
-        let runtime = self.task(id).and_then(|task| match task.init.started {
-            true => Ok(task.runtime.clone()),
-            false => Err(CallError::new(
-                Kind::FailedPrecondition,
-                format!("cannot pause task {id}: it is created, expected running"),
-            )),
+        let runtime = self.task_mut(id).and_then(|task| {
+            let state = match (task.exit(), task.freezer, task.init.started) {
+                (Some(_), _, _) => "stopped",
+                (None, Freezer::Freezing, _) => "being paused",
+                (None, Freezer::Frozen, _) => "paused",
+                (None, Freezer::Thawed, false) => "created",
+                (None, Freezer::Thawed, true) => {
+                    task.freezer = Freezer::Freezing;
+                    return Ok(task.runtime.clone());
+                }
+            };
+            let message = format!("cannot pause task {id}: it is {state}, expected running");
+            Err(CallError::new(Kind::FailedPrecondition, message))
         });
         self.freeze(id, true, runtime, reply);
     }
 
     /// Thaws a container.
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
-        let runtime = self.task(id).map(|task| task.runtime.clone());
+        let runtime = self.task(id).and_then(|task| match task.freezer {
+            Freezer::Freezing | Freezer::Frozen => Ok(task.runtime.clone()),
+            Freezer::Thawed => {
+                let message = format!("cannot resume task {id}: it is not paused");
+                Err(CallError::new(Kind::FailedPrecondition, message))
+            }
+        });
         self.freeze(id, false, runtime, reply);
     }
 
@@ -150,8 +162,14 @@ impl Actor {
     ) {
         // A container that has ended meanwhile has no more to say.
         let task = self.tasks.get_mut(id).filter(|task| task.ended.is_none());
-        if let (Ok(()), Some(task)) = (&outcome, task) {
-            task.paused = paused;
+        let frozen = task.map(|task| {
+            task.freezer = match (paused, outcome.is_ok(), task.freezer) {
+                (true, true, _) => Freezer::Frozen,
+                (false, true, _) | (true, false, _) => Freezer::Thawed,
+                (false, false, before) => before,
+            };
+        });
+        if outcome.is_ok() && frozen.is_some() {
             let container_id = id.to_string();
             match paused {
                 true => self.publisher.publish(TaskPaused {

@@ -27,8 +27,20 @@ pub struct Exit {
 pub enum Status {
     Created,
     Running,
+    /// It is being frozen.
+    Pausing,
     Paused,
     Stopped(Exit),
+}
+
+/// How far a container is frozen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Freezer {
+    #[default]
+    Thawed,
+    Freezing,
+    /// Until its thawing is over.
+    Frozen,
 }
 
 /// A container and its processes.
@@ -43,7 +55,7 @@ pub(super) struct Task {
     pub execs: BTreeMap<String, Exec>,
     /// Nobody has been told of it yet: it is being created, or undone.
     pub creating: bool,
-    pub paused: bool,
+    pub freezer: Freezer,
     /// Its removal is under way.
     pub deleting: bool,
     /// What the OCI runtime still knows of it.
@@ -171,13 +183,27 @@ impl Process {
 }
 
 impl Task {
-    pub fn status(&self) -> Status {
-        match (self.init.exit, self.paused, self.init.started) {
+    /// The state of its init, or of an exec.
+    pub fn status_of(&self, process: &Process, exit: Option<Exit>) -> Status {
+        match (exit, self.freezer, process.started) {
             (Some(exit), _, _) => Status::Stopped(exit),
-            (None, true, _) => Status::Paused,
-            (None, false, true) => Status::Running,
-            (None, false, false) => Status::Created,
+            (None, Freezer::Freezing, _) => Status::Pausing,
+            (None, Freezer::Frozen, _) => Status::Paused,
+            (None, Freezer::Thawed, true) => Status::Running,
+            (None, Freezer::Thawed, false) => Status::Created,
         }
+    }
+
+    /// How its init has ended, which may not have been published yet.
+    pub fn exit(&self) -> Option<Exit> {
+        let unpublished = || {
+            Some(Exit {
+                code: self.unpublished?,
+                // The time of an exit that has not been collected cannot be known better.
+                at: self.ended.unwrap_or_else(SystemTime::now),
+            })
+        };
+        self.init.exit.or_else(unpublished)
     }
 
     pub fn rootfs(&self) -> PathBuf {
@@ -194,9 +220,12 @@ impl Task {
 
     /// Whether an exec runs, or is about to.
     pub fn has_live_execs(&self) -> bool {
-        self.execs
-            .values()
-            .any(|exec| exec.starting.is_some() || exec.process.is_running())
+        self.has_running_execs() || self.execs.values().any(|exec| exec.starting.is_some())
+    }
+
+    /// Whether an exec runs.
+    pub fn has_running_execs(&self) -> bool {
+        self.execs.values().any(|exec| exec.process.is_running())
     }
 }
 

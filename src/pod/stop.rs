@@ -6,7 +6,7 @@ use crate::lifecycle::{ContainerId, ExitStatus, Kill};
 use crate::plan::Signal;
 
 use super::exec::exit_event;
-use super::process::Exit;
+use super::process::Freezer;
 use super::{Actor, CallError, KillCall, Kind, Reply};
 
 /// How long the exit of a container waits for those of its execs, which the kernel kills with it.
@@ -92,7 +92,7 @@ impl Actor {
             return;
         };
         task.ended = Some(SystemTime::now());
-        task.paused = false;
+        task.freezer = Freezer::Thawed;
         // A release that is still waiting ends with it.
         let was_releasing = task.releasing.take().is_some();
         if !task.facts.has_own_pid_namespace {
@@ -121,7 +121,12 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        if task.unpublished.is_none() || !task.has_live_execs() {
+        // Who wants it deleted need not wait for an exec that has no process yet.
+        let has_execs = match task.delete {
+            Some(_) => task.has_running_execs(),
+            None => task.has_live_execs(),
+        };
+        if task.unpublished.is_none() || !has_execs {
             return self.publish_exit(id);
         }
         if !std::mem::replace(&mut task.exit_delayed, true) {
@@ -144,17 +149,14 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let Some(code) = task.unpublished.take() else {
+        let exit = task.exit();
+        let (Some(exit), Some(code)) = (exit, task.unpublished.take()) else {
             return;
         };
         if task.creating {
             // It is being undone: nobody has heard of it.
             return;
         }
-        let exit = Exit {
-            code,
-            at: Actor::end_of(task),
-        };
         self.publisher
             .publish(exit_event(id, id.as_str(), task.init.pid, exit));
         task.init.ended(exit);

@@ -58,9 +58,10 @@ impl RuntimeError {
         matches!(self, RuntimeError::Failed { message, .. } if message.contains("does not exist"))
     }
 
-    /// Whether the runtime says that the process to be signalled is gone.
+    /// Whether the runtime says that the process to be signalled is gone, or the whole container.
     pub fn is_process_gone(&self) -> bool {
-        matches!(self, RuntimeError::Failed { message, .. }
+        self.is_unknown_container()
+            || matches!(self, RuntimeError::Failed { message, .. }
             if ["process already finished", "container not running", "no such process"]
                 .iter()
                 .any(|words| message.contains(words)))

@@ -192,6 +192,7 @@ impl Task for Service {
         let (word, exit) = match state.status {
             TaskStatus::Created => (Status::CREATED, None),
             TaskStatus::Running => (Status::RUNNING, None),
+            TaskStatus::Pausing => (Status::PAUSING, None),
             TaskStatus::Paused => (Status::PAUSED, None),
             TaskStatus::Stopped(exit) => (Status::STOPPED, Some(exit)),
         };

@@ -1,0 +1,377 @@
+//! An OCI runtime that takes its time holds up nobody but who asked for it: neither another
+//! container of the pod, nor the same one.
+
+use std::time::Duration;
+
+use containerd_shim_protos::api::{Empty, PauseRequest, UpdateTaskRequest};
+use containerd_shim_protos::protobuf::MessageField;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use serde_json::{Value, json};
+use ttrpc::proto::Code;
+
+use crate::harness::{
+    Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, eventually, runtime_under_test,
+};
+
+const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+
+/// Nobody may be held up for as long as this.
+const PROMPTLY: Duration = Duration::from_secs(5);
+
+/// A pod of two containers, `a` and `b`; the gates are those of `a`'s runtime.
+struct Pair<'host> {
+    gates: Gates,
+    a: BareShim<'host>,
+    b: BareShim<'host>,
+}
+
+fn in_pod(config: &mut Value) {
+    config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
+}
+
+impl<'host> Pair<'host> {
+    /// `b` runs, of `a` there is only the bundle.
+    fn new(host: &'host Containerd, edit: impl FnOnce(&mut Value)) -> Self {
+        let runtime = runtime_under_test();
+        let b = BareShim::start(host, &runtime, "b", &FOR_EVER, in_pod);
+        let a = BareShim::start(host, &runtime, "a", &FOR_EVER, |config| {
+            in_pod(config);
+            edit(config);
+        });
+        assert_eq!(a.address, b.address, "one shim for both");
+        b.api().create(&b.create_request()).expect("create b");
+        b.api().start("b", "").expect("start b");
+        Self {
+            gates: Gates::new(host),
+            a,
+            b,
+        }
+    }
+
+    /// Both run.
+    fn running(host: &'host Containerd) -> Self {
+        let pair = Self::new(host, |_| ());
+        pair.create().expect("create a");
+        pair.a.api().start("a", "").expect("start a");
+        pair
+    }
+
+    fn create(&self) -> Answer<u32> {
+        let request = self.gates.with(self.a.create_request());
+        self.a.api().create(&request).map(|created| created.pid)
+    }
+
+    fn api(&self) -> TaskApi {
+        self.a.api().deadline(PROMPTLY)
+    }
+
+    /// Does `meanwhile` while `slow`, which needs the runtime's `verb`, is under way.
+    fn during<T: Send>(
+        &self,
+        verb: &str,
+        slow: impl FnOnce(TaskApi) -> T + Send,
+        meanwhile: impl FnOnce(TaskApi),
+    ) -> T {
+        self.gates.close(verb, "a");
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| slow(self.a.api().deadline(3 * PATIENCE)));
+            // If something fails the call must not wait for ever.
+            let _open = OpenAtTheEnd(&self.gates, verb);
+            self.gates.await_waiting(verb);
+            self.other_container_is_free();
+            meanwhile(self.api());
+            assert!(!call.is_finished(), "{verb} did not wait");
+            self.gates.open(verb);
+            call.join().expect("the slow call")
+        })
+    }
+
+    /// Everything that can be asked of a running container is answered for `b`.
+    fn other_container_is_free(&self) {
+        let api = self.api();
+        assert_eq!(state(&api, "b", ""), "RUNNING");
+        api.pids("b").expect("Pids");
+        api.stats("b").expect("Stats");
+        api.connect("b").expect("Connect");
+        api.kill("b", "", 0, false).expect("Kill 0");
+        api.exec(&self.b.exec_request("e", &["/bin/true"]))
+            .expect("Exec");
+        api.start("b", "e").expect("Start of an exec");
+        assert_eq!(api.wait("b", "e").expect("Wait").exit_status, 0);
+        api.delete("b", "e").expect("Delete of an exec");
+        api.update(&limits("b")).expect("Update");
+        freeze(&api, "Pause", "b").expect("Pause");
+        freeze(&api, "Resume", "b").expect("Resume");
+        api.shutdown("b").expect("Shutdown, which is ignored");
+    }
+}
+
+struct OpenAtTheEnd<'gates>(&'gates Gates, &'gates str);
+
+impl Drop for OpenAtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.open(self.1);
+    }
+}
+
+fn state(api: &TaskApi, id: &str, exec_id: &str) -> String {
+    let state = api.state(id, exec_id).expect("State");
+    format!("{:?}", state.status)
+}
+
+fn freeze(api: &TaskApi, method: &str, id: &str) -> Answer<Empty> {
+    let request = PauseRequest {
+        id: id.to_owned(),
+        ..PauseRequest::new()
+    };
+    api.call(method, &request)
+}
+
+fn limits(id: &str) -> UpdateTaskRequest {
+    let resources = Any {
+        type_url: "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources".into(),
+        value: json!({ "memory": { "limit": 67_108_864 } })
+            .to_string()
+            .into_bytes(),
+        ..Any::new()
+    };
+    UpdateTaskRequest {
+        id: id.to_owned(),
+        resources: MessageField::some(resources),
+        ..UpdateTaskRequest::new()
+    }
+}
+
+fn code<T>(answer: Answer<T>) -> Code {
+    answer.map_or_else(|(code, _)| code, |_| Code::OK)
+}
+
+#[test]
+fn a_slow_create_holds_up_nobody() {
+    let host = Containerd::start();
+    let pair = Pair::new(&host, |_| ());
+    let slow = |_| pair.create();
+    let created = pair.during("create", slow, |api| {
+        // There is no such task yet.
+        assert_eq!(code(api.state("a", "")), Code::NOT_FOUND);
+        assert_eq!(code(api.kill("a", "", 9, false)), Code::NOT_FOUND);
+        assert_eq!(code(api.wait("a", "")), Code::NOT_FOUND);
+        assert_eq!(code(api.delete("a", "")), Code::NOT_FOUND);
+        assert_eq!(code(pair.create()), Code::ALREADY_EXISTS);
+    });
+    assert!(created.is_ok(), "{created:?}");
+}
+
+/// With such hooks the program is released by the runtime's own `start`.
+fn with_hooks(config: &mut Value) {
+    config["hooks"] = json!({"poststart": [{"path": "/bin/true"}]});
+}
+
+#[test]
+fn a_slow_start_holds_up_nobody() {
+    let host = Containerd::start();
+    let pair = Pair::new(&host, with_hooks);
+    let pid = pair.create().expect("create");
+    let slow = |api: TaskApi| api.start("a", "").map(|started| started.pid);
+    let started = pair.during("start", slow, |api| {
+        assert_eq!(state(&api, "a", ""), "CREATED");
+        assert_eq!(api.connect("a").expect("Connect").task_pid, pid);
+        api.pids("a").expect("Pids");
+        api.stats("a").expect("Stats");
+        api.update(&limits("a")).expect("Update");
+        api.kill("a", "", 0, false).expect("Kill 0");
+        assert!(api.start("a", "").is_err(), "it starts already");
+    });
+    assert_eq!(started, Ok(pid));
+    assert_eq!(state(&pair.api(), "a", ""), "RUNNING");
+}
+
+#[test]
+fn a_container_is_killed_while_it_is_slowly_started() {
+    let host = Containerd::start();
+    let pair = Pair::new(&host, with_hooks);
+    pair.create().expect("create");
+    let slow = |api: TaskApi| api.start("a", "").is_err();
+    let failed = pair.during("start", slow, |api| {
+        api.kill("a", "", 9, false).expect("Kill");
+    });
+    assert!(failed, "nothing has been started");
+    assert_eq!(pair.api().wait("a", "").expect("Wait").exit_status, 137);
+    pair.api().delete("a", "").expect("Delete");
+}
+
+#[test]
+fn a_slow_exec_holds_up_nobody() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    let api = pair.api();
+    for exec_id in ["slow", "other", "never"] {
+        api.exec(&pair.a.exec_request(exec_id, &FOR_EVER))
+            .expect("Exec");
+    }
+    let slow = |api: TaskApi| api.start("a", "slow").map(|_| ());
+    let started = pair.during("exec", slow, |api| {
+        assert_eq!(state(&api, "a", ""), "RUNNING");
+        assert_eq!(state(&api, "a", "slow"), "CREATED");
+        api.pids("a").expect("Pids");
+        api.stats("a").expect("Stats");
+        api.update(&limits("a")).expect("Update");
+        freeze(&api, "Pause", "a").expect("Pause");
+        freeze(&api, "Resume", "a").expect("Resume");
+        api.kill("a", "", 0, false).expect("Kill 0");
+        assert_ne!(code(api.kill("a", "slow", 9, false)), Code::OK);
+        api.delete("a", "never").expect("Delete of another exec");
+        api.exec(&pair.a.exec_request("new", &FOR_EVER))
+            .expect("Exec");
+    });
+    assert_eq!(started, Ok(()));
+    assert_eq!(state(&api, "a", "slow"), "RUNNING");
+}
+
+#[test]
+fn a_container_that_is_killed_while_an_exec_is_slowly_started_is_stopped_and_can_be_deleted() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    pair.api()
+        .exec(&pair.a.exec_request("slow", &FOR_EVER))
+        .expect("Exec");
+    let slow = |api: TaskApi| api.start("a", "slow").is_err();
+    let failed = pair.during("exec", slow, |api| {
+        api.kill("a", "", 9, false).expect("Kill");
+        eventually("it is stopped", Duration::from_secs(1), || {
+            state(&api, "a", "") == "STOPPED"
+        });
+        assert_eq!(api.state("a", "").expect("State").exit_status, 137);
+        let deleted = api.delete("a", "").expect("Delete");
+        assert_eq!(deleted.exit_status, 137);
+        assert_eq!(code(api.state("a", "")), Code::NOT_FOUND);
+    });
+    assert!(failed, "there is nothing to execute it in");
+    let topics = host.topics("a");
+    let end = &topics[topics.len() - 2..];
+    assert_eq!(end, ["/tasks/exit 137", "/tasks/delete 137"], "{topics:?}");
+}
+
+#[test]
+fn a_slow_kill_holds_up_nobody() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    let slow = |api: TaskApi| code(api.kill("a", "", 9, true));
+    let killed = pair.during("kill", slow, |api| {
+        assert_eq!(state(&api, "a", ""), "RUNNING");
+        api.pids("a").expect("Pids");
+        api.stats("a").expect("Stats");
+        api.exec(&pair.a.exec_request("e", &["/bin/true"]))
+            .expect("Exec");
+        api.start("a", "e").expect("Start of an exec");
+        assert_eq!(api.wait("a", "e").expect("Wait").exit_status, 0);
+        freeze(&api, "Pause", "a").expect("Pause");
+        freeze(&api, "Resume", "a").expect("Resume");
+        // One that needs no command.
+        api.kill("a", "", 9, false).expect("Kill");
+        assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
+    });
+    // Its processes may have been there when it was asked, and are gone now.
+    assert!([Code::OK, Code::NOT_FOUND].contains(&killed), "{killed:?}");
+}
+
+#[test]
+fn a_slow_pause_and_a_slow_resume_hold_up_nobody() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    let meanwhile = |api: TaskApi| {
+        api.pids("a").expect("Pids");
+        api.stats("a").expect("Stats");
+        api.update(&limits("a")).expect("Update");
+        api.kill("a", "", 0, false).expect("Kill 0");
+    };
+    let pause = |api: TaskApi| freeze(&api, "Pause", "a").map(|_| ());
+    let paused = pair.during("pause", pause, |api| {
+        assert_eq!(state(&api, "a", ""), "PAUSING");
+        meanwhile(api);
+    });
+    assert_eq!(paused, Ok(()));
+    let resume = |api: TaskApi| freeze(&api, "Resume", "a").map(|_| ());
+    let resumed = pair.during("resume", resume, |api| {
+        assert_eq!(state(&api, "a", ""), "PAUSED");
+        meanwhile(api);
+    });
+    assert_eq!(resumed, Ok(()));
+    assert_eq!(state(&pair.api(), "a", ""), "RUNNING");
+}
+
+#[test]
+fn a_container_is_killed_while_it_is_slowly_paused() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    let pause = |api: TaskApi| freeze(&api, "Pause", "a").is_ok();
+    pair.during("pause", pause, |api| {
+        api.kill("a", "", 9, false).expect("Kill");
+        assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
+        assert_eq!(state(&api, "a", ""), "STOPPED");
+    });
+    assert_eq!(state(&pair.api(), "a", ""), "STOPPED");
+    pair.api().delete("a", "").expect("Delete");
+}
+
+#[test]
+fn a_slow_update_holds_up_nobody() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    let slow = |api: TaskApi| api.update(&limits("a")).map(|_| ());
+    let updated = pair.during("update", slow, |api| {
+        assert_eq!(state(&api, "a", ""), "RUNNING");
+        api.pids("a").expect("Pids");
+        api.stats("a").expect("Stats");
+        freeze(&api, "Pause", "a").expect("Pause");
+        freeze(&api, "Resume", "a").expect("Resume");
+        api.kill("a", "", 0, false).expect("Kill 0");
+    });
+    assert_eq!(updated, Ok(()));
+}
+
+#[test]
+fn a_slow_delete_holds_up_nobody() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    let api = pair.api();
+    api.kill("a", "", 9, false).expect("Kill");
+    let slow = |api: TaskApi| {
+        api.wait("a", "").expect("Wait");
+        api.delete("a", "").map(|deleted| deleted.exit_status)
+    };
+    let deleted = pair.during("delete", slow, |api| {
+        assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
+        assert_eq!(state(&api, "a", ""), "STOPPED");
+        assert_eq!(code(api.kill("a", "", 9, false)), Code::NOT_FOUND);
+        api.connect("a").expect("Connect");
+    });
+    assert_eq!(deleted, Ok(137));
+    assert_eq!(code(pair.api().state("a", "")), Code::NOT_FOUND);
+}
+
+#[test]
+fn a_pause_and_an_update_whose_callers_went_away_leave_the_container_usable() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    for (verb, method) in [("pause", "Pause"), ("resume", "Resume")] {
+        pair.gates.close(verb, "a");
+        let request = PauseRequest {
+            id: "a".to_owned(),
+            ..PauseRequest::new()
+        };
+        pair.api()
+            .call_and_vanish(method, &request, Duration::from_millis(200));
+        pair.gates.await_waiting(verb);
+        pair.gates.open(verb);
+        let done = match verb {
+            "pause" => "PAUSED",
+            _ => "RUNNING",
+        };
+        eventually("what was asked is done", PATIENCE, || {
+            state(&pair.api(), "a", "") == done
+        });
+    }
+    pair.api().kill("a", "", 9, false).expect("Kill");
+    assert_eq!(pair.api().wait("a", "").expect("Wait").exit_status, 137);
+}
