@@ -17,6 +17,7 @@ const APPLETS: &[&str] = &[
     "head",
     "id",
     "ls",
+    "mkdir",
     "seq",
     "setsid",
     "sh",

@@ -11,12 +11,12 @@ use ttrpc::proto::Code;
 use super::both;
 use crate::harness::{Answer, BareShim, Containerd, PATIENCE, TaskApi, eventually};
 
-fn bare<'a>(host: &'a Containerd, runtime: &str, args: &[&str]) -> BareShim<'a> {
+pub(super) fn bare<'a>(host: &'a Containerd, runtime: &str, args: &[&str]) -> BareShim<'a> {
     BareShim::start(host, runtime, "a", args, |_| ())
 }
 
 /// A shim whose task sleeps.
-fn running<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) {
+pub(super) fn running<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) {
     let shim = bare(host, runtime, &["/bin/sleep", "1000"]);
     let api = shim.api();
     api.create(&shim.create_request()).expect("Create");
@@ -24,13 +24,13 @@ fn running<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) {
     (shim, api)
 }
 
-fn code<T>(answer: Answer<T>) -> Code {
+pub(super) fn code<T>(answer: Answer<T>) -> Code {
     answer.map_or_else(|(code, _)| code, |_| Code::OK)
 }
 
 /// As far as callers tell codes apart: the reference refuses most calls with UNKNOWN, and a better
 /// code is no difference to anybody.
-fn outcome<T>(answer: Answer<T>) -> &'static str {
+pub(super) fn outcome<T>(answer: Answer<T>) -> &'static str {
     match code(answer) {
         Code::OK => "done",
         Code::NOT_FOUND => "not found",

@@ -10,9 +10,11 @@ mod exits;
 mod images;
 mod logging;
 mod pods;
+mod signals;
 mod stdio;
 mod tasks;
 mod terminals;
+mod waits;
 
 use std::fmt::Debug;
 
