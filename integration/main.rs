@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod callers;
+mod children;
 mod edges;
 mod harness;
 mod leaks;

@@ -11,6 +11,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -18,8 +20,13 @@ use crate::lifecycle::ExitStatus;
 use crate::sys;
 
 /// How many exits of processes that nobody has claimed are kept while somebody may claim one: the
-/// last ones.
-const UNCLAIMED_AT_MOST: usize = 1024;
+/// last ones, twelve bytes each. A container without a PID namespace of its own can leave us
+/// thousands of orphans a second.
+const UNCLAIMED_AT_MOST: usize = 32_768;
+
+/// What is told of a process whose exit was among those that were not kept; containerd's own word
+/// for an exit that is not known.
+const UNKNOWN: ExitStatus = ExitStatus::Code(255);
 
 /// Spawns commands, collects exits, delivers signals. Clones share one table.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +42,8 @@ struct Table {
     expected: usize,
     /// Exits of processes that one of those commands may name.
     unclaimed: VecDeque<(i32, ExitStatus)>,
+    /// Some of them were not kept.
+    is_incomplete: bool,
 }
 
 /// A process whose exit nobody else will hear of.
@@ -148,13 +157,25 @@ impl Expectation {
     /// Claims the process that the command has named.
     pub fn claim(self, pid: i32) -> Child {
         let mut table = self.reaper.lock();
+        // The number may have been another process's before: the last one is meant.
         let found = table
             .unclaimed
             .iter()
-            .position(|(unclaimed, _)| *unclaimed == pid);
-        match found.and_then(|position| table.unclaimed.remove(position)) {
+            .rposition(|(unclaimed, _)| *unclaimed == pid);
+        let found = match found.and_then(|position| table.unclaimed.remove(position)) {
+            Some((_, status)) => Some(status),
+            None if table.is_incomplete && !is_child(pid) => {
+                tracing::warn!(
+                    pid,
+                    "too many processes have ended to know how this one did"
+                );
+                Some(UNKNOWN)
+            }
+            None => None,
+        };
+        match found {
             None => table.wait_for(pid),
-            Some((_, status)) => {
+            Some(status) => {
                 let (sender, exit) = oneshot::channel();
                 // The receiver is right here.
                 let _ = sender.send(status);
@@ -170,6 +191,7 @@ impl Drop for Expectation {
         table.expected = table.expected.saturating_sub(1);
         if table.expected == 0 {
             table.unclaimed = VecDeque::new();
+            table.is_incomplete = false;
         }
     }
 }
@@ -186,10 +208,9 @@ impl Table {
             // Whoever waited may be gone; the process is collected all the same.
             Some(waiting) => drop(waiting.send(status)),
             None if self.expected > 0 => {
-                // The number may have been another process's before.
-                self.unclaimed.retain(|(unclaimed, _)| *unclaimed != pid);
                 if self.unclaimed.len() >= UNCLAIMED_AT_MOST {
                     self.unclaimed.pop_front();
+                    self.is_incomplete = true;
                 }
                 self.unclaimed.push_back((pid, status));
             }
@@ -197,6 +218,13 @@ impl Table {
             None => {}
         }
     }
+}
+
+/// Whether `pid` is a child of ours that has not been collected.
+fn is_child(pid: i32) -> bool {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    // Of what it says only this counts: that it is none.
+    waitid(Id::Pid(Pid::from_raw(pid)), look) != Err(Errno::ECHILD)
 }
 
 #[cfg(test)]
@@ -231,6 +259,31 @@ mod tests {
         assert_eq!(reaper.lock().unclaimed.len(), 1);
         drop(expectation);
         assert!(reaper.lock().unclaimed.is_empty());
+    }
+
+    #[test]
+    fn an_exit_that_was_not_kept_is_unknown_and_not_waited_for() {
+        let reaper = Reaper::default();
+        let expectation = reaper.expect();
+        // Numbers that no process has.
+        let first = i32::MAX - 40_000;
+        for pid in first..first + 40_000 {
+            reaper.lock().collect(pid, ExitStatus::Code(0));
+        }
+        assert!(reaper.lock().unclaimed.len() <= UNCLAIMED_AT_MOST);
+        let status = on_runtime(async { expectation.claim(first).wait().await.unwrap() });
+        assert_eq!(status, UNKNOWN);
+    }
+
+    #[test]
+    fn of_two_processes_with_one_number_the_last_is_meant() {
+        let reaper = Reaper::default();
+        let expectation = reaper.expect();
+        for code in [1, 2] {
+            reaper.lock().collect(4242, ExitStatus::Code(code));
+        }
+        let status = on_runtime(async { expectation.claim(4242).wait().await.unwrap() });
+        assert_eq!(status, ExitStatus::Code(2));
     }
 
     #[test]

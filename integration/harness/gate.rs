@@ -21,21 +21,27 @@ for word in "$@"; do
         ;;
     esac
 done
+line="$*"
 closed() {
-    id=$(cat "$gates/$verb" 2>/dev/null) || return 1
+    id=$(cat "$gates/$1" 2>/dev/null) || return 1
     case " $line " in *" $id "*) return 0 ;; esac
     return 1
 }
-line="$*"
-if closed; then
-    echo > "$gates/waits-$verb"
-    while closed; do sleep 0.02; done
-    rm -f "$gates/waits-$verb"
-fi
-exec runc "$@"
+wait_at() {
+    closed "$1" || return 0
+    echo > "$gates/waits-$1"
+    while closed "$1"; do sleep 0.02; done
+    rm -f "$gates/waits-$1"
+}
+wait_at "$verb"
+closed "after-$verb" || exec runc "$@"
+runc "$@"
+code=$?
+wait_at "after-$verb"
+exit $code
 "#;
 
-/// The runtime's gates, one for each verb; all open at first and at the end.
+/// The runtime's gates, one before and one behind each verb; all open at first and at the end.
 pub struct Gates {
     dir: PathBuf,
 }
@@ -79,7 +85,8 @@ impl Gates {
         }
     }
 
-    /// From now on a command `verb` for container `id` waits before it does anything.
+    /// From now on a command `verb` for container `id` waits before it does anything; with
+    /// `after-` before the verb, when it has done everything.
     pub fn close(&self, verb: &str, id: &str) {
         // Renamed into place: the script must not read half of it.
         let unfinished = self.dir.join("unfinished");
@@ -104,10 +111,11 @@ impl Gates {
 
 impl Drop for Gates {
     fn drop(&mut self) {
-        for verb in [
-            "create", "start", "exec", "kill", "pause", "resume", "update", "delete",
-        ] {
-            self.open(verb);
+        // The runtime itself stays: what is left of the containers has to be deleted with it.
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if entry.path() != self.binary() {
+                let _ = fs::remove_file(entry.path());
+            }
         }
     }
 }
