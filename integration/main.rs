@@ -9,6 +9,7 @@ mod leaks;
 mod parity;
 mod pod;
 mod refusals;
+mod shimless;
 mod slow;
 mod starting;
 mod stopping;

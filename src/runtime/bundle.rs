@@ -118,14 +118,15 @@ impl Bundle {
             .any(|ns| ns.kind == "pid" && ns.path.is_empty())
     }
 
+    /// Where the container's cgroup is to be, if the bundle says so.
+    pub fn cgroups_path(&self) -> Option<&str> {
+        self.linux.as_ref()?.cgroups_path.as_deref()
+    }
+
     /// Whether the container's cgroup is systemd's to make: its path has the form
     /// `parent.slice:prefix:name` (runc's `docs/systemd.md`).
     pub fn has_systemd_cgroup(&self) -> bool {
-        let path = self
-            .linux
-            .as_ref()
-            .and_then(|linux| linux.cgroups_path.as_deref());
-        let mut parts = path.unwrap_or_default().split(':');
+        let mut parts = self.cgroups_path().unwrap_or_default().split(':');
         let is_slice = parts
             .next()
             .is_some_and(|parent| parent.ends_with(".slice"));

@@ -182,7 +182,7 @@ impl OciRuntime {
         process: &[u8],
         stdio: ProcessStdio,
     ) -> Result<Child, RuntimeError> {
-        let file = self.scratch("process.json");
+        let file = self.scratch(".process.json");
         std::fs::write(&file.0, process).map_err(|source| self.not_run(source))?;
         self.exec_with(
             &[OsStr::new("--process"), file.0.as_os_str(), OsStr::new(id)],
@@ -213,7 +213,7 @@ impl OciRuntime {
         stdio: ProcessStdio,
     ) -> Result<Child, RuntimeError> {
         let expectation = self.reaper.expect();
-        let pid_file = self.scratch("pid");
+        let pid_file = self.scratch(".pid");
         let mut command = self.command(Verb::Exec);
         command.arg("--detach").arg("--pid-file").arg(&pid_file.0);
         command.console_socket(&stdio);
@@ -262,7 +262,7 @@ impl OciRuntime {
     ///
     /// [`RuntimeError`], with the runtime's own words.
     pub async fn update(&self, id: &str, resources: &[u8]) -> Result<(), RuntimeError> {
-        let file = self.scratch("resources.json");
+        let file = self.scratch(".resources.json");
         std::fs::write(&file.0, resources).map_err(|source| self.not_run(source))?;
         let mut command = self.command(Verb::Update);
         command.arg("--resources").arg(&file.0).arg(id);
@@ -300,7 +300,10 @@ impl OciRuntime {
     fn command(&self, verb: Verb) -> RuntimeCommand {
         // A log for each command: they run side by side, and one that fails must not be given the
         // words of another.
-        let log = self.scratch("log");
+        let log = self.scratch(LOG);
+        // Made here, and not by the command when it gets that far: should we die, it is by this file
+        // that one which is under way is found. Without it the command fails as it will anyway.
+        let _ = std::fs::File::create(&log.0);
         let mut command = Command::new(&self.binary);
         command
             .arg("--root")
@@ -352,7 +355,7 @@ impl OciRuntime {
     /// A name in the bundle that no other command uses.
     fn scratch(&self, what: &str) -> Scratch {
         let number = SCRATCH_FILES.fetch_add(1, Ordering::Relaxed);
-        Scratch(self.bundle.join(format!("usher-{number}.{what}")))
+        Scratch(self.bundle.join(format!("{SCRATCH}{number}{what}")))
     }
 
     fn not_run(&self, source: io::Error) -> RuntimeError {
@@ -381,6 +384,19 @@ impl RuntimeCommand {
             self.arg("--console-socket").arg(socket);
         }
     }
+}
+
+/// How the names of files begin that lie in the bundle for a moment.
+const SCRATCH: &str = "usher-";
+
+/// What the name of a command's log ends with.
+const LOG: &str = ".log";
+
+/// Whether a file in the bundle is the log of a command that is under way, or was when the shim
+/// died.
+pub fn is_command_log(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(SCRATCH.as_bytes()) && name.ends_with(LOG.as_bytes())
 }
 
 /// Counts the files that this process has needed for a moment.

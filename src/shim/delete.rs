@@ -12,7 +12,7 @@ use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, options};
 use crate::task::timestamp;
 
-use super::{address, start};
+use super::{address, leftovers, start};
 
 /// 128 + SIGKILL: what is left over is killed.
 const KILLED: u32 = 137;
@@ -30,16 +30,24 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let bundle = start::bundle_directory(flags)?;
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
-    options.systemd_cgroup |= Bundle::read(&bundle).is_ok_and(|config| config.has_systemd_cgroup());
+    let config = Bundle::read(&bundle).unwrap_or_default();
+    options.systemd_cgroup |= config.has_systemd_cgroup();
     let runtime = OciRuntime::new(&options, &flags.namespace, &bundle, reaper.clone());
-    if runtime.state_dir(&flags.id).exists() {
-        force_delete(&flags.id, &runtime, &reaper)?;
+    let was_busy = leftovers::await_commands(&bundle);
+    let mut deleted = Ok(());
+    if was_busy || runtime.state_dir(&flags.id).exists() {
+        let cgroups = leftovers::cgroups(&runtime, &flags.id, config.cgroups_path());
+        deleted = force_delete(&flags.id, &runtime, &reaper);
+        // Whatever has become of that, nothing runs on.
+        leftovers::raze(&cgroups);
     }
-    rootfs::unmount(&bundle.join("rootfs"));
+    rootfs::unmount_all(&bundle.join("rootfs"));
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
     if let Some(address) = address::of_bundle(&bundle) {
         address::remove_dead(&address);
     }
+    // Not before: containerd tries again when it is restarted, and until then this is all there is.
+    deleted?;
     let mut answer = DeleteResponse::new();
     answer.set_pid(init_pid(&bundle));
     answer.set_exit_status(KILLED);

@@ -8,6 +8,7 @@
 mod address;
 mod bootstrap;
 mod delete;
+mod leftovers;
 mod log;
 mod serve;
 mod start;

@@ -1,0 +1,393 @@
+//! What is left when a shim dies, and `delete`, which removes it.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use containerd_shim_protos::api::{DeleteResponse, PauseRequest};
+use containerd_shim_protos::protobuf::Message;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    BareShim, ContainerSpec, Containerd, Finished, Gates, PATIENCE, TaskApi, eventually, poll, run,
+    runtime_under_test,
+};
+
+/// Without a PID namespace of its own a container's processes do not die with its init.
+fn host_pids(config: &mut Value) {
+    let namespaces = config["linux"]["namespaces"].as_array_mut();
+    namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
+}
+
+fn kill_process(pid: u32) {
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill the shim");
+}
+
+fn bare<'host>(host: &'host Containerd, args: &[&str], edit: fn(&mut Value)) -> BareShim<'host> {
+    BareShim::start(host, &runtime_under_test(), "a", args, edit)
+}
+
+/// Kills the shim, and waits until it is gone.
+fn end_shim(host: &Containerd, shim: &BareShim<'_>) {
+    let pid = shim.api().connect("a").expect("connect").shim_pid;
+    kill_process(pid);
+    eventually("the shim is gone", PATIENCE, || host.shims().is_empty());
+}
+
+/// Runs `delete` as containerd does.
+fn delete(shim: &BareShim<'_>) -> Finished {
+    run(shim.command("delete"), PATIENCE)
+}
+
+fn answer(finished: &Finished) -> DeleteResponse {
+    assert!(finished.ok(), "delete: {}", finished.err());
+    DeleteResponse::parse_from_bytes(&finished.stdout).expect("an answer")
+}
+
+/// Nothing of the container: only what the test has made itself.
+fn nothing_remains(host: &Containerd) {
+    let mut remains = Vec::new();
+    let nothing = poll(PATIENCE, || {
+        remains = host.remains();
+        remains.is_empty().then_some(())
+    });
+    assert!(nothing.is_some(), "left behind: {remains:#?}");
+}
+
+fn create_and_start(shim: &BareShim<'_>) -> (TaskApi, u32) {
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("create");
+    let pid = api.start("a", "").expect("start").pid;
+    (api, pid)
+}
+
+const FAMILY: &str =
+    "sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &); /bin/witness mark a up; sleep 1000";
+
+/// Forks for as long as it lives, and leaves what it has forked to others.
+const RESTLESS: &str = "/bin/witness mark a up; while :; do (sleep 0.05 &); done";
+
+fn what_ran_is_killed(script: &str, edit: fn(&mut Value), before: fn(&TaskApi)) {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sh", "-c", script], edit);
+    let (api, pid) = create_and_start(&shim);
+    host.await_event("a", "up");
+    before(&api);
+    end_shim(&host, &shim);
+    let answer = answer(&delete(&shim));
+    assert_eq!((answer.exit_status, answer.pid), (137, pid));
+    nothing_remains(&host);
+}
+
+fn pause(api: &TaskApi) {
+    let request = PauseRequest {
+        id: "a".to_owned(),
+        ..PauseRequest::new()
+    };
+    let paused = api.call::<containerd_shim_protos::api::Empty>("Pause", &request);
+    paused.expect("pause");
+}
+
+#[test]
+fn everything_in_its_pid_namespace_is_killed() {
+    what_ran_is_killed(FAMILY, |_| (), |_| ());
+}
+
+#[test]
+fn everything_in_a_container_without_pid_namespace_is_killed() {
+    what_ran_is_killed(FAMILY, host_pids, |_| ());
+}
+
+#[test]
+fn what_a_container_without_pid_namespace_has_left_is_killed() {
+    let kill_init = |api: &TaskApi| {
+        let shim = api.connect("a").expect("connect");
+        // The shim must not have the time to kill the rest itself.
+        kill(Pid::from_raw(shim.shim_pid as i32), Signal::SIGSTOP).expect("stop the shim");
+        kill_process(shim.task_pid);
+    };
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sh", "-c", FAMILY], host_pids);
+    let (api, _) = create_and_start(&shim);
+    host.await_event("a", "up");
+    let pid = api.connect("a").expect("connect").shim_pid;
+    kill_init(&api);
+    kill_process(pid);
+    eventually("the shim is gone", PATIENCE, || host.shims().is_empty());
+    assert_eq!(answer(&delete(&shim)).exit_status, 137);
+    nothing_remains(&host);
+}
+
+#[test]
+fn everything_in_a_paused_container_is_killed() {
+    what_ran_is_killed(FAMILY, |_| (), pause);
+}
+
+#[test]
+fn everything_in_a_paused_container_without_pid_namespace_is_killed() {
+    what_ran_is_killed(FAMILY, host_pids, pause);
+}
+
+#[test]
+fn what_forks_without_an_end_is_killed() {
+    what_ran_is_killed(RESTLESS, host_pids, |_| ());
+}
+
+#[test]
+fn a_container_that_was_never_started_is_killed() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sleep", "1000"], |_| ());
+    let created = shim.api().create(&shim.create_request()).expect("create");
+    end_shim(&host, &shim);
+    assert_eq!(answer(&delete(&shim)).pid, created.pid);
+    nothing_remains(&host);
+}
+
+#[test]
+fn a_command_of_the_runtime_that_outlives_the_shim_leaves_nothing() {
+    for verb in ["create", "after-create", "exec", "after-exec"] {
+        let host = Containerd::start();
+        let shim = bare(&host, &["/bin/sleep", "1000"], host_pids);
+        let gates = Gates::new(&host);
+        let api = shim.api();
+        let create = gates.with(shim.create_request());
+        let create = || shim.api().create(&create);
+        std::thread::scope(|scope| {
+            if verb.ends_with("exec") {
+                create().expect("create");
+                api.start("a", "").expect("start");
+                api.exec(&shim.exec_request("e", &["/bin/sleep", "1000"]))
+                    .expect("exec");
+                gates.close(verb, "a");
+                scope.spawn(|| shim.api().start("a", "e"));
+            } else {
+                gates.close(verb, "a");
+                scope.spawn(create);
+            }
+            gates.await_waiting(verb);
+            end_shim(&host, &shim);
+            let deleting = scope.spawn(|| delete(&shim));
+            std::thread::sleep(Duration::from_millis(100));
+            gates.open(verb);
+            assert_eq!(answer(&deleting.join().expect("delete")).exit_status, 137);
+        });
+        nothing_remains(&host);
+    }
+}
+
+#[test]
+fn a_command_of_the_runtime_that_hangs_is_not_waited_for() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sleep", "1000"], |_| ());
+    let gates = Gates::new(&host);
+    gates.close("create", "a");
+    std::thread::scope(|scope| {
+        scope.spawn(|| shim.api().create(&gates.with(shim.create_request())));
+        gates.await_waiting("create");
+        end_shim(&host, &shim);
+        // containerd gives it five seconds.
+        let deleted = run(shim.command("delete"), Duration::from_millis(4500));
+        assert_eq!(answer(&deleted).exit_status, 137);
+    });
+    nothing_remains(&host);
+}
+
+#[test]
+fn a_missing_runtime_is_named_and_what_ran_is_killed_all_the_same() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sh", "-c", FAMILY], host_pids);
+    let gates = Gates::new(&host);
+    let api = shim.api();
+    api.create(&gates.with(shim.create_request()))
+        .expect("create");
+    api.start("a", "").expect("start");
+    host.await_event("a", "up");
+    let rootfs = mount_in(&host, &shim, &["rootfs"]);
+    end_shim(&host, &shim);
+    let elsewhere = gates.binary().with_extension("moved");
+    fs::rename(gates.binary(), &elsewhere).expect("move the runtime away");
+    let failed = delete(&shim);
+    assert!(!failed.ok(), "it cannot have forgotten the container");
+    let name = gates.binary().display().to_string();
+    assert!(failed.err().contains(&name), "{}", failed.err());
+    let is_left = |what: &&String| what.starts_with("process") || what.starts_with("mount");
+    eventually("nothing runs, nothing is mounted", PATIENCE, || {
+        !host.remains().iter().any(|what| is_left(&what))
+    });
+    drop(rootfs);
+    // When it is there again nothing remains.
+    fs::rename(&elsewhere, gates.binary()).expect("move the runtime back");
+    assert_eq!(answer(&delete(&shim)).exit_status, 137);
+    nothing_remains(&host);
+}
+
+/// Mounts something on directories of the bundle, one below the other.
+fn mount_in(host: &Containerd, shim: &BareShim<'_>, below: &[&str]) -> Vec<String> {
+    let mut mounted = Vec::new();
+    for path in below {
+        let target = shim.bundle().join(path);
+        let mut mount = Command::new("/bin/busybox");
+        let script = "mkdir -p \"$0\" && mount -t tmpfs none \"$0\"";
+        mount.args(["sh", "-c", script]).arg(&target);
+        host.enter(&mut mount);
+        assert!(run(mount, PATIENCE).ok(), "mount {path}");
+        mounted.push(format!("mount {}", target.display()));
+    }
+    mounted
+}
+
+#[test]
+fn mounts_below_the_root_file_system_are_unmounted_too() {
+    let host = Containerd::start();
+    for below in [
+        &["rootfs", "rootfs", "rootfs/one", "rootfs/one/two"][..],
+        // Not even the root file system itself may be mounted.
+        &["rootfs/one", "rootfs/one/two", "rootfs/a b"],
+    ] {
+        let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
+        for mount in mount_in(&host, &shim, below) {
+            let remains = host.remains();
+            assert!(
+                remains.iter().any(|what| what.starts_with("mount")),
+                "{mount}"
+            );
+        }
+        answer(&delete(&shim));
+        nothing_remains(&host);
+        fs::remove_dir_all(shim.bundle()).expect("remove the bundle");
+    }
+}
+
+#[test]
+fn a_half_made_bundle_is_deleted() {
+    let host = Containerd::start();
+    // Neither a configuration nor options, then nothing that can be read.
+    let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
+    fs::remove_file(shim.bundle().join("config.json")).expect("remove the configuration");
+    let deleted = answer(&delete(&shim));
+    assert_eq!((deleted.exit_status, deleted.pid), (137, 0));
+    for name in ["config.json", "options.json", "init.pid", "address"] {
+        fs::write(shim.bundle().join(name), "{ nonsense").expect("nonsense");
+    }
+    let deleted = answer(&delete(&shim));
+    assert_eq!((deleted.exit_status, deleted.pid), (137, 0));
+}
+
+#[test]
+fn a_container_whose_bundle_has_lost_its_files_is_killed() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sh", "-c", FAMILY], host_pids);
+    create_and_start(&shim);
+    host.await_event("a", "up");
+    end_shim(&host, &shim);
+    for name in ["config.json", "init.pid"] {
+        fs::remove_file(shim.bundle().join(name)).expect("remove it");
+    }
+    assert_eq!(answer(&delete(&shim)).exit_status, 137);
+    nothing_remains(&host);
+}
+
+#[test]
+fn a_delete_leaves_the_rest_of_the_pod_alone() {
+    let host = Containerd::start();
+    let in_pod = |config: &mut Value| {
+        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
+    };
+    let args = ["/bin/sleep", "1000"];
+    let runtime = runtime_under_test();
+    let b = BareShim::start(&host, &runtime, "b", &args, in_pod);
+    let a = BareShim::start(&host, &runtime, "a", &args, in_pod);
+    for shim in [&b, &a] {
+        shim.api().create(&shim.create_request()).expect("create");
+        shim.api().start(&shim.id, "").expect("start");
+    }
+    let api = b.api();
+    api.kill("a", "", 9, false).expect("kill");
+    api.wait("a", "").expect("wait");
+    api.delete("a", "").expect("delete");
+    api.shutdown("a").expect("shutdown");
+    answer(&delete(&a));
+    let state = b.api().state("b", "").expect("the shim is found");
+    assert_eq!(format!("{:?}", state.status), "RUNNING");
+    // Nor does one of a container that the shim does not know.
+    let c = BareShim::start(&host, &runtime, "c", &args, in_pod);
+    answer(&delete(&c));
+    let state = b.api().state("b", "").expect("the shim is found");
+    assert_eq!(format!("{:?}", state.status), "RUNNING");
+    assert_eq!(host.shims().len(), 1);
+}
+
+/// Marsaglia's xorshift: enough to hit moments by chance, and to hit them again.
+struct Chance(u64);
+
+impl Chance {
+    /// From `USHER_TEST_SEED`, or by the clock; it is printed, so that a failure tells it.
+    fn new() -> Self {
+        let given = std::env::var("USHER_TEST_SEED").ok();
+        let clock = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map(|since| since.as_nanos())
+        };
+        let seed = given.and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| clock().map_or(1, |nanos| nanos as u64 | 1));
+        eprintln!("USHER_TEST_SEED={seed}");
+        Self(seed)
+    }
+
+    fn below(&mut self, limit: Duration) -> Duration {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        Duration::from_nanos(self.0 % limit.as_nanos() as u64)
+    }
+}
+
+/// The shims, without those that are about to start one.
+fn serving(host: &Containerd) -> Vec<u32> {
+    let mut shims = host.shims();
+    shims.retain(|pid| {
+        let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        !words.split('\0').any(|word| word == "start")
+    });
+    shims
+}
+
+#[test]
+fn a_shim_that_dies_at_any_moment_of_a_run_leaves_nothing() {
+    let mut chance = Chance::new();
+    let host = Containerd::start();
+    for number in 0..30 {
+        let id = format!("a{number}");
+        let spec = ContainerSpec::new(&id).args(&["/bin/sleep", "1000"]);
+        let ctr = host.spawn_run(&spec);
+        let mut shims = Vec::new();
+        eventually("there is a shim", PATIENCE, || {
+            shims = serving(&host);
+            !shims.is_empty()
+        });
+        let moment = chance.below(Duration::from_millis(150));
+        std::thread::sleep(moment);
+        for pid in shims {
+            // It may have ended by itself.
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        }
+        ctr.finish(2 * PATIENCE);
+        host.ctr(&["tasks", "delete", "--force", &id]);
+        eventually(&format!("{id} can be removed"), PATIENCE, || {
+            host.ctr(&["containers", "delete", &id]).ok()
+                || !host.must(&["containers", "list", "--quiet"]).contains(&id)
+        });
+        let mut remains = Vec::new();
+        let nothing = poll(PATIENCE, || {
+            remains = host.remains();
+            remains.is_empty().then_some(())
+        });
+        assert!(
+            nothing.is_some(),
+            "{number}, after {moment:?}: {remains:#?}"
+        );
+    }
+}
