@@ -1,5 +1,6 @@
 //! Tests against a real containerd; see `harness`.
 
+mod away;
 mod bootstrap;
 mod callers;
 mod children;

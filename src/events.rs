@@ -20,8 +20,10 @@ use ttrpc::Code;
 /// asks for the state of every task when it is back.
 const AT_MOST: usize = 2048;
 
-/// How long containerd may take to acknowledge an event.
-const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(5);
+/// How long containerd may take to acknowledge an event while the connection stands. One that hangs
+/// for less finds what was sent when it goes on: sent again on another connection it would come
+/// twice. One that dies takes the connection with it, which is seen at once.
+const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);

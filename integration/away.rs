@@ -1,0 +1,223 @@
+//! containerd is away, or hangs: what happens meanwhile is known afterwards, and told in order,
+//! nothing twice.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::harness::{
+    Background, BareShim, ContainerSpec, Containerd, CtrEvent, PATIENCE, Status, TaskApi,
+    eventually, run, runtime_under_test,
+};
+
+/// The way to containerd's events that the test can block: a shim is told of a link to its socket.
+struct Road {
+    link: PathBuf,
+    socket: PathBuf,
+}
+
+impl Road {
+    fn new(host: &Containerd) -> Self {
+        let socket = PathBuf::from(format!("{}.ttrpc", host.socket().display()));
+        let link = host.dir().join("events");
+        let road = Self { link, socket };
+        road.open();
+        road
+    }
+
+    fn open(&self) {
+        symlink(&self.socket, &self.link).expect("the link");
+    }
+
+    fn block(&self) {
+        std::fs::remove_file(&self.link).expect("no link");
+    }
+}
+
+/// A running container whose shim sends its events along `road`.
+fn running<'host>(host: &'host Containerd, road: &Road) -> (BareShim<'host>, TaskApi) {
+    let args = ["/bin/sleep", "1000"];
+    let mut shim = BareShim::prepare(host, &runtime_under_test(), "a", &args, |_| ());
+    let mut start = shim.command("start");
+    start.env("TTRPC_ADDRESS", &road.link);
+    let started = run(start, PATIENCE);
+    assert!(started.ok(), "start: {}", started.err());
+    shim.address = started.out().trim().to_owned();
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("create");
+    api.start("a", "").expect("start");
+    host.await_events("it was started", |events| {
+        events.iter().any(|event| event.topic == "/tasks/start")
+    });
+    (shim, api)
+}
+
+/// An event in a word, with the exec that it is about.
+fn word(event: &CtrEvent) -> String {
+    let id = event.data["exec_id"].as_str().or(event.data["id"].as_str());
+    format!("{} {}", event.topic, id.unwrap_or("-"))
+}
+
+fn task_events(host: &Containerd) -> Vec<String> {
+    let events = host.events();
+    let tasks = events
+        .iter()
+        .filter(|event| event.topic.starts_with("/tasks/"));
+    tasks.map(word).collect()
+}
+
+/// Adds execs, each of which is an event and nothing else.
+fn add_execs(shim: &BareShim<'_>, api: &TaskApi, prefix: &str, count: usize) -> Vec<String> {
+    let add = |number| {
+        let id = format!("{prefix}{number}");
+        api.exec(&shim.exec_request(&id, &["/bin/true"]))
+            .expect("exec");
+        format!("/tasks/exec-added {id}")
+    };
+    (0..count).map(add).collect()
+}
+
+fn run_exec(api: &TaskApi, id: &str) -> Vec<String> {
+    api.start("a", id).expect("start of an exec");
+    api.wait("a", id).expect("wait");
+    vec![
+        format!("/tasks/exec-started {id}"),
+        format!("/tasks/exit {id}"),
+    ]
+}
+
+fn expect_events(host: &Containerd, expected: &[String]) {
+    host.await_events("all events have come", |events| {
+        let tasks = events
+            .iter()
+            .filter(|event| event.topic.starts_with("/tasks/"));
+        tasks.count() >= expected.len()
+    });
+    assert_eq!(task_events(host), expected);
+}
+
+fn begun() -> Vec<String> {
+    ["/tasks/create -", "/tasks/start -"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+#[test]
+fn hundreds_of_events_wait_for_a_containerd_that_was_killed_and_come_in_order() {
+    let host = Containerd::start();
+    let road = Road::new(&host);
+    let (shim, api) = running(&host, &road);
+    let mut expected = begun();
+    road.block();
+    host.crash();
+    expected.extend(add_execs(&shim, &api, "e", 400));
+    for id in ["e7", "e3", "e399"] {
+        expected.extend(run_exec(&api, id));
+    }
+    api.kill("a", "", 9, false).expect("kill");
+    assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
+    api.delete("a", "").expect("delete");
+    expected.extend(["/tasks/exit a", "/tasks/delete -"].map(str::to_owned));
+    // The link stays away until somebody listens who would notice a loss.
+    host.start_again();
+    road.open();
+    let opened = Instant::now();
+    expect_events(&host, &expected);
+    // The longest pause between two attempts, and the time that hundreds of events take.
+    let took = opened.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    // They say when they happened, not when they were told.
+    let events = host.events();
+    let tasks = events
+        .iter()
+        .filter(|event| event.topic.starts_with("/tasks/"));
+    assert!(tasks.is_sorted_by_key(|event| event.at_ns));
+}
+
+#[test]
+fn a_containerd_that_hangs_is_told_everything_once() {
+    let host = Containerd::start();
+    let road = Road::new(&host);
+    let (shim, api) = running(&host, &road);
+    let mut expected = begun();
+    let daemon = Pid::from_raw(host.pid().expect("containerd runs") as i32);
+    kill(daemon, Signal::SIGSTOP).expect("stop containerd");
+    expected.extend(add_execs(&shim, &api, "e", 100));
+    expected.extend(run_exec(&api, "e7"));
+    // Longer than the reference waits for an answer: it would send again.
+    std::thread::sleep(Duration::from_secs(7));
+    expected.extend(add_execs(&shim, &api, "f", 10));
+    kill(daemon, Signal::SIGCONT).expect("let containerd go on");
+    expect_events(&host, &expected);
+    // And what comes next: nothing came twice in between.
+    expected.extend(add_execs(&shim, &api, "g", 10));
+    expect_events(&host, &expected);
+}
+
+#[test]
+fn a_containerd_that_is_killed_again_and_again_is_told_everything() {
+    let host = Containerd::start();
+    let road = Road::new(&host);
+    let (shim, api) = running(&host, &road);
+    let mut expected = begun();
+    for round in 0..3 {
+        // Some of these are under way when it is killed: an answer may be lost with it.
+        expected.extend(add_execs(&shim, &api, &format!("lost{round}-"), 50));
+        host.crash();
+        let _ = std::fs::remove_file(&road.link);
+        expected.extend(add_execs(&shim, &api, &format!("kept{round}-"), 50));
+        host.start_again();
+        road.open();
+        host.await_events("the last event has come", |events| {
+            events
+                .iter()
+                .any(|event| word(event) == *expected.last().expect("events"))
+        });
+    }
+    let mut seen = task_events(&host);
+    // What containerd took but never told anybody, as nobody listened, is not the shim's loss; what
+    // came while it was away is all there, in order, and once.
+    seen.retain(|event| event.contains("kept"));
+    expected.retain(|event| event.contains("kept"));
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn tasks_are_found_again_as_they_have_become() {
+    let host = Containerd::start();
+    let witness =
+        |id: &str, options: &[&str]| ContainerSpec::new(id).in_pod("pod1", id).witness(options);
+    for id in ["stays", "paused"] {
+        host.run(&witness(id, &[]));
+        host.await_event(id, "start");
+    }
+    host.run(&witness("ends", &["--exit", "3", "--run-for", "1s"]));
+    host.must(&["tasks", "pause", "paused"]);
+    let attached = host.spawn_attached(&witness("attached", &["--exit", "5"]));
+    host.await_event("attached", "start");
+    let exec = host.spawn_exec("stays", "one", &["/bin/sleep", "1000"]);
+    eventually("the exec runs", PATIENCE, || host.pids("stays").len() == 2);
+    let api = host.task_api("stays");
+    host.crash();
+    host.await_event("ends", "exit");
+    // What runs was killed by whoever can reach the shim.
+    api.kill("stays", "one", 9, false).expect("kill an exec");
+    assert_eq!(api.wait("stays", "one").expect("wait").exit_status, 137);
+    host.start_again();
+    let states = ["stays", "paused", "ends", "attached"].map(|id| host.status(id));
+    let (running, paused) = (Some(Status::Running), Some(Status::Paused));
+    assert_eq!(states, [running, paused, Some(Status::Stopped), running]);
+    // Waits are taken up again.
+    let waiting = Background::spawn(host.ctr_command(&["tasks", "attach", "paused"]));
+    host.must(&["tasks", "resume", "paused"]);
+    host.kill("paused", "SIGKILL");
+    assert_eq!(waiting.finish(PATIENCE).code, Some(137));
+    assert_eq!(host.exec("stays", &["/bin/echo", "alive"]).out(), "alive\n");
+    host.kill("attached", "SIGTERM");
+    assert_eq!(host.wait_exit("attached"), 5);
+    // Their connections were those of the containerd that was killed.
+    drop((exec, attached));
+}
