@@ -115,11 +115,6 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// The bundle of the task.
-    pub fn bundle(&self) -> &Path {
-        &self.bundle
-    }
-
     /// The process of the shim.
     #[track_caller]
     pub fn pid(&self) -> u32 {

@@ -16,8 +16,9 @@ use crate::reaper::Reaper;
 use crate::runtime::release;
 use crate::stdio;
 
+use super::error::caught;
 use super::process::{Freezer, Task};
-use super::{CallError, MAILBOX, Message, Pod, Reply};
+use super::{CallError, MAILBOX, Message, Panicked, Pod, Reply};
 
 /// How long a shim lives that has nothing to look after and that nobody talks to.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(300);
@@ -131,16 +132,16 @@ impl Actor {
         RequestId(self.requests)
     }
 
-    /// Does `work` beside everything else, and `then` what follows from it.
-    pub(super) fn job<T: Send + 'static>(
+    /// Does `work` beside everything else, and `then` what follows from it, whatever comes of it.
+    pub(super) fn job<T: Send + 'static, E: From<Panicked> + Send + 'static>(
         &self,
-        work: impl Future<Output = T> + Send + 'static,
-        then: impl FnOnce(&mut Actor, T) + Send + 'static,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+        then: impl FnOnce(&mut Actor, Result<T, E>) + Send + 'static,
     ) {
         let mailbox = self.mailbox.clone();
         tokio::spawn(async move {
-            let result = work.await;
-            let message: Message = Box::new(move |actor| then(actor, result));
+            let outcome = caught(work).await;
+            let message: Message = Box::new(move |actor| then(actor, outcome));
             // If the actor is gone there is no pod any more.
             let _ = mailbox.send(message).await;
         });
@@ -334,6 +335,35 @@ fn log(report: &Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_follows_from_a_job_is_done_though_the_job_panics() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let outcome = runtime.block_on(async {
+            let publisher = Publisher::new("", "test");
+            let (actor, pod) = Actor::new("test", publisher, Reaper::default());
+            tokio::spawn(actor.run());
+            pod.ask(|actor, reply| {
+                let work = async {
+                    tokio::task::yield_now().await;
+                    if reply_is_wanted() {
+                        panic!("a mistake");
+                    }
+                    Ok::<_, CallError>(())
+                };
+                actor.job(work, |_, outcome| drop(reply.send(outcome)));
+            })
+            .await
+        });
+        assert_eq!(outcome, Err(Panicked.into()));
+    }
+
+    fn reply_is_wanted() -> bool {
+        true
+    }
 
     #[test]
     fn a_shim_that_nobody_wants_anything_of_ends_by_itself() {

@@ -15,6 +15,7 @@ use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, Options, options};
 use crate::stdio::{self, Owner, Setting, Streams};
 
+use super::error::caught;
 use super::process::{self, Facts, Freezer, Process, Remains, Task};
 use super::{Actor, CallError, CreateCall, Kind, Reply};
 
@@ -141,16 +142,12 @@ impl Actor {
     }
 
     fn watch_init(&self, id: &ContainerId, mut child: Child) {
-        let id = id.clone();
-        self.job(
-            async move { child.wait().await },
-            move |actor, outcome| match outcome {
-                Ok(status) => actor.init_ended(&id, status),
-                Err(error) => {
-                    tracing::error!(container = %id, %error, "its exit will not be known")
-                }
-            },
-        );
+        let (id, pid) = (id.clone(), child.pid());
+        let wait = async move { child.wait().await };
+        self.job(wait, move |actor, outcome| {
+            let status = actor.known_end(pid, outcome);
+            actor.init_ended(&id, status);
+        });
     }
 
     /// The container has been created for nobody: nobody sees it before it is gone again.
@@ -213,7 +210,7 @@ async fn create(
         },
         reaper: &reaper,
     };
-    match create_in(&runtime, &call, &setting).await {
+    match caught(create_in(&runtime, &call, &setting)).await {
         Ok((child, streams)) => {
             let event = event(&call, &child);
             Ok((child, streams, event))
@@ -233,7 +230,7 @@ async fn create_in(
     let (stdio, mut streams) = stdio::open(&call.paths, setting)
         .await
         .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
-    let created = match runtime.create(&call.id, stdio).await {
+    let created = match caught(runtime.create(&call.id, stdio)).await {
         Ok(child) => streams
             .receive_terminal(!call.paths.stdin.is_empty())
             .await

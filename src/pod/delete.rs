@@ -8,7 +8,7 @@ use crate::runtime::RuntimeError;
 use crate::{rootfs, stdio};
 
 use super::process::{Deleted, Exit, Remains, Task};
-use super::{Actor, CallError, Kind, Reply};
+use super::{Actor, CallError, Kind, Panicked, Reply};
 
 impl Actor {
     /// Deletes a task that has ended, or was never started, or an exec.
@@ -158,8 +158,9 @@ impl Actor {
         let streams = exec.process.streams.take();
         let drain = async move {
             stdio::drain(streams).await;
+            Ok::<_, Panicked>(())
         };
-        self.job(drain, move |_, ()| {
+        self.job(drain, move |_, _| {
             let _ = reply.send(Ok(deleted));
         });
     }

@@ -175,9 +175,10 @@ impl Actor {
             ..TaskExecStarted::new()
         });
         let (id, exec_id) = (id.clone(), exec_id.to_owned());
-        self.job(async move { child.wait().await }, move |actor, outcome| match outcome {
-            Ok(status) => actor.exec_ended(&id, &exec_id, status),
-            Err(error) => tracing::error!(container = %id, exec = %exec_id, %error, "its exit will not be known"),
+        let wait = async move { child.wait().await };
+        self.job(wait, move |actor, outcome| {
+            let status = actor.known_end(pid, outcome);
+            actor.exec_ended(&id, &exec_id, status);
         });
         Ok(pid)
     }

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::stdio::Paths;
 
 pub use actor::Actor;
-pub use error::{CallError, Kind};
+pub use error::{CallError, Kind, Panicked};
 pub use process::{Deleted, Exit, StateAnswer, Status};
 
 /// How many messages may wait for the actor. It handles one in microseconds; whoever finds the

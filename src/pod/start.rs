@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::lifecycle::{ContainerId, RequestId};
 
-use super::{Actor, CallError, Reply};
+use super::{Actor, CallError, Panicked, Reply};
 
 impl Actor {
     /// Starts a container when its turn has come, or holds it; answers with the process id of its
@@ -31,8 +31,9 @@ impl Actor {
         let watch = async move {
             // Nothing is ever sent: it ends when the other side is dropped.
             let _ = gone.await;
+            Ok::<_, Panicked>(())
         };
-        self.job(watch, move |actor, ()| {
+        self.job(watch, move |actor, _| {
             actor.starts.remove(&request);
             let now = actor.now();
             actor.core.handle_start_abandoned(now, &id, request);

@@ -1,5 +1,6 @@
 //! Kill, and the end of a container's init process.
 
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use crate::lifecycle::{ContainerId, ExitStatus, Kill};
@@ -7,7 +8,7 @@ use crate::plan::Signal;
 
 use super::exec::exit_event;
 use super::process::Freezer;
-use super::{Actor, CallError, KillCall, Kind, Reply};
+use super::{Actor, CallError, KillCall, Kind, Panicked, Reply};
 
 /// How long the exit of a container waits for those of its execs, which the kernel kills with it.
 const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
@@ -87,6 +88,16 @@ impl Actor {
         }
     }
 
+    /// How a process ended that was waited for. One that cannot be waited for any more is ended: what
+    /// nobody would hear of must not run on.
+    pub(super) fn known_end(&self, pid: i32, outcome: io::Result<ExitStatus>) -> ExitStatus {
+        outcome.unwrap_or_else(|error| {
+            tracing::error!(pid, %error, "it cannot be waited for, and is ended");
+            self.end_process(pid);
+            ExitStatus::Signal(Signal::KILL.number())
+        })
+    }
+
     pub(super) fn init_ended(&mut self, id: &ContainerId, status: ExitStatus) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -131,8 +142,11 @@ impl Actor {
         }
         if !std::mem::replace(&mut task.exit_delayed, true) {
             let (id, init) = (id.clone(), task.init.pid);
-            let patience = tokio::time::sleep(EXECS_END_WITHIN);
-            self.job(patience, move |actor, ()| {
+            let patience = async {
+                tokio::time::sleep(EXECS_END_WITHIN).await;
+                Ok::<_, Panicked>(())
+            };
+            self.job(patience, move |actor, _| {
                 // Another container may have the id by now.
                 if actor
                     .tasks

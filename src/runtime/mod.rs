@@ -50,6 +50,8 @@ pub enum RuntimeError {
     Failed { verb: Verb, message: String },
     #[error("OCI runtime {verb} wrote {written:?} to its pid file, expected a process id")]
     NoPid { verb: Verb, written: String },
+    #[error("OCI runtime was not seen to its end: {0}")]
+    Unseen(String),
 }
 
 impl RuntimeError {
