@@ -204,8 +204,8 @@ impl Actor {
         let (releasing, gone) = tokio::sync::oneshot::channel::<()>();
         task.releasing = Some(releasing);
         let (runtime, hooks) = (task.runtime.clone(), task.facts.has_poststart_hooks);
-        let name = id.clone();
-        let release = async move { release(&runtime, name.as_str(), hooks, gone).await };
+        let (name, pid) = (id.clone(), task.init.pid);
+        let release = async move { release(&runtime, name.as_str(), pid, hooks, gone).await };
         let id = id.clone();
         self.job(release, move |actor, outcome| {
             if let Some(task) = actor.tasks.get_mut(&id) {

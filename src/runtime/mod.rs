@@ -223,7 +223,10 @@ impl OciRuntime {
             command.arg(argument);
         }
         self.run(command, Some(stdio)).await?;
-        Ok(expectation.claim(read_pid(Verb::Exec, &pid_file.0)?))
+        let child = expectation.claim(read_pid(Verb::Exec, &pid_file.0)?);
+        // Or a signal could be taken by runc's own code.
+        release::await_execution(child.pid()).await;
+        Ok(child)
     }
 
     /// Sends a signal to a container's init process, or to all of its processes.

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::libc;
 use nix::unistd::read;
@@ -20,7 +21,17 @@ use crate::sys;
 
 use super::OciRuntime;
 
-/// Releases container `id` and gives back when its program has been executed. While the container
+/// What runc's processes are called until they execute the program (`libcontainer/nsenter`).
+const PARKED: &[u8] = b"runc:[2:INIT]";
+
+/// How often a program is looked for that is about to be executed, and how long is slept in
+/// between. An execution takes a fraction of a millisecond, which is finer than the runtime's timer.
+const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
+
+/// The same, where the machine is busy: on the timer, and for long enough.
+const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
+
+/// Releases container `id`, whose init process is `pid`, and gives back when its program has been executed. While the container
 /// is frozen that can take until `gone` ends, which it does when the init process has.
 ///
 /// It must not be cancelled: a FIFO that is closed unread kills the container.
@@ -31,6 +42,7 @@ use super::OciRuntime;
 pub async fn release(
     runtime: &OciRuntime,
     id: &str,
+    pid: i32,
     has_poststart_hooks: bool,
     gone: oneshot::Receiver<()>,
 ) -> Result<(), String> {
@@ -42,7 +54,7 @@ pub async fn release(
     let fifo = state.join("exec.fifo");
     tokio::select! {
         biased;
-        opened = open_gate(&fifo) => {
+        opened = open_gate(&fifo, pid) => {
             opened.map_err(|error| format!("{}: {error}", fifo.display()))
         }
         // With its init gone there is nobody left whom a closed FIFO could hurt.
@@ -57,7 +69,7 @@ fn is_runc(state: &Path) -> bool {
     is_fifo && state.join("state.json").exists() && !state.join("status").exists()
 }
 
-async fn open_gate(fifo: &Path) -> io::Result<()> {
+async fn open_gate(fifo: &Path, pid: i32) -> io::Result<()> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -68,10 +80,32 @@ async fn open_gate(fifo: &Path) -> io::Result<()> {
     }
     // runc takes a container that has the file for one that is still to be started.
     std::fs::remove_file(fifo)?;
-    // The other end is closed by the execution of the program: only then does it run, and only then
-    // may something that waits for it be released. What else there is to read does not matter.
+    // Only when the program is executed may something that waits for it be released, and only then
+    // is a signal meant for it not taken by runc. The other end is closed by the execution or, from
+    // runc 1.1.12 on, just before it. What else there is to read does not matter.
     while read_byte(&gate).await? {}
+    await_execution(pid).await;
     Ok(())
+}
+
+/// Waits until a process that runc has made executes its program, or is gone.
+pub(super) async fn await_execution(pid: i32) {
+    let comm = format!("/proc/{pid}/comm");
+    let is_parked = || std::fs::read(&comm).is_ok_and(|comm| comm.trim_ascii_end() == PARKED);
+    let (looks, pause) = SHORT_LOOKS;
+    for _ in 0..looks {
+        if !is_parked() {
+            return;
+        }
+        std::thread::sleep(pause);
+    }
+    let (looks, pause) = LONG_LOOKS;
+    for _ in 0..looks {
+        if !is_parked() {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// Takes one byte; false if there will be none any more.
