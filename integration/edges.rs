@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use containerd_shim_protos::api::{CreateTaskRequest, Empty, PauseRequest};
+use containerd_shim_protos::api::{CreateTaskRequest, Empty, ExecProcessRequest, PauseRequest};
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::shim::oci::Options;
@@ -340,4 +340,34 @@ fn processes_that_have_moved_below_the_containers_cgroup_are_its_own() {
     }
     assert_eq!(count(), 2);
     assert!(api.stats("a").is_ok());
+}
+
+#[test]
+fn a_runtime_that_sends_no_terminal_is_refused_and_its_process_ended() {
+    let host = Containerd::start();
+    let shim = bare(&host, &FOR_EVER);
+    let api = shim.api();
+    let sends_none = "while [ \"$1\" != --pid-file ]; do shift; done; \
+                      sleep 1000 > /dev/null 2>&1 & echo $! > \"$2\"; exit 0";
+    let request = with_script(&host, &shim, "exec", sends_none);
+    api.create(&request).expect("Create");
+    api.start("a", "").expect("Start");
+    let exec = ExecProcessRequest {
+        terminal: true,
+        ..shim.exec_request("one", &["/bin/true"])
+    };
+    api.exec(&exec).expect("Exec");
+    let (_, message) = api.start("a", "one").expect_err("it has no terminal");
+    assert!(
+        message.contains("terminal: the OCI runtime sent none within 5s"),
+        "{message}"
+    );
+    let console = |name: &str| name.ends_with(".console");
+    let names = std::fs::read_dir(shim.bundle()).expect("the bundle");
+    let names = names.map(|entry| entry.expect("an entry").file_name());
+    assert!(
+        !names
+            .into_iter()
+            .any(|name| console(&name.to_string_lossy()))
+    );
 }

@@ -204,6 +204,7 @@ fn exec(shim: &BareShim, api: &TaskApi, exec_id: &str, terminal: bool) {
     let mut input = File::options().write(true).open(&stdin).expect("the input");
     input.write_all(b"words\n").expect("write");
     assert_eq!(api.wait("a", exec_id).expect("Wait").exit_status, 0);
+    output.await_open();
     api.delete("a", exec_id).expect("Delete");
     let output = output.finish();
     assert!(output.contains("got words"), "{exec_id}: {output:?}");

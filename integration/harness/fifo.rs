@@ -2,15 +2,17 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use super::{PATIENCE, poll};
+use super::{PATIENCE, eventually, poll};
 
 /// Reads a FIFO to its end, in a thread.
 pub struct Reader {
     path: String,
     bytes: Arc<Mutex<Vec<u8>>>,
+    is_open: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
@@ -25,8 +27,11 @@ impl Reader {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (to, path) = (Arc::clone(&bytes), path.to_owned());
         let name = path.clone();
+        let is_open = Arc::new(AtomicBool::new(false));
+        let opened = Arc::clone(&is_open);
         let thread = std::thread::spawn(move || {
             let mut fifo = File::open(&name).expect("the FIFO");
+            opened.store(true, Ordering::Relaxed);
             let mut piece = [0; 4096];
             for number in 0.. {
                 before(number);
@@ -39,8 +44,17 @@ impl Reader {
         Self {
             path,
             bytes,
+            is_open,
             thread,
         }
+    }
+
+    /// Waits until it can read. Who has a process deleted before that wants nothing of its output.
+    #[track_caller]
+    pub fn await_open(&self) {
+        eventually("somebody writes", PATIENCE, || {
+            self.is_open.load(Ordering::Relaxed)
+        });
     }
 
     /// What has been read so far.
