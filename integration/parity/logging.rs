@@ -170,6 +170,25 @@ fn a_program_that_ends_before_it_is_ready_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
+fn a_program_of_the_second_kind_has_to_say_that_it_is_ready() {
+    // As of containerd 2.4.
+    let host = Containerd::start();
+    for (says, is_created) in [("exec 5>&-\n", false), ("echo >&5\n", true)] {
+        let uri = format!("binary-v2://{}", program(&host, &format!("{says}{KEEPS}")));
+        let shim = bare(&host, &runtime_under_test(), "echo words");
+        let created = shim
+            .api()
+            .create(&logging_to(shim.create_request(), &uri))
+            .map_err(|(_, message)| message);
+        assert_eq!(created.is_ok(), is_created, "{created:?}");
+        let bundle = shim.bundle().to_owned();
+        drop(shim);
+        program_has_ended(&host);
+        fs::remove_dir_all(bundle).expect("remove the bundle");
+    }
+}
+
+#[test]
 fn a_program_that_is_never_ready_is_ended_and_an_error() {
     // The reference waits for ever.
     let host = Containerd::start();

@@ -11,7 +11,7 @@ pub(super) enum Address<'a> {
     Path(&'a str),
     /// `file://`: a log file, made if it is missing.
     File(PathBuf),
-    /// `binary://`: a program that takes the output.
+    /// `binary://` or `binary-v2://`: a program that takes the output.
     Binary(Program),
     Unknown {
         scheme: &'a str,
@@ -23,6 +23,8 @@ pub(super) enum Address<'a> {
 pub(super) struct Program {
     pub path: PathBuf,
     pub args: Vec<String>,
+    /// Ready only when it has said a word, not when it has closed the pipe (`binary-v2://`).
+    pub says_when_ready: bool,
 }
 
 impl Address<'_> {
@@ -35,11 +37,13 @@ impl Address<'_> {
         };
         let (rest, _fragment) = rest.split_once('#').unwrap_or((rest, ""));
         let (hierarchy, query) = rest.split_once('?').unwrap_or((rest, ""));
-        match scheme.to_ascii_lowercase().as_str() {
+        let scheme_in_lower_case = scheme.to_ascii_lowercase();
+        match scheme_in_lower_case.as_str() {
             "file" => Address::File(path(hierarchy)),
-            "binary" => Address::Binary(Program {
+            "binary" | "binary-v2" => Address::Binary(Program {
                 path: path(hierarchy),
                 args: arguments(query),
+                says_when_ready: scheme_in_lower_case == "binary-v2",
             }),
             _ => Address::Unknown { scheme },
         }
@@ -112,6 +116,7 @@ mod tests {
             args: ["id", "web 1", "dir", "/tmp", "flag", ""]
                 .map(str::to_owned)
                 .to_vec(),
+            says_when_ready: false,
         };
         assert_eq!(Address::parse(text), Address::Binary(program));
     }

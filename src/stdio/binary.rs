@@ -1,6 +1,7 @@
 //! `binary://`: a program of the node's administrator that takes a process's output.
 //!
-//! It reads the output on descriptors 3 and 4, and closes descriptor 5 when it is ready
+//! It reads the output on descriptors 3 and 4, and closes descriptor 5 when it is ready; with
+//! `binary-v2://`, as of containerd 2.4, it writes a byte to it first
 //! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>).
 
 use std::io;
@@ -89,7 +90,8 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
         status: None,
         reaper: setting.reaper.clone(),
     };
-    match timeout(READY_WITHIN, logger.is_ready(ready)).await {
+    let is_ready = logger.is_ready(ready, program.says_when_ready);
+    match timeout(READY_WITHIN, is_ready).await {
         Ok(Ok(())) => Ok(Ready {
             logger,
             stdout,
@@ -109,13 +111,16 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
 }
 
 impl Logger {
-    async fn is_ready(&mut self, ready: OwnedFd) -> Result<(), String> {
+    async fn is_ready(&mut self, ready: OwnedFd, says_so: bool) -> Result<(), String> {
         let ready = watch(ready, Interest::READABLE).map_err(|error| error.to_string())?;
         loop {
             let mut readable = ready.readable().await.map_err(|error| error.to_string())?;
             match read(ready.get_ref(), &mut [0]) {
                 // As with containerd's runc shim, a byte will do.
                 Ok(1..) => return Ok(()),
+                Ok(0) if says_so => {
+                    return Err("closed descriptor 5 without a word, expected one byte".to_owned());
+                }
                 // The end of a program closes its descriptors, too.
                 Ok(0) if !is_ending(self.child.pid()) => return Ok(()),
                 Ok(0) => return Err(self.ended_early().await),

@@ -50,11 +50,10 @@ pub(super) async fn copy(
         }
     }
     let mut left = LAST_AT_MOST;
-    while let Some(remaining) = Some(left).filter(|left| *left > 0) {
-        let Taken::Piece(length, rest) = take(from.get_ref(), to)? else {
-            break;
-        };
-        left = remaining.saturating_sub(length);
+    while left > 0
+        && let Taken::Piece(length, rest) = take(from.get_ref(), to)?
+    {
+        left = left.saturating_sub(length);
         to.write_all(rest).await;
     }
     Ok(())

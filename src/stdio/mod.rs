@@ -74,7 +74,7 @@ pub enum StdioError {
         source: io::Error,
     },
     #[error(
-        "{stream} {path:?}: unknown STDIO scheme {scheme}, expected a path, file:// or binary://"
+        "{stream} {path:?}: unknown STDIO scheme {scheme}, expected a path, file://, binary:// or binary-v2://"
     )]
     UnknownScheme {
         stream: &'static str,

@@ -32,9 +32,16 @@ pub(super) enum Outlet {
     Pipe(AsyncFd<OwnedFd>),
     /// The input of a terminal.
     Terminal(Arc<AsyncFd<OwnedFd>>),
-    File(File),
+    File(LogFile),
     /// It is broken, or there never was one.
     Nowhere,
+}
+
+/// A file that output is appended to.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    file: File,
+    is_failing: bool,
 }
 
 /// An end for reading of a FIFO: without any reader it breaks, and readers come and go.
@@ -78,14 +85,16 @@ impl Outlet {
             Outlet::Nowhere => Ok(piece.len()),
             Outlet::Pipe(to) => write(to.get_ref(), piece).map_err(io::Error::from),
             Outlet::Terminal(to) => write(to.get_ref(), piece).map_err(io::Error::from),
-            Outlet::File(file) => file.write_all(piece).map(|()| piece.len()),
+            Outlet::File(log) => {
+                log.append(piece);
+                Ok(piece.len())
+            }
         };
         match written {
             Ok(length) => piece.get(length..).unwrap_or_default(),
             Err(error) if is_temporary(&error) => piece,
             Err(error) => {
-                // A full disk is no reason to end the process that writes its log there.
-                tracing::warn!(%error, "a stream is lost: it cannot be written");
+                tracing::debug!(%error, "a stream is over: nobody takes it any more");
                 *self = Outlet::Nowhere;
                 &[]
             }
@@ -136,6 +145,18 @@ impl Outlet {
     }
 }
 
+impl LogFile {
+    /// What cannot be written is lost: a disk that is full for a while is no reason to end the
+    /// process, nor the log.
+    fn append(&mut self, piece: &[u8]) {
+        let appended = self.file.write_all(piece);
+        if let (Err(error), false) = (&appended, self.is_failing) {
+            tracing::warn!(%error, "output is lost: the log file cannot be written");
+        }
+        self.is_failing = appended.is_err();
+    }
+}
+
 fn open_path(path: &Path, create: bool) -> io::Result<(Outlet, Keep)> {
     if create && let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
@@ -155,7 +176,11 @@ fn open_path(path: &Path, create: bool) -> io::Result<(Outlet, Keep)> {
         // Whatever it is by now, it is not waited for.
         .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
-    Ok((Outlet::File(file), None))
+    let log = LogFile {
+        file,
+        is_failing: false,
+    };
+    Ok((Outlet::File(log), None))
 }
 
 fn is_temporary(error: &io::Error) -> bool {
