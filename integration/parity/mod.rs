@@ -11,6 +11,7 @@ mod images;
 mod logging;
 mod pods;
 mod signals;
+mod stats;
 mod stdio;
 mod tasks;
 mod terminals;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
-use crate::cgroup::Place;
+use crate::cgroup::Cgroup;
 use crate::lifecycle::{ContainerId, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::reaper::{Child, Reaper};
@@ -84,7 +84,8 @@ impl Actor {
                 bundle: call.bundle.clone(),
                 runtime: runtime.clone(),
                 facts,
-                place: None,
+                cgroup: None,
+                last_figures: None,
                 init: Process::new(call.paths.clone()),
                 execs: BTreeMap::new(),
                 creating: true,
@@ -122,8 +123,8 @@ impl Actor {
         };
         let pid = child.pid();
         // Read while its init is parked: it cannot have gone anywhere yet.
-        match Place::of(pid) {
-            Ok(place) => task.place = Some(Arc::new(place)),
+        match Cgroup::of(pid) {
+            Ok(cgroup) => task.cgroup = Some(Arc::new(cgroup)),
             Err(error) => tracing::warn!(container = %id, %error, "it will have no figures"),
         }
         task.init.pid = pid;

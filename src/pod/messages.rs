@@ -1,19 +1,13 @@
 //! The calls that need nothing but a look at the tables, or a command of the OCI runtime.
 
-use std::sync::Arc;
-
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
-use crate::cgroup::Place;
 use crate::lifecycle::ContainerId;
 use crate::runtime::{OciRuntime, RuntimeError};
 use crate::stdio::Size;
 
 use super::process::{Exit, Freezer, Process, StateAnswer, Task};
 use super::{Actor, CallError, Kind, Reply};
-
-/// Where the processes of a task are, and the process ids and names of its execs.
-type Members = (Arc<Place>, Vec<(i32, String)>);
 
 impl Actor {
     /// The state of a task or one of its execs.
@@ -48,21 +42,6 @@ impl Actor {
                 }
             },
         }
-    }
-
-    /// Where the processes of a running task are, and the process ids of its execs.
-    pub fn place(&mut self, id: &str, reply: Reply<Members>) {
-        let answer = self.task(id).and_then(|task| {
-            let place = task.place.clone().filter(|_| task.ended.is_none());
-            let place = place.ok_or_else(|| {
-                let message = format!("task {id} has no processes: it is not running");
-                CallError::new(Kind::FailedPrecondition, message)
-            })?;
-            let execs = task.execs.iter();
-            let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
-            Ok((place, execs.collect()))
-        });
-        let _ = reply.send(answer);
     }
 
     /// The process id of a task's init; none while it has none.

@@ -6,6 +6,7 @@
 //! whatever takes time is a job of its own, which sends a message when it is done.
 
 mod actor;
+mod cgroup;
 mod create;
 mod delete;
 mod error;
@@ -25,6 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::stdio::Paths;
 
 pub use actor::Actor;
+pub use cgroup::Figures;
 pub use error::{CallError, Kind, Panicked};
 pub use process::{Deleted, Exit, StateAnswer, Status};
 

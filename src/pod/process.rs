@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::oneshot;
 
-use crate::cgroup::Place;
+use crate::cgroup::Cgroup;
 use crate::lifecycle::RequestId;
 use crate::runtime::OciRuntime;
 use crate::stdio::{Owner, Paths, Size, Streams};
@@ -50,7 +51,9 @@ pub(super) struct Task {
     pub runtime: OciRuntime,
     pub facts: Facts,
     /// Where its processes are; none if that could not be found out.
-    pub place: Option<Arc<Place>>,
+    pub cgroup: Option<Arc<Cgroup>>,
+    /// The figures of its cgroup when its init had ended.
+    pub last_figures: Option<Any>,
     pub init: Process,
     pub execs: BTreeMap<String, Exec>,
     /// Nobody has been told of it yet: it is being created, or undone.

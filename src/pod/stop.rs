@@ -104,6 +104,7 @@ impl Actor {
         };
         task.ended = Some(SystemTime::now());
         task.freezer = Freezer::Thawed;
+        task.leave_cgroup();
         // A release that is still waiting ends with it.
         let was_releasing = task.releasing.take().is_some();
         if !task.facts.has_own_pid_namespace {

@@ -23,7 +23,7 @@ use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
 use crate::pod::{
-    CallError, CreateCall, ExecCall, Exit, KillCall, Kind, Pod, Status as TaskStatus,
+    CallError, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Pod, Status as TaskStatus,
 };
 use crate::stdio::{Paths, Size};
 
@@ -227,11 +227,11 @@ impl Task for Service {
     }
 
     async fn pids(&self, _: &TtrpcContext, req: PidsRequest) -> ttrpc::Result<PidsResponse> {
-        let place = self
+        let members = self
             .pod
-            .ask(move |actor, reply| actor.place(&req.id, reply));
-        let (place, execs) = place.await.map_err(status)?;
-        let processes = place.processes().into_iter().map(|process| {
+            .ask(move |actor, reply| actor.members(&req.id, reply));
+        let (cgroup, execs) = members.await.map_err(status)?;
+        let processes = cgroup.processes().into_iter().map(|process| {
             let exec = execs.iter().find(|(exec, _)| pid(*exec) == process);
             // What containerd's clients show beside the process id.
             let details = exec.and_then(|(_, exec_id)| {
@@ -254,14 +254,14 @@ impl Task for Service {
     }
 
     async fn stats(&self, _: &TtrpcContext, req: StatsRequest) -> ttrpc::Result<StatsResponse> {
-        let place = self
+        let figures = self
             .pod
-            .ask(move |actor, reply| actor.place(&req.id, reply));
-        let (place, _) = place.await.map_err(status)?;
-        let metrics = place
-            .metrics()
-            .map_err(CallError::unknown)
-            .map_err(status)?;
+            .ask(move |actor, reply| actor.figures(&req.id, reply));
+        let metrics = match figures.await.map_err(status)? {
+            Figures::Of(cgroup) => cgroup.metrics().map_err(CallError::unknown),
+            Figures::Last(metrics) => Ok(metrics),
+        };
+        let metrics = metrics.map_err(status)?;
         Ok(StatsResponse {
             stats: MessageField::some(metrics),
             ..StatsResponse::new()

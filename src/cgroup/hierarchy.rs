@@ -1,0 +1,102 @@
+//! Where the machine has its cgroups.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use cgroups_rs::fs::Controllers;
+use cgroups_rs::fs::hierarchies::{UNIFIED_MOUNTPOINT, V1, is_cgroup2_unified_mode};
+
+/// The controllers of version 1 that are read here. In `devices` runc looks for the processes.
+const CONTROLLERS: [Controllers; 8] = [
+    Controllers::Devices,
+    Controllers::Cpu,
+    Controllers::CpuAcct,
+    Controllers::Mem,
+    Controllers::Pids,
+    Controllers::BlkIo,
+    Controllers::HugeTlb,
+    Controllers::Rdma,
+];
+
+/// What is mounted, which does not change while the machine runs.
+#[derive(Debug)]
+pub(super) enum Hierarchy {
+    V1(Vec<Mount>),
+    V2,
+}
+
+/// The hierarchy of one controller.
+#[derive(Debug)]
+pub(super) struct Mount {
+    pub controller: Controllers,
+    point: PathBuf,
+    /// The cgroup that is seen at the mount point: not the first one in a container.
+    root: PathBuf,
+}
+
+impl Hierarchy {
+    /// Found out once: the table of mounts is long on a node with many pods.
+    pub fn get() -> &'static Hierarchy {
+        static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
+        HIERARCHY.get_or_init(|| match is_cgroup2_unified_mode() {
+            true => Hierarchy::V2,
+            false => {
+                let v1 = V1::new();
+                let mounts = CONTROLLERS.into_iter().filter_map(|controller| {
+                    let (point, root) = v1.get_mount_point(controller.clone())?;
+                    Some(Mount {
+                        controller,
+                        point,
+                        root,
+                    })
+                });
+                Hierarchy::V1(mounts.collect())
+            }
+        })
+    }
+
+    /// The mount of a controller of version 1.
+    pub fn mount(&self, controller: &Controllers) -> Option<&Mount> {
+        match self {
+            Hierarchy::V1(mounts) => mounts.iter().find(|mount| mount.controller == *controller),
+            Hierarchy::V2 => None,
+        }
+    }
+}
+
+impl Mount {
+    /// What comes below the mount point for a path from `/proc/<pid>/cgroup`.
+    pub fn below<'a>(&self, path: &'a str) -> &'a Path {
+        let path = Path::new(path);
+        let below = path.strip_prefix(&self.root);
+        below.unwrap_or_else(|_| path.strip_prefix("/").unwrap_or(path))
+    }
+
+    pub fn directory(&self, below: &Path) -> PathBuf {
+        self.point.join(below)
+    }
+}
+
+/// The first cgroup of version 2.
+pub(super) fn unified() -> &'static Path {
+    Path::new(UNIFIED_MOUNTPOINT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_is_found_below_what_is_mounted() {
+        let mount = |root: &str| Mount {
+            controller: Controllers::Mem,
+            point: PathBuf::from("/sys/fs/cgroup/memory"),
+            root: PathBuf::from(root),
+        };
+        let expected = Path::new("/sys/fs/cgroup/memory/pod/a");
+        for (root, path) in [("/", "/pod/a"), ("/node", "/node/pod/a"), ("/x", "/pod/a")] {
+            let mount = mount(root);
+            assert_eq!(mount.directory(mount.below(path)), expected);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The cgroup of a container, version 1 and 2: its figures, and who lives in it.
+
+mod blkio;
+mod devices;
+mod hierarchy;
+mod read;
+mod v1;
+mod v2;
+
+use std::fmt::Display;
+use std::fs;
+use std::path::PathBuf;
+
+use cgroups_rs::fs::Controllers;
+use cgroups_rs::fs::cgroup::get_cgroups_relative_paths_by_pid;
+use containerd_shim::util::convert_to_any;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+
+use hierarchy::Hierarchy;
+use v1::V1;
+use v2::V2;
+
+/// How many cgroups below a container's own are looked at: a privileged container can make as many
+/// as it likes.
+const CGROUPS_AT_MOST: usize = 4096;
+
+/// The cgroup that a container was created in. Its init may move on, as systemd does in a privileged
+/// container, but this one holds whatever becomes of it.
+#[derive(Debug)]
+pub struct Cgroup {
+    version: Version,
+}
+
+#[derive(Debug)]
+enum Version {
+    V1(V1),
+    V2(V2),
+}
+
+impl Cgroup {
+    /// The cgroup that process `pid` is in now.
+    ///
+    /// # Errors
+    ///
+    /// One sentence if it cannot be found out.
+    pub fn of(pid: i32) -> Result<Cgroup, String> {
+        let failed = |error: &dyn Display| format!("cgroup of process {pid}: {error}");
+        let number = u32::try_from(pid).map_err(|error| failed(&error))?;
+        let paths = get_cgroups_relative_paths_by_pid(number).map_err(|error| failed(&error))?;
+        let version = match Hierarchy::get() {
+            Hierarchy::V1(_) => V1::new(&paths).map(Version::V1),
+            // The one without a name.
+            Hierarchy::V2 => paths.get("").map(|path| Version::V2(V2::new(path))),
+        };
+        let version = version.ok_or_else(|| failed(&"there is none that is mounted"))?;
+        Ok(Cgroup { version })
+    }
+
+    /// Its figures, as containerd's metrics of that version.
+    ///
+    /// # Errors
+    ///
+    /// One sentence if they cannot be encoded.
+    pub fn metrics(&self) -> Result<Any, String> {
+        let metrics = match &self.version {
+            Version::V1(cgroup) => convert_to_any(Box::new(cgroup.metrics())),
+            Version::V2(cgroup) => convert_to_any(Box::new(cgroup.metrics())),
+        };
+        metrics.map_err(|error| format!("figures of the container's cgroup: {error}"))
+    }
+
+    /// The processes in it, and in the cgroups below it.
+    pub fn processes(&self) -> Vec<u32> {
+        let mut processes = Vec::new();
+        for directory in below(self.directory()) {
+            let text = read::text(&directory.join("cgroup.procs")).unwrap_or_default();
+            processes.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+        processes
+    }
+
+    fn directory(&self) -> Option<PathBuf> {
+        match &self.version {
+            Version::V1(cgroup) => [Controllers::Devices, Controllers::Mem, Controllers::Pids]
+                .iter()
+                .find_map(|controller| cgroup.directory(controller)),
+            Version::V2(cgroup) => Some(cgroup.directory().to_owned()),
+        }
+    }
+}
+
+/// A cgroup's directory and those below it.
+fn below(directory: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
+    let mut coming: Vec<PathBuf> = directory.into_iter().collect();
+    let all = std::iter::from_fn(move || {
+        let directory = coming.pop()?;
+        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        coming.extend(directories.map(|entry| entry.path()));
+        Some(directory)
+    });
+    all.take(CGROUPS_AT_MOST)
+}

@@ -1,0 +1,65 @@
+//! What the actor wants of the containers' cgroups.
+
+use std::sync::Arc;
+
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+
+use crate::cgroup::Cgroup;
+
+use super::process::Task;
+use super::{Actor, CallError, Kind, Reply};
+
+/// The cgroup of a task, and the process ids and names of its execs.
+type Members = (Arc<Cgroup>, Vec<(i32, String)>);
+
+/// Where the figures of a task are.
+#[derive(Debug)]
+pub enum Figures {
+    /// To be read.
+    Of(Arc<Cgroup>),
+    /// Those of a task that has ended.
+    Last(Any),
+}
+
+impl Actor {
+    /// Where the figures of a task are.
+    pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
+        let answer = self.task(id).and_then(|task| {
+            let last = task.last_figures.clone().map(Figures::Last);
+            let figures = last.or_else(|| task.cgroup.clone().map(Figures::Of));
+            figures.ok_or_else(|| {
+                let message = format!("task {id} has no figures: its cgroup is not known");
+                CallError::new(Kind::NotFound, message)
+            })
+        });
+        let _ = reply.send(answer);
+    }
+
+    /// The cgroup of a running task, and the process ids of its execs.
+    pub fn members(&mut self, id: &str, reply: Reply<Members>) {
+        let answer = self.task(id).and_then(|task| {
+            let cgroup = task.cgroup.clone().filter(|_| task.ended.is_none());
+            let cgroup = cgroup.ok_or_else(|| {
+                let message = format!("task {id} has no processes: it is not running");
+                CallError::new(Kind::FailedPrecondition, message)
+            })?;
+            let execs = task.execs.iter();
+            let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
+            Ok((cgroup, execs.collect()))
+        });
+        let _ = reply.send(answer);
+    }
+}
+
+impl Task {
+    /// Its init has ended: keeps its figures, for the OCI runtime will remove its cgroup before it is
+    /// deleted.
+    pub(super) fn leave_cgroup(&mut self) {
+        let figures = self.cgroup.as_ref().map(|cgroup| cgroup.metrics());
+        match figures {
+            Some(Ok(figures)) => self.last_figures = Some(figures),
+            Some(Err(error)) => tracing::warn!(%error, "not kept"),
+            None => {}
+        }
+    }
+}
