@@ -24,6 +24,7 @@ const APPLETS: &[&str] = &[
     "sha256sum",
     "sleep",
     "stty",
+    "tail",
     "test",
     "touch",
     "true",

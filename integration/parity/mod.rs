@@ -9,6 +9,7 @@ mod exec;
 mod exits;
 mod images;
 mod logging;
+mod memory;
 mod pods;
 mod signals;
 mod stats;

@@ -1,8 +1,10 @@
-//! The cgroup of a container, version 1 and 2: its figures, and who lives in it.
+//! The cgroup of a container, version 1 and 2: its figures, who lives in it, and whom the kernel has
+//! killed in it because memory ran out.
 
 mod blkio;
 mod devices;
 mod hierarchy;
+mod oom;
 mod read;
 mod v1;
 mod v2;
@@ -19,6 +21,8 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use hierarchy::Hierarchy;
 use v1::V1;
 use v2::V2;
+
+pub use oom::OomWatch;
 
 /// How many cgroups below a container's own are looked at: a privileged container can make as many
 /// as it likes.
@@ -77,6 +81,27 @@ impl Cgroup {
             processes.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));
         }
         processes
+    }
+
+    /// How many of its processes the kernel has killed because memory ran out; none where memory is
+    /// not accounted for. Less than before if cgroups below it are gone (version 1).
+    pub fn oom_kills(&self) -> Option<u64> {
+        match &self.version {
+            // Here a cgroup counts the kills in itself only.
+            Version::V1(cgroup) => {
+                let memory = cgroup.directory(&Controllers::Mem)?;
+                let kills = |directory: PathBuf| {
+                    let text = read::text(&directory.join("memory.oom_control"))?;
+                    read::value(&text, "oom_kill")
+                };
+                let counts = below(Some(memory)).filter_map(kills);
+                counts.reduce(u64::saturating_add)
+            }
+            Version::V2(cgroup) => {
+                let text = read::text(&cgroup.file("memory.events"))?;
+                read::value(&text, "oom_kill")
+            }
+        }
     }
 
     fn directory(&self) -> Option<PathBuf> {

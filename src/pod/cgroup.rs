@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use containerd_shim_protos::events::task::TaskOOM;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, OomWatch};
+use crate::lifecycle::ContainerId;
 
 use super::process::Task;
 use super::{Actor, CallError, Kind, Reply};
@@ -22,6 +24,22 @@ pub enum Figures {
 }
 
 impl Actor {
+    /// Tells of kills for want of memory in a container that was just created, until it ends.
+    pub(super) fn watch_cgroup(&mut self, id: &ContainerId) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let Some(cgroup) = &task.cgroup else { return };
+        let (publisher, id) = (self.publisher.clone(), id.clone());
+        task.oom_watch = OomWatch::begin(Arc::clone(cgroup), move || {
+            tracing::info!(container = %id, "memory ran out: the kernel has killed a process");
+            publisher.publish(TaskOOM {
+                container_id: id.to_string(),
+                ..TaskOOM::new()
+            });
+        });
+    }
+
     /// Where the figures of a task are.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         let answer = self.task(id).and_then(|task| {
@@ -52,9 +70,12 @@ impl Actor {
 }
 
 impl Task {
-    /// Its init has ended: keeps its figures, for the OCI runtime will remove its cgroup before it is
-    /// deleted.
+    /// Its init has ended: says why if memory ran out, and keeps its figures, for the OCI runtime
+    /// will remove its cgroup before it is deleted.
     pub(super) fn leave_cgroup(&mut self) {
+        if let Some(watch) = self.oom_watch.take() {
+            watch.look();
+        }
         let figures = self.cgroup.as_ref().map(|cgroup| cgroup.metrics());
         match figures {
             Some(Ok(figures)) => self.last_figures = Some(figures),

@@ -85,6 +85,7 @@ impl Actor {
                 runtime: runtime.clone(),
                 facts,
                 cgroup: None,
+                oom_watch: None,
                 last_figures: None,
                 init: Process::new(call.paths.clone()),
                 execs: BTreeMap::new(),
@@ -136,6 +137,7 @@ impl Actor {
         }
         task.creating = false;
         self.publisher.publish(event);
+        self.watch_cgroup(id);
         self.watch_init(id, child);
         let now = self.now();
         self.core.handle_created(now, id);

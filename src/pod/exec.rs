@@ -203,11 +203,14 @@ impl Actor {
             code: status.code(),
             at: SystemTime::now(),
         };
-        if let Some(exec) = self
-            .tasks
-            .get_mut(id)
-            .and_then(|task| task.execs.get_mut(exec_id))
+        if let Some(task) = self.tasks.get_mut(id)
+            && let Some(exec) = task.execs.get_mut(exec_id)
         {
+            if status == ExitStatus::Signal(Signal::KILL.number())
+                && let Some(watch) = &task.oom_watch
+            {
+                watch.look();
+            }
             self.publisher
                 .publish(exit_event(id, exec_id, exec.process.pid, exit));
             exec.process.ended(exit);

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::oneshot;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, OomWatch};
 use crate::lifecycle::RequestId;
 use crate::runtime::OciRuntime;
 use crate::stdio::{Owner, Paths, Size, Streams};
@@ -52,6 +52,8 @@ pub(super) struct Task {
     pub facts: Facts,
     /// Where its processes are; none if that could not be found out.
     pub cgroup: Option<Arc<Cgroup>>,
+    /// While its init lives, and memory is accounted for.
+    pub oom_watch: Option<OomWatch>,
     /// The figures of its cgroup when its init had ended.
     pub last_figures: Option<Any>,
     pub init: Process,
