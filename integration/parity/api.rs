@@ -38,6 +38,26 @@ pub(super) fn outcome<T>(answer: Answer<T>) -> &'static str {
     }
 }
 
+/// The pod validation of the CRI does this on nodes without systemd too.
+#[test]
+fn options_decide_whose_the_cgroup_is_and_not_the_form_of_its_path() {
+    let path = "usher-test.slice:options:a";
+    let seen = both(|host, runtime| {
+        let shim = BareShim::start(host, runtime, "a", &["/bin/sleep", "1000"], |config| {
+            config["linux"]["cgroupsPath"] = json!(path);
+        });
+        let mut request = shim.create_request();
+        request.options = MessageField::some(Any {
+            type_url: "containerd.runc.v1.Options".to_owned(),
+            ..Any::new()
+        });
+        let pid = shim.api().create(&request).expect("Create").pid;
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroups");
+        cgroups.lines().any(|line| line.ends_with(path))
+    });
+    assert!(seen, "it is where a cgroup file system has that path");
+}
+
 #[test]
 fn a_created_task_can_be_killed_and_deleted() {
     let seen = both(|host, runtime| {

@@ -47,8 +47,7 @@ impl Actor {
             return Err(CallError::new(Kind::Unimplemented, message));
         }
         let bundle = Bundle::read(&call.bundle).map_err(|error| invalid(error.to_string()))?;
-        // Under the CRI there is no way to say so with options, but the path does.
-        options.systemd_cgroup |= bundle.has_systemd_cgroup();
+        options.systemd_cgroup |= options::implies_systemd_cgroup(call.options.as_ref(), &bundle);
         let plan = Plan::parse(&bundle.annotations).map_err(|error| invalid(error.to_string()))?;
         let identity = Identity::read(&call.id, &bundle.annotations);
         let kubelet = KubeletFacts::read(&bundle.annotations);

@@ -9,8 +9,16 @@ use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci;
 
+use super::Bundle;
+
 /// `containerd.runc.v1.Options`, of which usher takes the same notice as containerd's runc shim.
 pub type Options = oci::Options;
+
+/// The name of the message.
+const RUNC: &str = "containerd.runc.v1.Options";
+
+/// Where it is a directory systemd runs (sd_booted(3)).
+const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// Reads the options of a Create.
 ///
@@ -27,7 +35,7 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
     if name == "runtimeoptions.v1.Options" && any.value.is_empty() {
         return Ok(Options::default());
     }
-    if name != "containerd.runc.v1.Options" {
+    if name != RUNC {
         return Err(format!(
             "runtime options are of type {:?}, expected containerd.runc.v1.Options",
             any.type_url
@@ -35,6 +43,13 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
     }
     Options::parse_from_bytes(&any.value)
         .map_err(|error| format!("runtime options cannot be decoded: {error}"))
+}
+
+/// Whether cgroups are systemd's to make, by what the caller has not said: who gives no options has
+/// nothing but the form of the path to say so with. Where systemd does not run it means nothing.
+pub fn implies_systemd_cgroup(options: Option<&Any>, bundle: &Bundle) -> bool {
+    let is_given = options.is_some_and(|any| any.type_url.ends_with(RUNC) || !any.value.is_empty());
+    !is_given && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()
 }
 
 /// Leaves the options in the bundle.

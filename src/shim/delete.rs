@@ -31,7 +31,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
     let config = Bundle::read(&bundle).unwrap_or_default();
-    options.systemd_cgroup |= config.has_systemd_cgroup();
+    options.systemd_cgroup |= options::implies_systemd_cgroup(None, &config);
     let runtime = OciRuntime::new(&options, &flags.namespace, &bundle, reaper.clone());
     let was_busy = leftovers::await_commands(&bundle);
     let mut deleted = Ok(());
