@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult};
+use containerd_shim_protos::bootstrap_api::BootstrapResult;
 use containerd_shim_protos::protobuf::Message;
 
 use crate::harness::{BareShim, Containerd, Service, runtime_under_test};
@@ -81,12 +81,7 @@ fn containerd_2_0_gets_json_with_version_three() {
 fn containerd_2_3_gets_protobuf() {
     let host = Containerd::start();
     let mut shim = prepare(&host);
-    let socket = host.socket().display().to_string();
-    let mut params = BootstrapParams::new();
-    params.instance_id = "a".to_owned();
-    params.namespace = host.namespace.clone();
-    params.containerd_grpc_address = socket.clone();
-    params.containerd_ttrpc_address = format!("{socket}.ttrpc");
+    let params = shim.bootstrap_params();
     let mut command = shim.command("start");
     command
         .env("MAX_SHIM_VERSION", "3")

@@ -39,7 +39,10 @@ fn main() -> ExitCode {
 
 /// Runs the pod from its creation to its end.
 fn play(moments: &mut Vec<Moment>) -> Record {
-    let host = Containerd::start_with(&Settings { log_level: "info" });
+    let host = Containerd::start_with(&Settings {
+        log_level: "info",
+        ..Settings::default()
+    });
     let mut user = |what: &str| {
         moments.push(Moment {
             at_ns: now_ns(),

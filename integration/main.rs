@@ -5,6 +5,7 @@ mod bootstrap;
 mod callers;
 mod children;
 mod edges;
+mod environment;
 mod harness;
 mod leaks;
 mod parity;

@@ -13,7 +13,10 @@ const CLIENTS: usize = 8;
 /// Seconds until `pods` pods of [`CONTAINERS`] containers run, of each runtime.
 pub fn measure(runtimes: [&str; 2], pods: usize) -> [f64; 2] {
     runtimes.map(|runtime| {
-        let host = Containerd::start_with(&Settings { log_level: "info" });
+        let host = Containerd::start_with(&Settings {
+            log_level: "info",
+            ..Settings::default()
+        });
         let next = AtomicUsize::new(0);
         let begin = Instant::now();
         thread::scope(|scope| {

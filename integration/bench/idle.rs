@@ -22,7 +22,10 @@ pub struct Pods {
 }
 
 pub fn measure(runtime: &str, effort: &Effort) -> Pods {
-    let host = Containerd::start_with(&Settings { log_level: "info" });
+    let host = Containerd::start_with(&Settings {
+        log_level: "info",
+        ..Settings::default()
+    });
     start_pod(&host, runtime, 0);
     let shims = settled_shims(&host, 1);
     let alone = memory(&shims);

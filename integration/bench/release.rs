@@ -23,7 +23,10 @@ pub struct Releases {
 }
 
 pub fn measure(runtime: &str, repetitions: usize) -> Releases {
-    let host = Containerd::start_with(&Settings { log_level: "info" });
+    let host = Containerd::start_with(&Settings {
+        log_level: "info",
+        ..Settings::default()
+    });
     let (mut after_probe, mut after_start, mut bare) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..repetitions {
         after_probe.push(by_shim(&host, runtime, &format!("probed-{n}"), true));

@@ -36,7 +36,10 @@ pub fn exec(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
 
 /// Neither shim logs more than on a node.
 fn quiet_host() -> Containerd {
-    Containerd::start_with(&Settings { log_level: "info" })
+    Containerd::start_with(&Settings {
+        log_level: "info",
+        ..Settings::default()
+    })
 }
 
 /// Milliseconds of the commands that are made for either of two runtimes and a new id.

@@ -7,20 +7,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use containerd_shim_protos::api::{CreateTaskRequest, ExecProcessRequest};
-use containerd_shim_protos::protobuf::MessageField;
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult};
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::protobuf::{Message, MessageField};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
-use super::containerd::search_path;
-use super::{Containerd, PATIENCE, Service, TaskApi, run};
+use super::environment::{Bootstrap, Version, shim_program};
+use super::{Background, Containerd, Endpoint, PATIENCE, Service, TaskApi, run};
 
-/// A shim that was started as containerd 1.6 does, for a bundle of the test's own; deletes its
-/// task when dropped.
+/// A shim that was started as the chosen containerd does it, for a bundle of the test's own;
+/// deletes its task when dropped.
 pub struct BareShim<'host> {
     pub id: String,
     pub address: String,
+    pub service: Service,
     host: &'host Containerd,
     program: String,
     bundle: PathBuf,
@@ -39,15 +41,46 @@ impl<'host> BareShim<'host> {
         edit: impl FnOnce(&mut Value),
     ) -> Self {
         let mut shim = Self::prepare(host, runtime, id, args, edit);
-        let finished = run(shim.command("start"), PATIENCE);
-        assert!(
-            finished.ok(),
-            "start of the shim: {}{}",
-            finished.out(),
-            finished.err()
-        );
-        shim.address = finished.out().trim().to_owned();
+        let Endpoint { address, service } = shim.bootstrap();
+        (shim.address, shim.service) = (address, service);
         shim
+    }
+
+    #[track_caller]
+    fn bootstrap(&self) -> Endpoint {
+        let containerd = Version::of_containerd();
+        let mut command = self.command("start");
+        if let Some(version) = containerd.max_shim_version() {
+            command.env("MAX_SHIM_VERSION", version);
+        }
+        let mut shim = Background::spawn(command);
+        if containerd.bootstrap() == Bootstrap::Protobuf {
+            let params = self.bootstrap_params().write_to_bytes();
+            shim.write(&params.expect("a message"));
+        }
+        let finished = shim.finish(PATIENCE);
+        let said = (finished.out(), finished.err());
+        assert!(finished.ok(), "start of the shim: {said:?}");
+        let endpoint = match BootstrapResult::parse_from_bytes(&finished.stdout) {
+            Ok(result) if containerd.bootstrap() == Bootstrap::Protobuf => Some(Endpoint {
+                address: result.address,
+                service: Service::TaskV3,
+            }),
+            _ => Endpoint::parse(&finished.stdout),
+        };
+        endpoint.unwrap_or_else(|| panic!("the shim answers its start with {said:?}"))
+    }
+
+    /// What containerd 2.3 tells a shim that it starts.
+    pub fn bootstrap_params(&self) -> BootstrapParams {
+        let socket = self.host.socket().display().to_string();
+        BootstrapParams {
+            instance_id: self.id.clone(),
+            namespace: self.host.namespace.clone(),
+            containerd_ttrpc_address: format!("{socket}.ttrpc"),
+            containerd_grpc_address: socket,
+            ..Default::default()
+        }
     }
 
     /// Only writes the bundle. Who starts the shim in another way sets its address.
@@ -65,10 +98,11 @@ impl<'host> BareShim<'host> {
         edit(&mut config);
         fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
         drain_log(host, &bundle);
-        let program = program_of(runtime);
+        let program = shim_program(runtime);
         Self {
             id: id.into(),
             address: String::new(),
+            service: Service::TaskV2,
             host,
             program,
             bundle,
@@ -88,7 +122,7 @@ impl<'host> BareShim<'host> {
         command
             .env("TTRPC_ADDRESS", format!("{socket}.ttrpc"))
             .env("GOMAXPROCS", "2");
-        command.env("PATH", search_path());
+        command.env("PATH", &self.host.path);
         command.current_dir(&self.bundle);
         self.host.enter(&mut command);
         command
@@ -102,7 +136,7 @@ impl<'host> BareShim<'host> {
     /// A new connection.
     #[track_caller]
     pub fn api(&self) -> TaskApi {
-        self.host.connect(&self.address, Service::TaskV2)
+        self.host.connect(&self.address, self.service)
     }
 
     /// The request that makes the task, without stdio.
@@ -205,12 +239,6 @@ pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
         .expect("mounts")
         .push(shared);
     config
-}
-
-/// `io.containerd.usher.v2` is the program `containerd-shim-usher-v2`.
-fn program_of(runtime: &str) -> String {
-    let name = runtime.rsplitn(3, '.').take(2).collect::<Vec<_>>();
-    format!("containerd-shim-{}-{}", name[1], name[0])
 }
 
 /// Reads the shim's log, as containerd does, into a file beside containerd's.

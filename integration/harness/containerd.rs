@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use super::environment::{Shims, Version, oci_runtime, search_path};
 use super::events::Recorder;
 use super::leaks::{self, Leftovers};
 use super::mount_ns::{MountNs, SHARED_STATE};
@@ -22,6 +23,9 @@ pub struct Containerd {
     pub(super) mount_ns: MountNs,
     pub(super) events: Recorder,
     pub(super) leftovers: Leftovers,
+    /// Where it and its shims find programs.
+    pub(super) path: String,
+    shims: Shims,
     dir: TempDir,
     daemon: Mutex<Option<Child>>,
 }
@@ -30,11 +34,15 @@ pub struct Containerd {
 pub struct Settings {
     /// containerd's log level; with `debug` shims get `-debug` and log too.
     pub log_level: &'static str,
+    pub shims: Shims,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { log_level: "debug" }
+        Self {
+            log_level: "debug",
+            shims: Shims::Ours,
+        }
     }
 }
 
@@ -76,9 +84,12 @@ impl Containerd {
         fs::create_dir_all(SHARED_STATE).expect("the directory that shims share");
         rootfs::populate(&dir.path().join("rootfs"));
         fs::write(dir.path().join("config.toml"), config(dir.path(), settings)).expect("config");
+        let path = search_path(dir.path(), settings.shims);
 
-        let mut command = daemon_command(dir.path());
-        MountNs::create_in(&mut command, &dir.path().join("run"));
+        let mut command = daemon_command(dir.path(), &path);
+        // crun takes a machine with both kinds of cgroups for a mistake.
+        let hides_unified = oci_runtime() == "crun";
+        MountNs::create_in(&mut command, &dir.path().join("run"), hides_unified);
         let mut daemon = spawn(command);
         let mount_ns = MountNs::of(daemon.id()).expect("the daemon's mount namespace");
         let listening = await_socket(dir.path(), &mut daemon);
@@ -88,6 +99,8 @@ impl Containerd {
             events: Recorder::default(),
             mount_ns,
             namespace,
+            path,
+            shims: settings.shims,
             dir,
         };
         assert!(
@@ -120,6 +133,11 @@ impl Containerd {
         tasks.join(&self.namespace).join(id)
     }
 
+    /// Does it know containerd's own shims only?
+    pub fn is_reference(&self) -> bool {
+        self.shims == Shims::Reference
+    }
+
     /// Makes a command see what this containerd and its shims see.
     pub fn enter(&self, command: &mut Command) {
         self.mount_ns.enter(command);
@@ -142,7 +160,7 @@ impl Containerd {
     /// Starts containerd again after [`stop`](Self::stop) or [`crash`](Self::crash).
     #[track_caller]
     pub fn start_again(&self) {
-        let mut command = daemon_command(self.dir());
+        let mut command = daemon_command(self.dir(), &self.path);
         self.mount_ns.enter(&mut command);
         let mut daemon = spawn(command);
         let listening = await_socket(self.dir(), &mut daemon);
@@ -210,26 +228,6 @@ impl Drop for Containerd {
     }
 }
 
-/// Where containerd looks for shims: the one just built comes before an installed one.
-pub(super) fn search_path() -> String {
-    let path = std::env::var("PATH").unwrap_or_default();
-    format!("{}:{path}", shim_dir().display())
-}
-
-/// The directory of the shim under test: what cargo built for this target.
-pub fn shim_dir() -> PathBuf {
-    let built = option_env!("CARGO_BIN_EXE_containerd-shim-usher-v2").map(PathBuf::from);
-    // Cargo tells tests and benches only; an example lies one directory below the programs.
-    let built = built.unwrap_or_else(|| {
-        let example = std::env::current_exe().expect("the path of this program");
-        example
-            .parent()
-            .expect("a directory")
-            .with_file_name("containerd-shim-usher-v2")
-    });
-    built.parent().expect("a directory").to_owned()
-}
-
 fn socket(dir: &Path) -> PathBuf {
     dir.join("c.sock")
 }
@@ -237,17 +235,22 @@ fn socket(dir: &Path) -> PathBuf {
 /// Nothing in here points outside the directory; left out are the parts that would.
 fn config(dir: &Path, settings: &Settings) -> String {
     let (dir, level) = (dir.display(), settings.log_level);
+    let (layout, disabled) = match Version::of_containerd() {
+        Version(..2, _) => (2, &["grpc.v1.cri", "snapshotter.v1.aufs"][..]),
+        _ => (3, &["grpc.v1.cri", "cri.v1.images", "cri.v1.runtime"][..]),
+    };
+    let disabled: String = ALWAYS_DISABLED
+        .iter()
+        .chain(disabled)
+        .map(|plugin| format!("  \"io.containerd.{plugin}\",\n"))
+        .collect();
     format!(
-        r#"version = 2
+        r#"version = {layout}
 root = "{dir}/root"
 state = "{dir}/state"
 imports = []
 disabled_plugins = [
-  "io.containerd.grpc.v1.cri", "io.containerd.nri.v1.nri", "io.containerd.internal.v1.restart",
-  "io.containerd.internal.v1.tracing",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
-]
+{disabled}]
 [grpc]
   address = "{socket}"
 [ttrpc]
@@ -261,7 +264,16 @@ disabled_plugins = [
     )
 }
 
-fn daemon_command(dir: &Path) -> Command {
+const ALWAYS_DISABLED: [&str; 6] = [
+    "nri.v1.nri",
+    "internal.v1.restart",
+    "internal.v1.tracing",
+    "snapshotter.v1.btrfs",
+    "snapshotter.v1.devmapper",
+    "snapshotter.v1.zfs",
+];
+
+fn daemon_command(dir: &Path, path: &str) -> Command {
     let log = OpenOptions::new()
         .append(true)
         .create(true)
@@ -269,7 +281,7 @@ fn daemon_command(dir: &Path) -> Command {
     let log = log.expect("containerd's log");
     let mut command = Command::new("containerd");
     command.arg("--config").arg(dir.join("config.toml"));
-    command.env("PATH", search_path());
+    command.env("PATH", path);
     command.env_remove("NOTIFY_SOCKET");
     command.current_dir("/");
     command

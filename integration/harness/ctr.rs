@@ -30,6 +30,7 @@ impl Containerd {
     pub fn ctr_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("ctr");
         command
+            .env("PATH", &self.path)
             .arg("--address")
             .arg(self.socket())
             .args(["--namespace", &self.namespace]);

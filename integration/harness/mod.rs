@@ -14,9 +14,16 @@
 //! (processes, mounts, cgroups, sockets, state); leftovers fail the test. All of it is removed,
 //! also when the test panics.
 //!
-//! Environment: `USHER_TEST_RUNTIME` (default `io.containerd.usher.v2`) is the runtime under test;
-//! `USHER_TEST_PREFIX` (default `usher-it-`) begins the names of directories and namespaces;
-//! `USHER_TEST_KEEP=1` keeps the directory of a failed test.
+//! The environment chooses:
+//!
+//! | variable | what it chooses | default |
+//! |---|---|---|
+//! | `USHER_TEST_CONTAINERD` | a directory with `usr/bin/containerd`, `ctr` and containerd's shims | the installed one |
+//! | `USHER_TEST_OCI_RUNTIME` | what the shims find as `runc`: `runc` or `crun` | `runc` |
+//! | `USHER_TEST_RUNTIME` | the runtime under test; with `io.containerd.runc.v2` our shim stands in the place of containerd's own | `io.containerd.usher.v2` |
+//! | `USHER_TEST_TIME_SCALE` | how many times slower than usual the machine is | 1 |
+//! | `USHER_TEST_PREFIX` | how the names of directories and namespaces begin | `usher-it-` |
+//! | `USHER_TEST_KEEP` | `1` keeps the directory of a failed test | |
 
 // Each target (tests, demo, bench) uses its own part of this.
 #![allow(dead_code, unused_imports)]
@@ -25,6 +32,7 @@ mod bare;
 mod command;
 mod containerd;
 mod ctr;
+mod environment;
 mod events;
 mod fifo;
 mod gate;
@@ -42,14 +50,16 @@ pub use bare::{BareShim, default_config};
 pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
 pub use ctr::{Status, Task};
+pub use environment::{Bootstrap, Shims, Version, oci_runtime, scaled, shim_dir, time_scale};
 pub use events::CtrEvent;
 pub use fifo::Reader;
 pub use gate::Gates;
 pub use record::{Event, Record};
-pub use shim::{Answer, Service, Shim, TaskApi};
+pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
 
-/// What may take a machine with two busy cores a while, but never for ever.
+/// What may take a machine with two busy cores a while, but never for ever. Like every bound that
+/// is given to a wait, it is stretched by [`time_scale`].
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The shim of containerd itself, which ours is compared with.
@@ -70,7 +80,7 @@ pub fn runtime_under_test() -> String {
 
 /// Polls until `probe` gives something, at most for `deadline`.
 pub fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + deadline;
+    let end = Instant::now() + scaled(deadline);
     loop {
         if let Some(found) = probe() {
             return Some(found);

@@ -11,12 +11,15 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::chdir;
 
 /// Where shims and runc keep what is not in containerd's own directories.
 pub const SHARED_STATE: &str = "/run/containerd";
+
+/// Where a machine with cgroups of both versions has those of version 2.
+const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
 /// Kept open, a namespace outlives its processes: a restarted containerd finds its mounts again.
 pub struct MountNs {
@@ -26,15 +29,20 @@ pub struct MountNs {
 }
 
 impl MountNs {
-    /// Makes `command` start in a new namespace that has `state` mounted on [`SHARED_STATE`].
-    pub fn create_in(command: &mut Command, state: &Path) {
+    /// Makes `command` start in a new namespace that has `state` mounted on [`SHARED_STATE`] and, if
+    /// so wished, of cgroups only those of version 1.
+    pub fn create_in(command: &mut Command, state: &Path, hides_unified: bool) {
         let state = state.to_owned();
+        let hides_unified = hides_unified && Path::new(UNIFIED).exists();
         // The calls between fork and exec are system calls with nothing but copied memory.
         let enter = move || {
             unshare(CloneFlags::CLONE_NEWNS)?;
             let none: Option<&str> = None;
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
             mount(Some(&state), SHARED_STATE, none, MsFlags::MS_BIND, none)?;
+            if hides_unified {
+                umount2(UNIFIED, MntFlags::MNT_DETACH)?;
+            }
             Ok(())
         };
         // SAFETY: see above.

@@ -60,7 +60,7 @@ fn witness() -> &'static Path {
     BUILT.get_or_init(|| {
         let mut hasher = DefaultHasher::new();
         WITNESS.hash(&mut hasher);
-        let dir = super::containerd::shim_dir().join("witness");
+        let dir = super::environment::shim_dir().join("witness");
         let program = dir.join(format!("witness-{:016x}", hasher.finish()));
         if !program.exists() {
             fs::create_dir_all(&dir).expect("the witness's directory");

@@ -1,7 +1,6 @@
 //! The shim behind a task, and its Task API without containerd in between.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use containerd_shim_protos::api::{
@@ -16,14 +15,21 @@ use ttrpc::r#async::Client;
 use ttrpc::proto::{Code, Request};
 
 use super::mount_ns::SHARED_STATE;
-use super::{Containerd, PATIENCE};
+use super::{Containerd, PATIENCE, scaled};
 
 /// A shim process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shim {
     pub pid: u32,
+    pub endpoint: Endpoint,
+}
+
+/// Where a shim serves, and what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Endpoint {
     /// Its socket, as the shim and containerd name it.
     pub address: String,
+    pub service: Service,
 }
 
 /// The names under which a shim serves the same messages.
@@ -52,13 +58,11 @@ impl Containerd {
     /// The shim that serves a task.
     #[track_caller]
     pub fn shim(&self, id: &str) -> Shim {
-        let address = address(&self.bundle_dir(id));
-        let address = address.unwrap_or_else(|| panic!("the bundle of {id} holds no address"));
-        let connected = self.connect(&address, Service::TaskV2).connect(id);
+        let connected = self.task_api(id).connect(id);
         let connected = connected.unwrap_or_else(|e| panic!("Connect {id}: {e:?}"));
         Shim {
             pid: connected.shim_pid,
-            address,
+            endpoint: self.endpoint(id),
         }
     }
 
@@ -83,9 +87,19 @@ impl Containerd {
     /// A connection to the shim that serves a task.
     #[track_caller]
     pub fn task_api(&self, id: &str) -> TaskApi {
-        let address = address(&self.bundle_dir(id));
-        let address = address.unwrap_or_else(|| panic!("the bundle of {id} holds no address"));
-        self.connect(&address, Service::TaskV2)
+        let Endpoint { address, service } = self.endpoint(id);
+        self.connect(&address, service)
+    }
+
+    /// Where the shim of a task serves, as it was left in the bundle.
+    #[track_caller]
+    pub fn endpoint(&self, id: &str) -> Endpoint {
+        let bundle = self.bundle_dir(id);
+        let read = |name: &str| fs::read(bundle.join(name)).ok();
+        // The second up to containerd 1.6.
+        let found = read("bootstrap.json").or_else(|| read("address"));
+        let found = found.and_then(|said| Endpoint::parse(&said));
+        found.unwrap_or_else(|| panic!("{} holds no address", bundle.display()))
     }
 
     /// A connection to a shim's address.
@@ -104,19 +118,30 @@ impl Containerd {
             runtime,
             client,
             service,
-            deadline: PATIENCE,
+            deadline: scaled(PATIENCE),
         }
     }
 }
 
-fn address(bundle: &Path) -> Option<String> {
-    if let Ok(address) = fs::read_to_string(bundle.join("address")) {
-        return Some(address);
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// From what a shim says at its start: an address, or JSON with a version beside it.
+    pub fn parse(said: &[u8]) -> Option<Endpoint> {
+        let (address, version) = match serde_json::from_slice::<serde_json::Value>(said) {
+            Ok(json) => (
+                json["address"].as_str()?.to_owned(),
+                json["version"].as_u64(),
+            ),
+            Err(_) => (std::str::from_utf8(said).ok()?.trim().to_owned(), None),
+        };
+        let service = match version {
+            None | Some(2) => Service::TaskV2,
+            Some(3) => Service::TaskV3,
+            Some(_) => return None,
+        };
+        Some(Endpoint { address, service })
     }
-    // From containerd 2.0 on.
-    let bootstrap = fs::read(bundle.join("bootstrap.json")).ok()?;
-    let bootstrap: serde_json::Value = serde_json::from_slice(&bootstrap).ok()?;
-    Some(bootstrap["address"].as_str()?.to_owned())
 }
 
 // === impl Service ===

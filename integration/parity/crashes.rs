@@ -4,10 +4,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{both, run_witness, witness};
-use crate::harness::{Containerd, PATIENCE, REFERENCE, Status, eventually};
+use crate::harness::{Containerd, PATIENCE, Status, eventually};
 
-fn kill_shim(host: &Containerd, runtime: &str, id: &str) {
-    if runtime == REFERENCE {
+fn kill_shim(host: &Containerd, id: &str) {
+    if host.is_reference() {
         // Nobody removes the socket of the reference shim.
         host.tolerate("/run/s/");
     }
@@ -19,7 +19,7 @@ fn kill_shim(host: &Containerd, runtime: &str, id: &str) {
 fn a_killed_shim_takes_its_container_along() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &["--ignore-term"]));
-        kill_shim(host, runtime, "a");
+        kill_shim(host, "a");
         let code = host.wait_exit("a");
         eventually("nothing remains", PATIENCE, || host.remains().is_empty());
         host.await_events("the task was deleted", |events| {
@@ -43,7 +43,7 @@ fn a_killed_shim_takes_its_whole_pod_along() {
         for id in ["a", "b"] {
             run_witness(host, &witness(runtime, id, &[]).in_pod("pod1", id));
         }
-        kill_shim(host, runtime, "b");
+        kill_shim(host, "b");
         let codes = ["a", "b"].map(|id| host.wait_exit(id));
         eventually("nothing remains", PATIENCE, || host.remains().is_empty());
         codes
@@ -55,7 +55,7 @@ fn a_killed_shim_takes_its_whole_pod_along() {
 fn a_pod_starts_again_after_its_shim_was_killed() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]).in_pod("pod1", "a"));
-        kill_shim(host, runtime, "a");
+        kill_shim(host, "a");
         host.wait_exit("a");
         // The same address as before, of which a dead socket may be left.
         run_witness(host, &witness(runtime, "b", &[]).in_pod("pod1", "b"));
@@ -121,7 +121,7 @@ fn a_shim_that_died_while_containerd_was_away_is_cleaned_up() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         host.crash();
-        kill_shim(host, runtime, "a");
+        kill_shim(host, "a");
         host.start_again();
         eventually("nothing remains", PATIENCE, || host.remains().is_empty());
         host.status("a")

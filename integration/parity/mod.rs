@@ -20,7 +20,7 @@ mod waits;
 
 use std::fmt::Debug;
 
-use crate::harness::{ContainerSpec, Containerd, REFERENCE, runtime_under_test};
+use crate::harness::{ContainerSpec, Containerd, REFERENCE, Settings, Shims, runtime_under_test};
 
 /// How often the reference may try: at times it loses the output of a program that is over at once.
 /// Ours has one try.
@@ -29,18 +29,24 @@ const REFERENCE_TRIES: usize = 3;
 /// Runs a scenario under the reference runtime and under ours; what both showed.
 #[track_caller]
 fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
-    let show = |runtime: &str| scenario(&Containerd::start(), runtime);
-    let ours = show(&runtime_under_test());
-    let mut reference = show(REFERENCE);
+    let ours = scenario(&Containerd::start(), &runtime_under_test());
+    let show_reference = || {
+        let host = Containerd::start_with(&Settings {
+            shims: Shims::Reference,
+            ..Settings::default()
+        });
+        scenario(&host, REFERENCE)
+    };
+    let mut reference = show_reference();
     for _ in 1..REFERENCE_TRIES {
         if reference != ours {
-            reference = show(REFERENCE);
+            reference = show_reference();
         }
     }
     assert_eq!(
         ours,
         reference,
-        "left: under {}, right: under {REFERENCE}",
+        "left: under our {}, right: under containerd's own {REFERENCE}",
         runtime_under_test()
     );
     ours
