@@ -14,7 +14,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
-use super::environment::{Bootstrap, Version, shim_program};
+use super::environment::{Version, shim_program};
 use super::{Background, Containerd, Endpoint, PATIENCE, Service, TaskApi, run};
 
 /// A shim that was started as the chosen containerd does it, for a bundle of the test's own;
@@ -54,7 +54,7 @@ impl<'host> BareShim<'host> {
             command.env("MAX_SHIM_VERSION", version);
         }
         let mut shim = Background::spawn(command);
-        if containerd.bootstrap() == Bootstrap::Protobuf {
+        if containerd.speaks_protobuf() {
             let params = self.bootstrap_params().write_to_bytes();
             shim.write(&params.expect("a message"));
         }
@@ -62,7 +62,7 @@ impl<'host> BareShim<'host> {
         let said = (finished.out(), finished.err());
         assert!(finished.ok(), "start of the shim: {said:?}");
         let endpoint = match BootstrapResult::parse_from_bytes(&finished.stdout) {
-            Ok(result) if containerd.bootstrap() == Bootstrap::Protobuf => Some(Endpoint {
+            Ok(result) if containerd.speaks_protobuf() => Some(Endpoint {
                 address: result.address,
                 service: Service::TaskV3,
             }),

@@ -209,10 +209,17 @@ impl Containerd {
         let table = self.must(&["tasks", "ps", id]);
         let parse = |line: &str| {
             let (pid, info) = line.split_once(char::is_whitespace)?;
-            // `&ProcessDetails{ExecID:sleeper,…}`
-            let exec_id = info
-                .split_once("ExecID:")
-                .map(|(_, rest)| rest.split([',', '}']).next().unwrap_or_default().to_owned());
+            // `&ProcessDetails{ExecID:sleeper,…}`, and from 1.7 on `exec_id:"sleeper"`.
+            let exec_id = ["ExecID:", "exec_id:"]
+                .iter()
+                .find_map(|key| info.split_once(key))
+                .map(|(_, rest)| rest.trim_start_matches('"'))
+                .map(|rest| {
+                    rest.split([',', '}', '"'])
+                        .next()
+                        .unwrap_or_default()
+                        .to_owned()
+                });
             Some((pid.parse().ok()?, exec_id))
         };
         table.lines().skip(1).filter_map(parse).collect()

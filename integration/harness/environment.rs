@@ -14,17 +14,6 @@ use super::{PATIENCE, REFERENCE, run, runtime_under_test};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32);
 
-/// How a containerd starts a shim, and what it expects to read from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bootstrap {
-    /// Up to 1.7: an address.
-    Address,
-    /// 2.0 to 2.2: JSON with a version, an address and a protocol.
-    Json,
-    /// From 2.3 on: protobuf, on stdin as well.
-    Protobuf,
-}
-
 /// Which shims a containerd finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shims {
@@ -56,22 +45,16 @@ impl Version {
         Some(Version(next()?, next()?))
     }
 
-    /// What this containerd and its own shim say to each other.
-    pub fn bootstrap(self) -> Bootstrap {
-        match self {
-            Version(..2, _) => Bootstrap::Address,
-            Version(2, ..3) => Bootstrap::Json,
-            _ => Bootstrap::Protobuf,
-        }
+    /// Whether it talks to a shim that it starts in protobuf; the older ones take an address or
+    /// JSON, whatever the shim answers.
+    pub fn speaks_protobuf(self) -> bool {
+        self >= Version(2, 3)
     }
 
-    /// What it puts into a shim's environment as `MAX_SHIM_VERSION`, if anything.
+    /// What it puts into a shim's environment as `MAX_SHIM_VERSION`, if anything. 2.x says so too,
+    /// though it takes 3.
     pub fn max_shim_version(self) -> Option<&'static str> {
-        match self {
-            Version(..1, _) | Version(1, ..7) => None,
-            Version(1, _) => Some("2"),
-            _ => Some("3"),
-        }
+        (self >= Version(1, 7)).then_some("2")
     }
 }
 
