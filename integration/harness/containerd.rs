@@ -108,6 +108,10 @@ impl Containerd {
             "containerd does not listen; its log:\n{}",
             host.log_tail(20)
         );
+        if settings.shims == Shims::Reference && Version::of_containerd() >= Version(2, 0) {
+            // The sockets for debugging of containers that join a pod.
+            host.tolerate("/run/s/");
+        }
         host.must(&["namespaces", "create", &host.namespace]);
         host.events.follow(&host);
         host

@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{both, run_witness, witness};
-use crate::harness::{Containerd, PATIENCE, Status, eventually};
+use crate::harness::{Containerd, PATIENCE, Status, Version, eventually};
 
 fn kill_shim(host: &Containerd, id: &str) {
     if host.is_reference() {
@@ -108,6 +108,12 @@ fn an_exit_while_containerd_is_away_is_known_afterwards() {
         host.crash();
         host.await_event("a", "exit");
         host.start_again();
+        if Version::of_containerd() >= Version(1, 7) {
+            // It takes a shim whose tasks have all ended for a leaked one.
+            host.await_status("a", None);
+            eventually("nothing remains", PATIENCE, || host.remains().is_empty());
+            return (true, None);
+        }
         host.await_status("a", Some(Status::Stopped));
         let delete = host.ctr(&["tasks", "delete", "a"]);
         // `ctr` logs the code.

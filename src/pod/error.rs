@@ -53,7 +53,7 @@ impl CallError {
 
     /// The process to be signalled has ended.
     pub fn finished(id: &str) -> CallError {
-        CallError::new(Kind::NotFound, format!("process of {id} already finished"))
+        CallError::new(Kind::NotFound, format!("{id}: process already finished"))
     }
 }
 

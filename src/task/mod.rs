@@ -59,17 +59,23 @@ fn patience(ctx: &TtrpcContext) -> Option<Duration> {
         .map(Duration::from_nanos)
 }
 
+/// The words at the end are those of containerd's `errdefs`: from 2.0 on it shows its own clients
+/// nothing else of the code, and there are some that read them.
 fn status(error: CallError) -> ttrpc::Error {
-    let code = match error.kind {
-        Kind::NotFound => Code::NOT_FOUND,
-        Kind::AlreadyExists => Code::ALREADY_EXISTS,
-        Kind::InvalidArgument => Code::INVALID_ARGUMENT,
-        Kind::FailedPrecondition => Code::FAILED_PRECONDITION,
-        Kind::DeadlineExceeded => Code::DEADLINE_EXCEEDED,
-        Kind::Unimplemented => Code::UNIMPLEMENTED,
-        Kind::Unknown => Code::UNKNOWN,
+    let (code, words) = match error.kind {
+        Kind::NotFound => (Code::NOT_FOUND, ": not found"),
+        Kind::AlreadyExists => (Code::ALREADY_EXISTS, ": already exists"),
+        Kind::InvalidArgument => (Code::INVALID_ARGUMENT, ": invalid argument"),
+        Kind::FailedPrecondition => (Code::FAILED_PRECONDITION, ": failed precondition"),
+        Kind::DeadlineExceeded => (Code::DEADLINE_EXCEEDED, ": deadline exceeded"),
+        Kind::Unimplemented => (Code::UNIMPLEMENTED, ": not implemented"),
+        Kind::Unknown => (Code::UNKNOWN, ""),
     };
-    ttrpc::Error::RpcStatus(get_status(code, error.message))
+    let mut message = error.message;
+    if !message.ends_with(words.trim_start_matches(": ")) {
+        message.push_str(words);
+    }
+    ttrpc::Error::RpcStatus(get_status(code, message))
 }
 
 fn pid(pid: i32) -> u32 {
