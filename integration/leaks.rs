@@ -12,6 +12,7 @@ fn litter(host: &Containerd) -> Background {
     fs::create_dir_all(socket.parent().expect("a directory")).expect("the sockets' directory");
     fs::write(socket, "").expect("a stale socket");
     fs::create_dir_all(host.bundle_dir("gone")).expect("a bundle");
+    fs::create_dir(host.dir().join("tmp/pty0123")).expect("a console's directory");
     for cgroup in [
         format!("memory/{}/gone", host.namespace),
         format!("{}/gone", host.namespace),
@@ -36,14 +37,21 @@ fn what_is_left_behind_fails_the_test_and_is_removed() {
     let mut process = litter(&host);
     let (dir, namespace) = (host.dir().to_owned(), host.namespace.clone());
     eventually("all litter is found", PATIENCE, || {
-        host.remains().len() >= 5
+        host.remains().len() >= 6
     });
 
     let failure = std::panic::catch_unwind(AssertUnwindSafe(|| drop(host)));
 
     let message = failure.expect_err("who leaves something behind fails");
     let message = message.downcast::<String>().expect("a message");
-    for kind in ["process ", "mount ", "cgroup ", "run/s/0123", "/gone"] {
+    for kind in [
+        "process ",
+        "mount ",
+        "cgroup ",
+        "run/s/0123",
+        "/gone",
+        "tmp/pty0123",
+    ] {
         assert!(message.contains(kind), "{kind} is missing in: {message}");
     }
     assert!(!process.is_running(), "the process was ended");

@@ -123,6 +123,8 @@ impl<'host> BareShim<'host> {
             .env("TTRPC_ADDRESS", format!("{socket}.ttrpc"))
             .env("GOMAXPROCS", "2");
         command.env("PATH", &self.host.path);
+        command.env("TMPDIR", self.host.dir().join("tmp"));
+        command.env_remove("XDG_RUNTIME_DIR");
         command.current_dir(&self.bundle);
         self.host.enter(&mut command);
         command

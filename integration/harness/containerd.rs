@@ -78,7 +78,7 @@ impl Containerd {
             dir.path()
         );
 
-        for name in ["fifo", "rootfs", "run", "shared"] {
+        for name in ["fifo", "rootfs", "run", "shared", "tmp"] {
             fs::create_dir(dir.path().join(name)).expect("a directory of the test");
         }
         fs::create_dir_all(SHARED_STATE).expect("the directory that shims share");
@@ -285,7 +285,9 @@ fn daemon_command(dir: &Path, path: &str) -> Command {
     let log = log.expect("containerd's log");
     let mut command = Command::new("containerd");
     command.arg("--config").arg(dir.join("config.toml"));
-    command.env("PATH", path);
+    command.env("PATH", path).env("TMPDIR", dir.join("tmp"));
+    // Go's sockets for consoles lie in the second where it is set.
+    command.env_remove("XDG_RUNTIME_DIR");
     command.env_remove("NOTIFY_SOCKET");
     command.current_dir("/");
     command

@@ -65,6 +65,14 @@ pub fn oci_runtime() -> String {
     std::env::var("USHER_TEST_OCI_RUNTIME").unwrap_or_else(|_| "runc".to_owned())
 }
 
+/// How the OCI runtime says that a program is not in the container.
+pub fn words_for_missing(program: &str) -> String {
+    match oci_runtime().as_str() {
+        "crun" => format!("executable file `{program}` not found"),
+        _ => format!("exec: \"{program}\": stat {program}: no such file"),
+    }
+}
+
 /// Where the programs of a containerd and its shims are found: first in the test's own `bin`, which
 /// is filled here.
 pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {

@@ -198,9 +198,19 @@ fn cgroup_roots() -> Vec<PathBuf> {
     roots
 }
 
-/// The cgroups below the test's own, which runc makes and nobody removes; parents first.
+/// The cgroups below the test's own, which runc makes and nobody removes, and systemd's of its name;
+/// parents first.
 fn cgroups(namespace: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
+    if Path::new("/run/systemd/system").exists() {
+        descend(&PathBuf::from("/sys/fs/cgroup/system.slice"), &mut |path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.contains(namespace) {
+                found.push(path.to_owned());
+            }
+            path.is_dir()
+        });
+    }
     for root in cgroup_roots() {
         descend(&root.join(namespace), &mut |path| {
             if path.is_dir() {
@@ -212,7 +222,8 @@ fn cgroups(namespace: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What shims and runc have put beside containerd: sockets, states, bundles, working directories.
+/// What shims and runc have put beside containerd: sockets, states, bundles, working directories,
+/// temporary files.
 fn files(host: &Containerd) -> Vec<PathBuf> {
     let (dir, namespace) = (host.dir(), &host.namespace);
     let mut found = Vec::new();
@@ -230,6 +241,10 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
             found.push(path.to_owned());
         }
         is_usual
+    });
+    descend(&dir.join("tmp"), &mut |path| {
+        found.push(path.to_owned());
+        false
     });
     for part in ["state", "root"] {
         let bundles = dir

@@ -50,7 +50,9 @@ pub use bare::{BareShim, default_config};
 pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
 pub use ctr::{Status, Task};
-pub use environment::{Shims, Version, oci_runtime, scaled, shim_dir, time_scale};
+pub use environment::{
+    Shims, Version, oci_runtime, scaled, shim_dir, time_scale, words_for_missing,
+};
 pub use events::CtrEvent;
 pub use fifo::Reader;
 pub use gate::Gates;

@@ -95,3 +95,17 @@ fn compile_witness(dir: &Path, program: &Path) {
     fs::remove_file(&source).expect("remove the copy of the source");
     fs::rename(&unfinished, program).expect("put the witness into place");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Run alone, this also leaves a witness for a machine that has no compiler.
+    #[test]
+    fn the_witness_is_a_program_without_libraries() {
+        let program = fs::read(witness()).expect("the witness");
+        let loader = b"/ld-linux";
+        assert!(program.starts_with(b"\x7fELF"));
+        assert!(!program.windows(loader.len()).any(|bytes| bytes == loader));
+    }
+}

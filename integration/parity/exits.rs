@@ -1,7 +1,7 @@
 //! How containers end.
 
 use super::{both, run_witness, script, witness};
-use crate::harness::{ContainerSpec, PATIENCE, Status, eventually};
+use crate::harness::{ContainerSpec, PATIENCE, Status, eventually, words_for_missing};
 
 /// Processes of such a container are no first processes of a PID namespace: signals kill them.
 const HOST_PIDS: &[&str] = &["--with-ns", "pid:/proc/self/ns/pid"];
@@ -162,9 +162,7 @@ fn a_program_that_does_not_exist_is_refused_and_leaves_nothing() {
             .runtime(runtime)
             .args(&["/bin/nope"]);
         let finished = host.try_run(&spec);
-        let named = finished
-            .err()
-            .contains("exec: \"/bin/nope\": stat /bin/nope: no such file");
+        let named = finished.err().contains(&words_for_missing("/bin/nope"));
         assert!(named, "the refusal names the reason: {}", finished.err());
         eventually("nothing remains", PATIENCE, || host.remains().is_empty());
         (finished.ok(), host.status("a"))
