@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use super::{both, run_witness, witness};
 use crate::harness::{Containerd, PATIENCE, Status, Version, eventually};
 
-fn kill_shim(host: &Containerd, id: &str) {
+pub(super) fn kill_shim(host: &Containerd, id: &str) {
     if host.is_reference() {
         // Nobody removes the socket of the reference shim.
         host.tolerate("/run/s/");

@@ -14,6 +14,7 @@ mod pods;
 mod signals;
 mod stats;
 mod stdio;
+mod systemd;
 mod tasks;
 mod terminals;
 mod waits;

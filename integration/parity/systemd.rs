@@ -1,0 +1,86 @@
+//! Containers whose cgroups systemd makes, one scope for each. They run where systemd is the first
+//! process, as in the guest.
+
+use std::process::Command;
+
+use super::{both, run_witness, witness};
+use crate::harness::{ContainerSpec, Containerd, PATIENCE, Status, eventually, run};
+
+fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
+    let cgroup = format!("system.slice:{}:{}", host.namespace, spec.id);
+    spec.option(&["--runc-systemd-cgroup", "--cgroup", &cgroup])
+}
+
+/// Where a process is, with the test's own name left out.
+fn cgroup_of(host: &Containerd, pid: u32) -> String {
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroup");
+    cgroup.trim().replace(&host.namespace, "test")
+}
+
+/// The scopes of a test that systemd knows.
+fn scopes(host: &Containerd) -> String {
+    let mut systemctl = Command::new("systemctl");
+    systemctl.args(["list-units", "--all", "--plain", "--no-legend"]);
+    systemctl.arg(format!("{}-*", host.namespace));
+    run(systemctl, PATIENCE).out()
+}
+
+#[test]
+#[ignore = "systemd is not the first process: runs in the guest"]
+fn a_container_and_what_is_executed_in_it_have_a_scope_until_it_ends() {
+    let seen = both(|host, runtime| {
+        let spec = witness(runtime, "a", &[]).option(&["--memory-limit", "67108864"]);
+        run_witness(host, &in_scope(host, spec));
+        let exec = host.spawn_exec("a", "sleeper", &["/bin/sleep", "1000"]);
+        eventually("both run", PATIENCE, || host.pids("a").len() == 2);
+        let cgroups: Vec<String> = host
+            .pids("a")
+            .into_iter()
+            .map(|(pid, _)| cgroup_of(host, pid))
+            .collect();
+        let known = scopes(host).contains("-a.scope");
+        let limit = host.metrics("a")["memory"]["usage_limit"].as_u64();
+        host.kill("a", "SIGKILL");
+        let code = host.wait_exit("a");
+        exec.finish(PATIENCE);
+        host.delete("a");
+        eventually("the scope is gone", PATIENCE, || scopes(host).is_empty());
+        (cgroups, known, limit, code)
+    });
+    let scope = "0::/system.slice/test-a.scope".to_owned();
+    assert_eq!(
+        seen,
+        (vec![scope.clone(), scope], true, Some(67_108_864), 137)
+    );
+}
+
+#[test]
+#[ignore = "systemd is not the first process: runs in the guest"]
+fn a_container_in_a_scope_is_paused_and_resumed() {
+    let seen = both(|host, runtime| {
+        let spec = witness(runtime, "a", &["--beat", "20ms"]);
+        run_witness(host, &in_scope(host, spec));
+        host.await_event("a", "beat");
+        host.must(&["tasks", "pause", "a"]);
+        let paused = host.status("a");
+        let before = host.record().all("a", "beat").count();
+        host.must(&["tasks", "resume", "a"]);
+        host.await_record("it beats again", |r| r.all("a", "beat").count() > before);
+        paused
+    });
+    assert_eq!(seen, Some(Status::Paused));
+}
+
+#[test]
+#[ignore = "systemd is not the first process: runs in the guest"]
+fn a_killed_shim_leaves_no_scope() {
+    let seen = both(|host, runtime| {
+        run_witness(host, &in_scope(host, witness(runtime, "a", &[])));
+        super::crashes::kill_shim(host, "a");
+        let code = host.wait_exit("a");
+        eventually("the scope is gone", PATIENCE, || scopes(host).is_empty());
+        eventually("nothing remains", PATIENCE, || host.remains().is_empty());
+        code
+    });
+    assert_eq!(seen, 137);
+}
