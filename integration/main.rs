@@ -6,6 +6,7 @@ mod callers;
 mod children;
 mod edges;
 mod environment;
+mod exhaustion;
 mod harness;
 mod leaks;
 mod parity;

@@ -42,6 +42,7 @@ impl Actor {
 
     /// Where the figures of a task are.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
+        self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
             let last = task.last_figures.clone().map(Figures::Last);
             let figures = last.or_else(|| task.cgroup.clone().map(Figures::Of));
@@ -53,8 +54,21 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
+    /// Looks for the cgroup of a task where it could not be found out before, as for want of a
+    /// descriptor.
+    fn find_cgroup(&mut self, id: &str) {
+        let reaper = self.reaper.clone();
+        if let Ok(task) = self.task_mut(id)
+            && task.cgroup.is_none()
+            && reaper.owns(task.init.pid)
+        {
+            task.cgroup = Cgroup::of(task.init.pid).ok().map(Arc::new);
+        }
+    }
+
     /// The cgroup of a running task, and the process ids of its execs.
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
+        self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
             let cgroup = task.cgroup.clone().filter(|_| task.ended.is_none());
             let cgroup = cgroup.ok_or_else(|| {

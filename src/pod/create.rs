@@ -12,7 +12,7 @@ use crate::lifecycle::{ContainerId, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
-use crate::runtime::{Bundle, OciRuntime, Options, options};
+use crate::runtime::{Bundle, OciRuntime, Options, insist, options};
 use crate::stdio::{self, Owner, Setting, Streams};
 
 use super::error::caught;
@@ -244,7 +244,7 @@ async fn create_in(
         Ok(child) => Ok((child, streams)),
         Err(error) => {
             // Some runtimes leave something behind when they fail.
-            if let Err(leftover) = runtime.delete(&call.id, true).await {
+            if let Err(leftover) = insist(|| runtime.delete(&call.id, true)).await {
                 tracing::debug!(id = call.id, error = %leftover, "nothing to delete after a failed create");
             }
             // Whoever takes its output has ended when the caller hears of it.

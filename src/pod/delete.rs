@@ -4,7 +4,7 @@ use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
 use crate::lifecycle::ContainerId;
-use crate::runtime::RuntimeError;
+use crate::runtime::{RuntimeError, insist};
 use crate::{rootfs, stdio};
 
 use super::process::{Deleted, Exit, Remains, Task};
@@ -182,9 +182,11 @@ pub(super) fn remove(
         .collect();
     async move {
         // Whatever comes of it, no output is lost and nothing stays mounted.
-        let deleted = match is_gone {
-            true => Ok(()),
-            false => runtime.delete(&id, force).await,
+        let deleted = match (is_gone, force) {
+            (true, _) => Ok(()),
+            (false, false) => runtime.delete(&id, false).await,
+            // Nobody would ask again.
+            (false, true) => insist(|| runtime.delete(&id, true)).await,
         };
         stdio::drain(streams.into_iter().chain(execs)).await;
         rootfs::unmount(&rootfs);

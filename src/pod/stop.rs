@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::lifecycle::{ContainerId, ExitStatus, Kill};
 use crate::plan::Signal;
+use crate::runtime::insist;
 
 use super::exec::exit_event;
 use super::process::Freezer;
@@ -111,7 +112,8 @@ impl Actor {
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
             // it can be deleted another container of the same id may come, which must not be hit.
             let (runtime, name) = (task.runtime.clone(), id.to_string());
-            let kill_all = async move { runtime.kill(&name, Signal::KILL.number(), true).await };
+            let kill_all =
+                async move { insist(|| runtime.kill(&name, Signal::KILL.number(), true)).await };
             let id = id.clone();
             return self.job(kill_all, move |actor, outcome| {
                 if let Err(error) = outcome {

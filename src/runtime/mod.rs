@@ -15,8 +15,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use nix::libc;
 use thiserror::Error;
+use tokio::time::sleep;
 
 use crate::lifecycle::ExitStatus;
 use crate::reaper::{Child, Reaper};
@@ -58,6 +61,11 @@ impl RuntimeError {
     /// Whether the runtime says that it knows no such container.
     pub fn is_unknown_container(&self) -> bool {
         matches!(self, RuntimeError::Failed { message, .. } if message.contains("does not exist"))
+    }
+
+    /// Whether the command could not be run for want of descriptors, memory or processes.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, RuntimeError::NotRun { source, .. } if is_shortage(source))
     }
 
     /// Whether the runtime says that the process to be signalled is gone, or the whole container.
@@ -161,7 +169,7 @@ impl OciRuntime {
         }
         command.arg(id);
         self.run(command, Some(stdio)).await?;
-        Ok(expectation.claim(read_pid(Verb::Create, &pid_file)?))
+        Ok(expectation.claim(read_pid(Verb::Create, &pid_file).await?))
     }
 
     /// Lets a created container's program be executed.
@@ -223,7 +231,7 @@ impl OciRuntime {
             command.arg(argument);
         }
         self.run(command, Some(stdio)).await?;
-        let child = expectation.claim(read_pid(Verb::Exec, &pid_file.0)?);
+        let child = expectation.claim(read_pid(Verb::Exec, &pid_file.0).await?);
         // Or a signal could be taken by runc's own code.
         release::await_execution(child.pid()).await;
         Ok(child)
@@ -418,8 +426,50 @@ impl Drop for Scratch {
     }
 }
 
-fn read_pid(verb: Verb, file: &Path) -> Result<i32, RuntimeError> {
-    let written = std::fs::read_to_string(file).unwrap_or_default();
+/// How often what must be done is tried again when there are no descriptors, memory or processes for
+/// it, and after what time: for a minute.
+const TRIES: u32 = 240;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// Does what must be done: a command that nobody would ask for again is tried until there is what it
+/// takes to run it, but not for ever.
+///
+/// # Errors
+///
+/// The command's.
+pub async fn insist<T, F>(command: impl Fn() -> F) -> Result<T, RuntimeError>
+where
+    F: Future<Output = Result<T, RuntimeError>>,
+{
+    for _ in 1..TRIES {
+        match command().await {
+            Err(error) if error.is_shortage() => {
+                tracing::debug!(%error, "to be tried again");
+                sleep(TRY_AGAIN_AFTER).await;
+            }
+            other => return other,
+        }
+    }
+    command().await
+}
+
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| shortages.contains(&errno))
+}
+
+/// The process is there: it must not be lost because its file cannot be opened for a moment.
+async fn read_pid(verb: Verb, file: &Path) -> Result<i32, RuntimeError> {
+    let read = async || match std::fs::read_to_string(file) {
+        Err(source) if is_shortage(&source) => Err(RuntimeError::NotRun {
+            binary: file.display().to_string(),
+            source,
+        }),
+        read => Ok(read.unwrap_or_default()),
+    };
+    let written = insist(read).await?;
     match written.trim().parse() {
         Ok(pid) if pid > 0 => Ok(pid),
         _ => Err(RuntimeError::NoPid { verb, written }),

@@ -7,6 +7,7 @@
 
 mod address;
 mod bootstrap;
+mod callers;
 mod delete;
 mod leftovers;
 mod log;

@@ -19,6 +19,7 @@ use crate::reaper::Reaper;
 use crate::task::Service;
 
 use super::bootstrap::TTRPC_ADDRESS;
+use super::callers::Callers;
 use super::{address, log};
 
 /// How long a shim that ends waits for containerd to take the last events.
@@ -77,7 +78,8 @@ async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
         .local_addr()
         .ok()
         .and_then(|at| Some(at.as_pathname()?.to_owned()));
-    let listener = Listener::try_from(listener).map_err(|error| format!("socket: {error}"))?;
+    let listener = tokio::net::UnixListener::from_std(listener);
+    let callers = Callers::new(listener.map_err(|error| format!("socket: {error}"))?);
     let publisher = Publisher::new(
         &std::env::var(TTRPC_ADDRESS).unwrap_or_default(),
         &flags.namespace,
@@ -93,7 +95,7 @@ async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
         services.insert(TASK_V2.to_owned(), v2);
     }
     let mut server = Server::new()
-        .add_listener(listener)
+        .add_listener(Listener::new(callers))
         .register_service(services);
     server
         .start()

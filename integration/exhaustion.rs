@@ -1,0 +1,334 @@
+//! A shim that runs out of descriptors says so, idles, and goes on when there are some again.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+use containerd_shim_protos::api::{Empty, PauseRequest};
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, eventually, run, runtime_under_test,
+};
+
+/// How long the processor time is watched, and the most of it that may be used: a fifth of one CPU,
+/// in ticks of 10 ms.
+const WATCHED: Duration = Duration::from_secs(2);
+const TICKS_AT_MOST: u64 = 40;
+
+const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+
+fn host_pids(config: &mut Value) {
+    let namespaces = config["linux"]["namespaces"].as_array_mut();
+    namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
+}
+
+/// A shim whose descriptors are counted.
+struct Scarce<'host> {
+    host: &'host Containerd,
+    shim: BareShim<'host>,
+    api: TaskApi,
+    pid: u32,
+}
+
+impl<'host> Scarce<'host> {
+    /// Its container runs.
+    fn new(host: &'host Containerd, args: &[&str], edit: fn(&mut Value)) -> Self {
+        let shim = BareShim::start(host, &runtime_under_test(), "a", args, edit);
+        let api = shim.api();
+        api.create(&shim.create_request()).expect("create");
+        api.start("a", "").expect("start");
+        let pid = api.connect("a").expect("connect").shim_pid;
+        // Events that are under way have a connection of their own.
+        host.await_events("it was started", |events| {
+            events.iter().any(|event| event.topic == "/tasks/start")
+        });
+        Self {
+            host,
+            shim,
+            api,
+            pid,
+        }
+    }
+
+    /// Leaves the shim `spare` descriptors beside those that it has.
+    fn leave(&self, spare: usize) {
+        let is_free =
+            |number: &usize| !fs::exists(format!("/proc/{}/fd/{number}", self.pid)).unwrap_or(true);
+        // A limit is one of numbers, and the lowest free ones are given out first.
+        let first_too_high = (0..).filter(is_free).nth(spare).expect("a number");
+        self.limit(first_too_high);
+    }
+
+    fn relieve(&self) {
+        self.limit(1024);
+    }
+
+    fn limit(&self, descriptors: usize) {
+        let mut prlimit = Command::new("prlimit");
+        prlimit.arg(format!("--pid={}", self.pid));
+        prlimit.arg(format!("--nofile={descriptors}:"));
+        let finished = run(prlimit, PATIENCE);
+        assert!(finished.ok(), "prlimit: {}", finished.err());
+    }
+
+    /// The processor time it has used, in ticks.
+    fn ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).expect("the shim lives");
+        let (_, fields) = stat.rsplit_once(')').expect("a name");
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        [11, 12]
+            .map(|field: usize| fields[field].parse::<u64>().expect("ticks"))
+            .iter()
+            .sum()
+    }
+
+    /// A connection that the shim has no descriptor for.
+    fn knock(&self) -> UnixStream {
+        let address = self.shim.address.trim_start_matches("unix://");
+        let path = address.replacen(
+            "/run/containerd",
+            &self.host.dir().join("run").display().to_string(),
+            1,
+        );
+        UnixStream::connect(path).expect("the socket takes one more")
+    }
+
+    fn execute(&self, id: &str) -> Answer<u32> {
+        self.api.exec(&self.shim.exec_request(id, &["/bin/true"]))?;
+        self.api.start("a", id)?;
+        Ok(self.api.wait("a", id)?.exit_status)
+    }
+
+    /// Everything works for a new caller.
+    #[track_caller]
+    fn is_well(&self) {
+        let api = self.shim.api();
+        assert_eq!(
+            format!("{:?}", api.state("a", "").expect("state").status),
+            "RUNNING"
+        );
+        api.stats("a").expect("stats");
+        assert_eq!(self.execute("well"), Ok(0));
+        api.delete("a", "well").expect("delete of an exec");
+        eventually("only init is left", PATIENCE, || {
+            api.pids("a").expect("pids").processes.len() == 1
+        });
+        eventually("every child was collected", PATIENCE, || {
+            self.zombies() == 0
+        });
+    }
+
+    fn zombies(&self) -> usize {
+        let children = format!("/proc/{0}/task/{0}/children", self.pid);
+        let children = fs::read_to_string(children).unwrap_or_default();
+        let is_zombie = |pid: &&str| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(')')
+                .is_some_and(|(_, rest)| rest.starts_with(" Z"))
+        };
+        children.split_whitespace().filter(is_zombie).count()
+    }
+}
+
+impl Drop for Scarce<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() || fs::exists(format!("/proc/{}", self.pid)).unwrap_or(false) {
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.relieve()));
+        }
+    }
+}
+
+#[test]
+fn callers_that_cannot_be_let_in_cost_nothing_and_get_in_later() {
+    let host = Containerd::start();
+    let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
+    scarce.leave(0);
+    let outside: Vec<_> = (0..20).map(|_| scarce.knock()).collect();
+    let before = scarce.ticks();
+    std::thread::sleep(WATCHED);
+    let used = scarce.ticks() - before;
+    assert!(used < TICKS_AT_MOST, "{used} ticks in {WATCHED:?}");
+    // Those who are in are served all the while.
+    scarce.api.state("a", "").expect("state");
+    let shim = &scarce.shim;
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| shim.api().state("a", "").is_ok());
+        scarce.relieve();
+        assert!(call.join().expect("no panic"), "who had to wait is served");
+    });
+    drop(outside);
+    scarce.is_well();
+    // And again nothing is used.
+    let before = scarce.ticks();
+    std::thread::sleep(WATCHED);
+    assert!(scarce.ticks() - before <= 2);
+}
+
+#[test]
+fn calls_that_need_descriptors_say_so_and_work_later() {
+    let host = Containerd::start();
+    let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
+    scarce.leave(0);
+    let pause = PauseRequest {
+        id: "a".to_owned(),
+        ..PauseRequest::new()
+    };
+    let refused = [
+        scarce.execute("e").map(|_| ()),
+        scarce.api.call::<Empty>("Pause", &pause).map(|_| ()),
+        scarce.api.kill("a", "", 15, true).map(|_| ()),
+    ];
+    for answer in refused {
+        let (_, message) = answer.expect_err("there are no descriptors");
+        assert!(message.contains("Too many open files"), "{message}");
+    }
+    scarce.relieve();
+    scarce.is_well();
+}
+
+#[test]
+fn exits_are_known_and_published_though_there_are_no_descriptors() {
+    let host = Containerd::start();
+    let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
+    for id in ["one", "two"] {
+        let request = scarce.shim.exec_request(id, &FOR_EVER);
+        scarce.api.exec(&request).expect("exec");
+        scarce.api.start("a", id).expect("start of an exec");
+    }
+    scarce.leave(0);
+    scarce.api.kill("a", "one", 9, false).expect("kill an exec");
+    assert_eq!(scarce.api.wait("a", "one").expect("wait").exit_status, 137);
+    scarce.api.kill("a", "", 9, false).expect("kill");
+    assert_eq!(scarce.api.wait("a", "").expect("wait").exit_status, 137);
+    scarce.relieve();
+    scarce.api.delete("a", "").expect("delete");
+    let exits = |events: &[crate::harness::CtrEvent]| -> Vec<String> {
+        let exits = events.iter().filter(|event| event.topic == "/tasks/exit");
+        exits
+            .map(|event| event.data["id"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    };
+    host.await_events("all exits have come", |events| exits(events).len() == 3);
+    assert_eq!(exits(&host.events()), ["one", "two", "a"]);
+}
+
+#[test]
+fn the_rest_of_a_container_without_pid_namespace_is_killed_as_soon_as_that_is_possible() {
+    let host = Containerd::start();
+    let script = "setsid sleep 1001 & echo $! > /shared/child; exec sleep 1000";
+    let scarce = Scarce::new(&host, &["/bin/sh", "-c", script], host_pids);
+    let file = host.shared_dir().join("child");
+    eventually("the child was started", PATIENCE, || {
+        fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))
+    });
+    let child = fs::read_to_string(&file).expect("a number");
+    scarce.leave(0);
+    scarce.api.kill("a", "", 9, false).expect("kill");
+    // Its exit is not told before the rest has been killed.
+    std::thread::sleep(Duration::from_millis(500));
+    let state = scarce.api.state("a", "").expect("state").status;
+    assert_eq!(format!("{state:?}"), "RUNNING", "the rest is still there");
+    scarce.relieve();
+    assert_eq!(scarce.api.wait("a", "").expect("wait").exit_status, 137);
+    let program = format!("/proc/{}/exe", child.trim());
+    eventually("the child has ended", PATIENCE, || {
+        fs::read_link(&program).is_err()
+    });
+    scarce.api.delete("a", "").expect("delete");
+}
+
+#[test]
+fn a_process_that_was_made_is_not_lost_for_want_of_a_descriptor() {
+    let host = Containerd::start();
+    let in_pod = |config: &mut Value| {
+        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
+    };
+    let scarce = Scarce::new(&host, &FOR_EVER, in_pod);
+    let b = BareShim::start(&host, &runtime_under_test(), "b", &FOR_EVER, in_pod);
+    let gates = Gates::new(&host);
+    // While there are none, the runtime tells of what it has made.
+    let short_after = |verb: &str, call: &(dyn Fn(TaskApi) -> bool + Sync)| {
+        gates.close(verb, "b");
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| call(b.api()));
+            gates.await_waiting(verb);
+            scarce.leave(0);
+            gates.open(verb);
+            std::thread::sleep(Duration::from_millis(500));
+            scarce.relieve();
+            assert!(call.join().expect("no panic"), "{verb}");
+        });
+    };
+    let create = gates.with(b.create_request());
+    short_after("after-create", &|api| api.create(&create).is_ok());
+    scarce.api.start("b", "").expect("start");
+    scarce.api.stats("b").expect("stats");
+    let request = b.exec_request("e", &FOR_EVER);
+    scarce.api.exec(&request).expect("exec");
+    short_after("after-exec", &|api| api.start("b", "e").is_ok());
+    scarce.api.kill("b", "e", 9, false).expect("kill an exec");
+    assert_eq!(scarce.api.wait("b", "e").expect("wait").exit_status, 137);
+    scarce.is_well();
+}
+
+#[test]
+fn whatever_an_exec_lacks_descriptors_for_nothing_half_made_is_left() {
+    let host = Containerd::start();
+    let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
+    let mut outcomes = Vec::new();
+    for spare in 0..16 {
+        let id = format!("e{spare}");
+        scarce.leave(spare);
+        let request = scarce.shim.exec_request(&id, &FOR_EVER);
+        scarce.api.exec(&request).expect("exec");
+        let started = scarce.api.start("a", &id);
+        scarce.relieve();
+        if started.is_ok() {
+            scarce.api.kill("a", &id, 9, false).expect("kill an exec");
+            assert_eq!(scarce.api.wait("a", &id).expect("wait").exit_status, 137);
+        }
+        scarce.api.delete("a", &id).expect("delete of an exec");
+        outcomes.push(started.is_ok());
+        scarce.is_well();
+    }
+    assert!(!outcomes[0] && outcomes[15], "{outcomes:?}");
+}
+
+#[test]
+fn whatever_a_create_lacks_descriptors_for_nothing_half_made_is_left() {
+    let host = Containerd::start();
+    let in_pod = |config: &mut Value| {
+        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
+    };
+    let scarce = Scarce::new(&host, &FOR_EVER, in_pod);
+    let mut outcomes = Vec::new();
+    for spare in 0..16 {
+        let id = format!("b{spare}");
+        let b = BareShim::start(&host, &runtime_under_test(), &id, &FOR_EVER, in_pod);
+        let (request, output) = b.create_request_with_stdio();
+        scarce.leave(spare);
+        let created = scarce.api.create(&request);
+        let started = created.and_then(|_| scarce.api.start(&id, ""));
+        scarce.relieve();
+        let state = scarce.api.state(&id, "");
+        if state.is_ok() {
+            scarce.api.kill(&id, "", 9, false).expect("kill");
+            scarce.api.wait(&id, "").expect("wait");
+            scarce.api.delete(&id, "").expect("delete");
+        }
+        drop(output);
+        outcomes.push(started.is_ok());
+        let own = format!("/{id}");
+        let mut remains = Vec::new();
+        let nothing = crate::harness::poll(PATIENCE, || {
+            remains = host.remains();
+            remains.retain(|trace| trace.ends_with(&own));
+            remains.is_empty().then_some(())
+        });
+        assert!(nothing.is_some(), "{spare}: {remains:?}");
+        scarce.is_well();
+    }
+    assert!(!outcomes[0] && outcomes[15], "{outcomes:?}");
+}
