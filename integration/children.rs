@@ -1,11 +1,10 @@
 //! The shim's children: every exit is collected and told, in order, however many come at once.
 
-use std::fs;
-
 use serde_json::Value;
 
 use crate::harness::{
     BareShim, Containerd, CtrEvent, Gates, PATIENCE, TaskApi, eventually, runtime_under_test,
+    zombies,
 };
 
 /// Processes of such a container are re-parented to the shim.
@@ -24,21 +23,6 @@ fn running<'host>(
     api.create(&shim.create_request()).expect("create");
     api.start("a", "").expect("start");
     (shim, api)
-}
-
-/// The processes that have ended and were not collected by their parent, the shim.
-fn zombies(shim: u32) -> Vec<u32> {
-    let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children"));
-    let children = children.unwrap_or_default();
-    let pids = children
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok());
-    let is_zombie = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(')')
-            .is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
-    };
-    pids.filter(is_zombie).collect()
 }
 
 fn no_zombies_stay(shim: u32) {

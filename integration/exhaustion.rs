@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, eventually, run, runtime_under_test,
+    zombies,
 };
 
 /// How long the processor time is watched, and the most of it that may be used: a fifth of one CPU,
@@ -116,19 +117,8 @@ impl<'host> Scarce<'host> {
             api.pids("a").expect("pids").processes.len() == 1
         });
         eventually("every child was collected", PATIENCE, || {
-            self.zombies() == 0
+            zombies(self.pid).is_empty()
         });
-    }
-
-    fn zombies(&self) -> usize {
-        let children = format!("/proc/{0}/task/{0}/children", self.pid);
-        let children = fs::read_to_string(children).unwrap_or_default();
-        let is_zombie = |pid: &&str| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.rsplit_once(')')
-                .is_some_and(|(_, rest)| rest.starts_with(" Z"))
-        };
-        children.split_whitespace().filter(is_zombie).count()
     }
 }
 

@@ -99,8 +99,34 @@ pub fn clean(host: &Containerd) -> Vec<String> {
             return vec!["containerd did not start again".to_owned()];
         }
     }
+    let zombies = || -> Vec<String> {
+        let shims = host.shims().into_iter();
+        let of = |shim| zombies(shim).into_iter().map(move |pid| (shim, pid));
+        let text = |(shim, pid)| format!("zombie {pid} of shim {shim}");
+        shims.flat_map(of).map(text).collect()
+    };
+    let mut problems = match poll(SETTLING, || zombies().is_empty().then_some(())) {
+        Some(()) => Vec::new(),
+        None => zombies(),
+    };
     let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.delete_all()));
-    left.unwrap_or_else(|_| vec!["containerd does not answer".to_owned()])
+    problems.extend(left.unwrap_or_else(|_| vec!["containerd does not answer".to_owned()]));
+    problems
+}
+
+/// The children of a shim that have ended and were not collected.
+pub fn zombies(shim: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children"));
+    let children = children.unwrap_or_default();
+    let pids = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    let is_zombie = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')')
+            .is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
+    };
+    pids.filter(is_zombie).collect()
 }
 
 /// Removes by force what is left; containerd has ended.

@@ -56,6 +56,7 @@ pub use environment::{
 pub use events::CtrEvent;
 pub use fifo::Reader;
 pub use gate::Gates;
+pub use leaks::zombies;
 pub use record::{Event, Record};
 pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
