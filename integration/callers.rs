@@ -144,3 +144,75 @@ fn a_probes_exec_into_a_held_container_is_refused_and_an_interactive_one_is_not(
     shim.api().delete("web", "").expect("delete");
     shim.api().shutdown("web").expect("shutdown");
 }
+
+/// The pod's other container, of which the shim knows nothing but that it was sent for.
+fn joined<'host>(host: &'host Containerd, id: &str) -> BareShim<'host> {
+    let in_pod = annotate(&[("io.kubernetes.cri.sandbox-id", "pod1")]);
+    BareShim::start(
+        host,
+        &runtime_under_test(),
+        id,
+        &["/bin/sleep", "1000"],
+        in_pod,
+    )
+}
+
+/// Ends the container and asks for the shim's end, as containerd does.
+fn end(shim: &BareShim<'_>) {
+    let api = shim.api();
+    api.kill(&shim.id, "", 9, false).expect("kill");
+    api.wait(&shim.id, "").expect("wait");
+    api.delete(&shim.id, "").expect("delete");
+    api.shutdown(&shim.id).expect("shutdown");
+}
+
+#[test]
+fn a_shim_does_not_end_before_a_container_that_was_sent_to_it() {
+    let host = Containerd::start();
+    let a = joined(&host, "a");
+    a.api().create(&a.create_request()).expect("create");
+    a.api().start("a", "").expect("start");
+    let b = joined(&host, "b");
+    assert_eq!(a.address, b.address);
+    end(&a);
+    // It was told of a shim that has nothing to look after now.
+    b.api().create(&b.create_request()).expect("create");
+    b.api().start("b", "").expect("start");
+    end(&b);
+    eventually("the shim ends", PATIENCE, || host.shims().is_empty());
+}
+
+#[test]
+fn a_shim_does_not_wait_for_ever_for_a_container_that_was_sent_to_it() {
+    let host = Containerd::start();
+    let a = joined(&host, "a");
+    a.api().create(&a.create_request()).expect("create");
+    let mut never = joined(&host, "never");
+    let gone = joined(&host, "gone");
+    // Nobody speaks for it any more, not even to say that it will not come.
+    never.address.clear();
+    gone.api().shutdown("gone").expect("shutdown");
+    a.api().delete("a", "").expect("delete");
+    a.api().shutdown("a").expect("shutdown");
+    assert_eq!(host.shims().len(), 1, "it may still come");
+    eventually("the shim ends", PATIENCE, || host.shims().is_empty());
+}
+
+#[test]
+fn a_pod_whose_containers_come_and_go_at_once_always_has_a_shim() {
+    let host = Containerd::start();
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let host = &host;
+            scope.spawn(move || {
+                for round in 0..8 {
+                    let shim = joined(host, &format!("c{worker}-{round}"));
+                    shim.api().create(&shim.create_request()).expect("create");
+                    shim.api().start(&shim.id, "").expect("start");
+                    end(&shim);
+                }
+            });
+        }
+    });
+    eventually("the shim ends", PATIENCE, || host.shims().is_empty());
+}

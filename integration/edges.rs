@@ -10,7 +10,9 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::shim::oci::Options;
 use serde_json::Value;
 
-use crate::harness::{BareShim, Containerd, PATIENCE, eventually, run, runtime_under_test};
+use crate::harness::{
+    BareShim, Containerd, PATIENCE, eventually, move_below, run, runtime_under_test,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
@@ -325,19 +327,7 @@ fn processes_that_have_moved_below_the_containers_cgroup_are_its_own() {
     let count = || api.pids("a").expect("pids").processes.len();
     eventually("both processes are there", PATIENCE, || count() == 2);
     // As an init system does that manages cgroups of its own.
-    let paths = std::fs::read_to_string(format!("/proc/{init}/cgroup")).expect("its cgroups");
-    for line in paths.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next().unwrap(), fields.next().unwrap());
-        let hierarchy = match controllers {
-            "" => "unified".to_owned(),
-            other => other.trim_start_matches("name=").to_owned(),
-        };
-        let below = format!("/sys/fs/cgroup/{hierarchy}{path}/below");
-        if std::fs::create_dir(&below).is_ok() {
-            let _ = std::fs::write(format!("{below}/cgroup.procs"), init.to_string());
-        }
-    }
+    assert!(move_below(init));
     assert_eq!(count(), 2);
     assert!(api.stats("a").is_ok());
 }

@@ -102,3 +102,27 @@ pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() ->
         panic!("within {deadline:?} it never came true that {what}");
     }
 }
+
+/// Moves a process to cgroups below those that it is in, as an init system does that manages cgroups
+/// of its own; false if that has come to nothing, as when it has ended.
+pub fn move_below(pid: u32) -> bool {
+    let paths = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let on_v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let mut moved = 0;
+    for line in paths.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next().unwrap(), fields.next().unwrap());
+        let hierarchy = match controllers {
+            "" if on_v2 => "",
+            "" => "unified",
+            other => other.trim_start_matches("name="),
+        };
+        let below = std::path::Path::new("/sys/fs/cgroup")
+            .join(hierarchy)
+            .join(path.trim_start_matches('/'))
+            .join("below");
+        let _ = std::fs::create_dir(&below);
+        moved += usize::from(std::fs::write(below.join("cgroup.procs"), pid.to_string()).is_ok());
+    }
+    moved > 0
+}

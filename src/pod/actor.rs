@@ -23,6 +23,15 @@ use super::{CallError, MAILBOX, Message, Panicked, Pod, Reply};
 /// How long a shim lives that has nothing to look after and that nobody talks to.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(300);
 
+/// How soon a task comes after somebody was told of this shim: containerd's next call is its Create.
+const COMES_WITHIN: Duration = Duration::from_secs(10);
+
+/// How many such tasks are remembered.
+const ANNOUNCED_AT_MOST: usize = 256;
+
+/// When a shim that cannot end this moment looks again.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
 /// How long a release has the machine to itself before it is logged.
 const LOG_RELEASES_AFTER: Duration = Duration::from_millis(5);
 
@@ -41,8 +50,13 @@ pub struct Actor {
     /// The core counts its time from here.
     origin: Instant,
     pub(super) over: bool,
-    /// The end was asked for, and only creations that are being undone stand against it.
+    /// The end was asked for, and only creations that are being undone, or are announced, stand
+    /// against it.
     pub(super) leaving: bool,
+    /// The tasks that will be created here, and until when that is believed.
+    pub(super) announced: HashMap<ContainerId, Instant>,
+    /// When to look again whether this is the end.
+    look_again: Option<Instant>,
 }
 
 impl Actor {
@@ -63,16 +77,19 @@ impl Actor {
             origin: Instant::now(),
             over: false,
             leaving: false,
+            announced: HashMap::new(),
+            look_again: None,
         };
         (actor, Pod { mailbox })
     }
 
     /// Works until [`shutdown`](Actor::shutdown) is granted, or nobody has wanted anything of it for
     /// long: a containerd that died after it had started the shim will never say so.
-    pub async fn run(mut self) {
+    pub async fn run(&mut self) {
         let mut empty_since = Instant::now();
         while !self.over {
             let timeout = match self.tasks.is_empty() {
+                true if self.leaving => self.look_again,
                 true => empty_since.checked_add(ENDS_WHEN_EMPTY_FOR),
                 false => self.core.poll_timeout().and_then(|at| self.instant(at)),
             };
@@ -84,32 +101,61 @@ impl Actor {
                     empty_since = Instant::now();
                 }
                 () = sleep_until(timeout.unwrap_or(self.origin)), if timeout.is_some() => {
-                    self.over = self.tasks.is_empty();
+                    self.over = self.is_idle();
                     self.guarded(|actor| actor.core.handle_timeout(actor.now()));
                 }
             }
             self.guarded(Actor::carry_out);
             if self.over {
-                self.take_last_messages();
+                self.over = self.is_over();
             }
         }
     }
 
-    /// What has come before the end was granted is not left unanswered; a Create takes it back.
-    fn take_last_messages(&mut self) {
+    /// Whether this is still the end. What has come before it was granted is not left unanswered; a
+    /// Create takes it back.
+    pub fn is_over(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.guarded(message);
             self.guarded(Actor::carry_out);
         }
-        self.over = self.tasks.is_empty();
+        self.is_idle()
+    }
+
+    /// Not yet: the end is to be looked at again in a moment.
+    pub fn stay(&mut self) {
+        self.over = false;
+        self.leaving = true;
+        self.look_again = Instant::now().checked_add(LOOK_AGAIN_AFTER);
     }
 
     /// The shim is to end if it has nothing left to look after; containerd says so after every
-    /// task, and other containers of the pod may live on.
-    pub fn shutdown(&mut self, reply: Reply<()>) {
-        self.over = self.tasks.is_empty();
+    /// task, and other containers of the pod may live on. Task `id` will not come any more.
+    pub fn shutdown(&mut self, id: &str, reply: Reply<()>) {
+        self.announced.remove(&ContainerId::from(id));
         self.leaving = self.tasks.values().all(|task| task.creating);
+        self.over = self.is_idle();
         let _ = reply.send(Ok(()));
+    }
+
+    /// A task that does not exist yet will be created here: somebody has been told of this shim.
+    pub fn announce(&mut self, id: &str) {
+        let id = ContainerId::from(id);
+        let until = Instant::now().checked_add(COMES_WITHIN);
+        if let Some(until) = until
+            && self.announced.len() < ANNOUNCED_AT_MOST
+            && !self.tasks.contains_key(&id)
+        {
+            self.announced.insert(id, until);
+        }
+    }
+
+    /// Whether there is nothing to look after and nothing will come; else looks again later.
+    pub(super) fn is_idle(&mut self) -> bool {
+        let now = Instant::now();
+        self.announced.retain(|_, until| *until > now);
+        self.look_again = self.announced.values().max().copied();
+        self.tasks.is_empty() && self.announced.is_empty()
     }
 
     /// A panic loses one message, never the pod.
@@ -344,8 +390,8 @@ mod tests {
             .unwrap();
         let outcome = runtime.block_on(async {
             let publisher = Publisher::new("", "test");
-            let (actor, pod) = Actor::new("test", publisher, Reaper::default());
-            tokio::spawn(actor.run());
+            let (mut actor, pod) = Actor::new("test", publisher, Reaper::default());
+            tokio::spawn(async move { actor.run().await });
             pod.ask(|actor, reply| {
                 let work = async {
                     tokio::task::yield_now().await;
@@ -375,7 +421,7 @@ mod tests {
         runtime.block_on(async {
             let begun = Instant::now();
             let publisher = Publisher::new("/nowhere", "test");
-            let (actor, pod) = Actor::new("test", publisher, Reaper::default());
+            let (mut actor, pod) = Actor::new("test", publisher, Reaper::default());
             let asked = Duration::from_secs(200);
             tokio::spawn(async move {
                 tokio::time::sleep(asked).await;

@@ -77,6 +77,7 @@ impl Actor {
             .handle_create(now, &id, new, plan, call.patience)?;
         let runtime = OciRuntime::new(&options, &self.namespace, &call.bundle, self.reaper.clone());
         self.leaving = false;
+        self.announced.remove(&id);
         self.tasks.insert(
             id,
             Task {
@@ -172,7 +173,7 @@ impl Actor {
     /// A creation that nobody waits for has been undone; nobody will ask for the end again.
     fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
-        self.over |= self.leaving && self.tasks.is_empty();
+        self.over |= self.leaving && self.is_idle();
     }
 
     /// The container is gone, and with it all that is known of it.

@@ -44,8 +44,10 @@ impl Actor {
         }
     }
 
-    /// The process id of a task's init; none while it has none.
+    /// The process id of a task's init; none while it has none. Whoever asks for one that there is
+    /// not yet has sent a caller here that will create it.
     pub fn connect(&mut self, id: &str, reply: Reply<i32>) {
+        self.announce(id);
         let _ = reply.send(Ok(self.task(id).map_or(0, |task| task.init.pid)));
     }
 

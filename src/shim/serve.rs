@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,7 +89,9 @@ async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
     reaper
         .start()
         .map_err(|error| format!("SIGCHLD: {error}"))?;
-    let (actor, pod) = Actor::new(&flags.namespace, publisher.clone(), reaper);
+    let (mut actor, pod) = Actor::new(&flags.namespace, publisher.clone(), reaper);
+    // The one that it was started for.
+    actor.announce(&flags.id);
     let service = Arc::new(Service::new(pod));
     let mut services = create_task(Arc::clone(&service) as _);
     if let Some(v2) = create_task(service as _).remove(TASK_V3) {
@@ -103,12 +106,17 @@ async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
         .map_err(|error| format!("serving: {error}"))?;
     tracing::info!(namespace = flags.namespace, id = flags.id, "serving");
 
-    actor.run().await;
-
-    // Nobody is to find a shim that is about to go.
-    if let Some(path) = path {
-        address::give_up(&path);
+    loop {
+        actor.run().await;
+        // Nobody is to find a shim that is about to go.
+        let is_gone = |path: &PathBuf| address::give_up(path, || actor.is_over());
+        if path.as_ref().is_none_or(is_gone) {
+            break;
+        }
+        actor.stay();
     }
+    // Who asks from now on is told that nobody is here.
+    drop(actor);
     publisher.flush(LAST_EVENTS_WITHIN).await;
     let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, server.shutdown()).await;
     tracing::info!("over");

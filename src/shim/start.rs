@@ -38,7 +38,8 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
         ..StartOpts::default()
     };
     let address = options.socket_address(group);
-    let claim = address::claim(&address).map_err(|error| format!("socket {address}: {error}"))?;
+    let claim = address::claim(&address, &flags.id)
+        .map_err(|error| format!("socket {address}: {error}"))?;
     if let Claim::Ours(listener) = claim
         && let Err(error) = spawn(flags, &said, &directory, listener.into())
     {

@@ -347,8 +347,11 @@ impl Task for Service {
         })
     }
 
-    async fn shutdown(&self, _: &TtrpcContext, _: ShutdownRequest) -> ttrpc::Result<Empty> {
-        let granted = self.pod.ask(|actor, reply| actor.shutdown(reply)).await;
+    async fn shutdown(&self, _: &TtrpcContext, req: ShutdownRequest) -> ttrpc::Result<Empty> {
+        let granted = self
+            .pod
+            .ask(move |actor, reply| actor.shutdown(&req.id, reply))
+            .await;
         granted.map_err(status)?;
         Ok(Empty::new())
     }
