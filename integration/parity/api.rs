@@ -5,11 +5,13 @@ use std::time::Duration;
 use containerd_shim_protos::api::{Empty, PauseRequest, UpdateTaskRequest, WaitRequest};
 use containerd_shim_protos::protobuf::MessageField;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 use ttrpc::proto::Code;
 
 use super::both;
-use crate::harness::{Answer, BareShim, Containerd, PATIENCE, TaskApi, eventually};
+use crate::harness::{Answer, BareShim, Containerd, PATIENCE, TaskApi, eventually, times};
 
 pub(super) fn bare<'a>(host: &'a Containerd, runtime: &str, args: &[&str]) -> BareShim<'a> {
     BareShim::start(host, runtime, "a", args, |_| ())
@@ -90,6 +92,31 @@ fn a_created_task_can_be_killed_and_deleted() {
         seen,
         (true, "CREATED".to_owned(), true, true, 137, 137, false)
     );
+}
+
+/// As `WithProcessKill` of containerd's client does, which takes anything else for a failure.
+#[test]
+fn who_kills_everything_in_a_container_that_ends_just_then_is_told_that_it_has_ended() {
+    let seen = both(|host, runtime| {
+        let mut odd = Vec::new();
+        for _ in 0..times(10, 100) {
+            let (shim, api) = running(host, runtime);
+            let pid = api.connect("a").expect("Connect").task_pid;
+            let init = Pid::from_raw(pid.try_into().expect("a PID"));
+            kill(init, Signal::SIGKILL).expect("its init runs");
+            let killed = api.kill("a", "", 9, true);
+            match code(killed.clone()) {
+                Code::OK | Code::NOT_FOUND => {}
+                _ => odd.push(killed),
+            }
+            assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
+            api.delete("a", "").expect("Delete");
+            drop(shim);
+            std::fs::remove_dir_all(host.dir().join("bundles/a")).expect("its bundle");
+        }
+        odd
+    });
+    assert_eq!(seen, []);
 }
 
 #[test]

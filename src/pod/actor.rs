@@ -319,7 +319,11 @@ impl Actor {
         let kill = async move { runtime.kill(&name, signal.number(), all).await };
         let id = id.clone();
         self.job(kill, move |actor, outcome| {
-            let outcome = outcome.map_err(|error| match error.is_process_gone() {
+            // One that has ended meanwhile is cleared away at once, and the runtime stumbles
+            // over whatever was missing first.
+            let task = actor.tasks.get(&id);
+            let has_ended = task.is_none_or(|task| task.ended.is_some());
+            let outcome = outcome.map_err(|error| match has_ended || error.is_process_gone() {
                 true => CallError::finished(id.as_str()),
                 false => CallError::unknown(error),
             });
