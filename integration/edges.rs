@@ -299,7 +299,7 @@ fn an_oci_runtime_that_is_missing_is_named() {
             ..request
         })
         .expect_err("there is none of that name");
-    assert!(message.contains("no-runc"), "{message}");
+    assert!(message.contains("\"no-runc\""), "{message}");
     shim.api().shutdown("a").expect("shutdown");
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }

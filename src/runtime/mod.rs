@@ -47,7 +47,7 @@ pub struct OciRuntime {
 /// A command of the OCI runtime failed.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
-    #[error("OCI runtime {binary} cannot be run: {source}")]
+    #[error("OCI runtime {binary:?} cannot be run: {source}")]
     NotRun { binary: String, source: io::Error },
     #[error("OCI runtime {verb} failed: {message}")]
     Failed { verb: Verb, message: String },
