@@ -10,8 +10,7 @@ use serde_json::json;
 
 use super::{both, script};
 use crate::harness::{
-    Background, BareShim, Containerd, PATIENCE, REFERENCE, Reader, TaskApi, eventually,
-    runtime_under_test,
+    Background, BareShim, Containerd, PATIENCE, Reader, TaskApi, eventually, runtime_under_test,
 };
 
 /// A shim with a task that runs a script, in a terminal.
@@ -150,7 +149,7 @@ fn the_terminal_of_an_executed_program_is_resized() {
         eventually("it says so", PATIENCE, || output.text().contains("40 120"));
         api.kill("a", "one", 9, false).expect("Kill");
         api.wait("a", "one").expect("Wait");
-        if runtime != REFERENCE {
+        if !host.is_reference() {
             // The reference refuses, and `ctr` then complains of programs that end at once.
             api.resize("a", "one", 90, 30)
                 .expect("ResizePty afterwards");
