@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::error::{Entry, PlanError};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::settings::{CgroupSizing, GracePolicy, OomScore, RestartPolicy, Settings};
-use super::{Check, ContainerPlan, Plan};
+use super::{ContainerPlan, Plan};
 
 /// A setting, and whether what was read of it is missing.
 type Row<S, P> = (S, fn(&P) -> bool);
@@ -43,10 +43,6 @@ const CONTAINER: &[Row<ContainerSetting, ContainerPlan>] = &[
     (ContainerSetting::Restart, |_| true),
     (ContainerSetting::GracePeriod, |_| true),
     (ContainerSetting::Resources, |_| true),
-    (ContainerSetting::StartupProbe, |container| {
-        let check = container.startup_probe.as_ref().map(|probe| &probe.check);
-        matches!(check, Some(Check::HttpGet(_) | Check::Grpc { .. }))
-    }),
 ];
 
 /// Refuses the first of the annotations, of which `plan` was read, that is not supported yet.

@@ -1,10 +1,20 @@
 //! One attempt of a probe. When, how often and what follows from it is the core's business.
 
+mod connect;
 mod exec;
+mod grpc;
+mod http;
 mod netns;
 mod tcp;
+#[cfg(test)]
+mod tests;
+mod tls;
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
 
 use crate::plan::{Check, Probe};
 use crate::reaper::Reaper;
@@ -22,23 +32,58 @@ pub struct Target {
     pub ports: BTreeMap<String, u16>,
 }
 
+/// What probes by HTTP and gRPC call themselves; servers know kubelet's by the part before the slash.
+const AGENT: &str = concat!("kube-probe/usher-", env!("CARGO_PKG_VERSION"));
+
 /// Makes one attempt, bounded by the probe's timeout.
 ///
 /// # Errors
 ///
 /// Why the attempt failed, in one sentence.
 pub async fn attempt(probe: &Probe, target: &Target) -> Result<(), String> {
+    let limit = probe.timeout;
     match &probe.check {
-        Check::Exec { command } => exec::attempt(command, probe.timeout, target).await,
+        Check::Exec { command } => exec::attempt(command, limit, target).await,
         Check::TcpSocket { host, port } => {
-            let connect = tcp::attempt(*host, port, target);
-            let late = || format!("no connection within {:?}", probe.timeout);
-            tokio::time::timeout(probe.timeout, connect)
-                .await
-                .unwrap_or_else(|_| Err(late()))
+            within(limit, "connection", tcp::attempt(*host, port, target)).await
         }
-        Check::HttpGet(_) | Check::Grpc { .. } => {
-            Err("a probe of this kind is not supported yet".to_owned())
+        Check::HttpGet(get) => within(limit, "answer", http::attempt(get, target)).await,
+        Check::Grpc { port, service } => {
+            within(limit, "answer", grpc::attempt(*port, service, target)).await
         }
     }
+}
+
+async fn within(
+    limit: Duration,
+    wanted: &str,
+    attempt: impl Future<Output = Result<(), String>>,
+) -> Result<(), String> {
+    let late = || format!("no {wanted} within {limit:?}");
+    tokio::time::timeout(limit, attempt)
+        .await
+        .unwrap_or_else(|_| Err(late()))
+}
+
+/// Awaits `answer` while the connection that it comes through is driven; that may be over first.
+async fn alongside<T>(connection: impl Future, answer: impl Future<Output = T>) -> T {
+    let mut answer = pin!(answer);
+    tokio::select! {
+        biased;
+        answer = &mut answer => return answer,
+        _ = connection => {}
+    }
+    answer.await
+}
+
+/// An error with all that caused it.
+fn causes(error: &dyn Error) -> String {
+    let mut sentence = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        sentence.push_str(": ");
+        sentence.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    sentence
 }

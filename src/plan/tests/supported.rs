@@ -28,6 +28,8 @@ fn what_is_built_is_accepted() {
             r#"{"exec": {"command": ["true"]}}"#,
         ),
         ("startup-probe.usher/p", r#"{"tcpSocket": {"port": "web"}}"#),
+        ("startup-probe.usher/p", r#"{"httpGet": {"port": 1}}"#),
+        ("startup-probe.usher/p", r#"{"grpc": {"port": 1}}"#),
         ("stop-signal.usher/p", "INT"),
         ("stop-signal.usher/web", "INT"),
     ];
@@ -56,8 +58,6 @@ fn what_is_not_built_yet_is_refused_as_such() {
         ("usher/grace-policy", "Strict"),
         ("usher/oom-score", "Match"),
         ("usher/cgroup-sizing", "Effective"),
-        ("startup-probe.usher/p", r#"{"httpGet": {"port": 1}}"#),
-        ("startup-probe.usher/p", r#"{"grpc": {"port": 1}}"#),
         ("termination-hook.usher/p", r#"{"sleep": {"seconds": 1}}"#),
         ("restart.usher/p", "Always"),
         ("grace-period.usher/p", "1s"),

@@ -1,0 +1,158 @@
+//! The `httpGet` probe: a GET is answered with a status of 200 to 399.
+//!
+//! As kubelet does it, but for redirects: kubelet follows them within one host, here the redirect
+//! is the answer, and a success.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+
+use http::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
+use http::header::{CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::plan::{Host, HttpGet, Scheme};
+
+use super::connect::{self, Connection, port_number};
+use super::{AGENT, Target, alongside, causes, tls};
+
+/// As much of an answer's head, in bytes.
+const MAX_HEAD: usize = 64 * 1024;
+/// As much of its body, in bytes, as kubelet takes: a server that writes little can finish.
+const MAX_BODY: usize = 10 * 1024;
+/// What is not taken over as the author wrote it.
+const OURS: [HeaderName; 6] = [
+    HOST,
+    USER_AGENT,
+    ACCEPT,
+    CONTENT_LENGTH,
+    TRAILER,
+    TRANSFER_ENCODING,
+];
+/// What a path may have by the annotation contract, but not a request; `%` is taken for an escape.
+const ESCAPED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// Sends the request and judges the answer.
+///
+/// # Errors
+///
+/// Why there was none, or which it was, in one sentence.
+pub(super) async fn attempt(get: &HttpGet, target: &Target) -> Result<(), String> {
+    let port = port_number(&get.port, target)?;
+    let (connection, address) = connect::open(get.host, port, target).await?;
+    get_over(connection, address, get).await
+}
+
+pub(super) async fn get_over(
+    connection: Connection,
+    address: SocketAddr,
+    get: &HttpGet,
+) -> Result<(), String> {
+    let authority = match get.host {
+        Some(Host::Localhost) => format!("localhost:{}", address.port()),
+        Some(Host::Ip(_)) | None => address.to_string(),
+    };
+    let request = request(get, &authority).map_err(|error| causes(&error))?;
+    let answer = match get.scheme {
+        Scheme::Http => exchange(connection, request).await,
+        Scheme::Https => {
+            let connection = tls::handshake(connection, get.host, address.ip()).await;
+            exchange(
+                connection.map_err(|error| format!("TLS with {address}: {error}"))?,
+                request,
+            )
+            .await
+        }
+    };
+    match answer {
+        Ok(status) if (200..400).contains(&status.as_u16()) => Ok(()),
+        Ok(status) => Err(format!(
+            "{address} answered with status {}; expected 200 to 399",
+            status.as_u16()
+        )),
+        Err(error) => Err(format!("no answer of {address}: {}", causes(&error))),
+    }
+}
+
+fn request(get: &HttpGet, authority: &str) -> Result<Request<String>, http::Error> {
+    let path = get.path.split('#').next().unwrap_or_default();
+    let path = utf8_percent_encode(path, ESCAPED).to_string();
+    let mut request = Request::get(path).body(String::new())?;
+    *request.headers_mut() = headers(get, authority)?;
+    Ok(request)
+}
+
+/// The author's headers, and what kubelet adds: defaults, all of which but the host an empty value
+/// suppresses, and `Connection: close`. What frames a message is not the author's to say.
+fn headers(get: &HttpGet, authority: &str) -> Result<HeaderMap, http::Error> {
+    let given = |wanted: &HeaderName| {
+        let header = get.headers.iter().find(|(name, _)| wanted == name.as_str());
+        header.map(|(_, value)| value.as_str())
+    };
+    let host = given(&HOST).filter(|host| !host.is_empty());
+    let mut headers = HeaderMap::new();
+    headers.insert(
+        HOST,
+        HeaderValue::from_bytes(host.unwrap_or(authority).as_bytes())?,
+    );
+    for (name, default) in [(USER_AGENT, AGENT), (ACCEPT, "*/*")] {
+        let value = given(&name).unwrap_or(default);
+        if !value.is_empty() {
+            headers.insert(name, HeaderValue::from_bytes(value.as_bytes())?);
+        }
+    }
+    for (name, value) in &get.headers {
+        let name = HeaderName::from_bytes(name.as_bytes())?;
+        if !OURS.contains(&name) {
+            headers.try_append(name, HeaderValue::from_bytes(value.as_bytes())?)?;
+        }
+    }
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    Ok(headers)
+}
+
+/// One request and its answer. The connection is driven here, and is gone when this is over.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<String>,
+) -> Result<StatusCode, hyper::Error> {
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .title_case_headers(true)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    let answer = async move {
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        skim(body).await;
+        Ok(head.status)
+    };
+    alongside(connection, answer).await
+}
+
+/// Reads as much of a body as is read. How it ends does not matter: the status has decided, and
+/// many servers end TLS without saying so.
+async fn skim(body: Incoming) {
+    let mut body = pin!(body);
+    let mut left = MAX_BODY;
+    while left > 0 {
+        let Some(Ok(frame)) = poll_fn(|context| body.as_mut().poll_frame(context)).await else {
+            return;
+        };
+        left = left.saturating_sub(frame.data_ref().map_or(0, |data| data.len()));
+    }
+}

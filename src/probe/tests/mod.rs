@@ -1,0 +1,51 @@
+//! Probes against servers of this process, on loopback; into another network namespace they go in
+//! the integration tests.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::connect::{Connection, limit};
+
+mod grpc;
+mod http;
+mod tls;
+
+/// Far more than anything here takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection to a server that serves this one.
+async fn connect<F: Future<Output: Send> + Send + 'static>(
+    serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+) -> (Connection, SocketAddr, JoinHandle<F::Output>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+    let address = listener.local_addr().expect("its address");
+    let server = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        serve(stream).await
+    });
+    let stream = TcpStream::connect(address).await.expect("a connection");
+    (limit(stream), address, server)
+}
+
+/// Reads the head of a request.
+async fn head_of_request(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.expect("a whole head"));
+    }
+    String::from_utf8(head).expect("text")
+}
+
+/// Writes the same until the other side does not take more; how many bytes that were.
+async fn pour(stream: &mut TcpStream, bytes: &[u8]) -> usize {
+    let mut written = 0;
+    while stream.write_all(bytes).await.is_ok() {
+        written += bytes.len();
+    }
+    written
+}
