@@ -53,6 +53,41 @@ fn a_probe_by_a_command_is_made_in_the_container() {
 }
 
 #[test]
+fn a_probe_by_http_is_made_in_the_network_of_the_container() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        (
+            "startup-probe.usher/proxy",
+            r#"{"httpGet":{"port":8080,"path":"/ready?full"},"periodMilliseconds":100,"failureThreshold":200}"#,
+        ),
+    ]);
+    the_app_runs_once_the_proxy_says_that_it_is_ready(&pod, "--http");
+}
+
+#[test]
+fn a_probe_by_grpc_is_made_in_the_network_of_the_container() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        (
+            "startup-probe.usher/proxy",
+            r#"{"grpc":{"port":8080,"service":"mesh"},"periodMilliseconds":100,"failureThreshold":200}"#,
+        ),
+    ]);
+    the_app_runs_once_the_proxy_says_that_it_is_ready(&pod, "--grpc");
+}
+
+/// It accepts connections all the time: what counts is the answer.
+#[track_caller]
+fn the_app_runs_once_the_proxy_says_that_it_is_ready(pod: &Pod, server: &str) {
+    let host = Containerd::start();
+    host.run(&pod.witness("web", &[]));
+    host.run(&pod.witness("proxy", &[server, "8080"]));
+    let record = host.await_event("web", "start");
+    record.assert_before(("proxy", "ready"), ("web", "start"));
+    assert_eq!(record.all("proxy", "refused").count(), 2, "{record}");
+}
+
+#[test]
 fn two_sidecars_start_side_by_side_and_the_app_after_the_slower_one() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy, logs"),

@@ -16,6 +16,9 @@
 //!   --ready-after D                 record `ready` after D, create /shared/ready-NAME
 //!   --listen PORT                   once ready accept on 127.0.0.1 (brings `lo` up: needs
 //!                                   CAP_NET_ADMIN), record the first one as `accepted`
+//!   --http PORT                     answer GET there, with 503 first; record `refused` each time,
+//!                                   and from the third time on with 200; record `ready` before
+//!   --grpc PORT                     the same for health checks by gRPC: NOT_SERVING, SERVING
 //!   --beat D                        record `beat` every D
 //!   --run-for D                     exit by itself after D
 //!   --stop-after D                  time from the first stop signal to the exit (default 0)
@@ -29,8 +32,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::exit;
 use std::sync::Arc;
 use std::thread;
@@ -100,6 +103,8 @@ impl Recorder {
 struct Options {
     ready_after: Option<Duration>,
     listen: Option<u16>,
+    http: Option<u16>,
+    grpc: Option<u16>,
     beat: Option<Duration>,
     run_for: Option<Duration>,
     stop_after: Duration,
@@ -122,6 +127,8 @@ impl Options {
             match key.as_str() {
                 "--ready-after" => options.ready_after = Some(duration(&value)),
                 "--listen" => options.listen = Some(number(&value)),
+                "--http" => options.http = Some(number(&value)),
+                "--grpc" => options.grpc = Some(number(&value)),
                 "--beat" => options.beat = Some(duration(&value)),
                 "--run-for" => options.run_for = Some(duration(&value)),
                 "--stop-after" => options.stop_after = duration(&value),
@@ -171,6 +178,8 @@ impl Witness {
     }
 
     fn run(mut self, signals: &signals::Set) -> i32 {
+        self.serve(self.options.http, answers::http);
+        self.serve(self.options.grpc, answers::grpc);
         loop {
             let now = Instant::now();
             if self.exit_at.is_some_and(|at| at <= now) {
@@ -203,20 +212,31 @@ impl Witness {
     }
 
     fn become_ready(&self) {
-        if let Some(port) = self.options.listen {
-            if let Err(e) = loopback::up() {
-                self.recorder.write("error", &format!("lo: {e}"));
-            }
-            match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-                Ok(listener) => {
-                    let recorder = Arc::clone(&self.recorder);
-                    thread::spawn(move || accept_for_ever(&listener, &recorder));
-                }
-                Err(e) => self.recorder.write("error", &format!("listen: {e}")),
-            }
+        if let Some(listener) = self.listen(self.options.listen) {
+            let recorder = Arc::clone(&self.recorder);
+            thread::spawn(move || accept_for_ever(&listener, &recorder));
         }
         let _ = File::create(format!("{SHARED}/ready-{}", self.recorder.name));
         self.recorder.write("ready", "");
+    }
+
+    fn listen(&self, port: Option<u16>) -> Option<TcpListener> {
+        let port = port?;
+        if let Err(e) = loopback::up() {
+            self.recorder.write("error", &format!("lo: {e}"));
+        }
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+        listener
+            .inspect_err(|e| self.recorder.write("error", &format!("listen: {e}")))
+            .ok()
+    }
+
+    fn serve(&self, port: Option<u16>, answer: fn(bool) -> Vec<u8>) {
+        let Some(listener) = self.listen(port) else {
+            return;
+        };
+        let recorder = Arc::clone(&self.recorder);
+        thread::spawn(move || serve_for_ever(&listener, &recorder, answer));
     }
 
     fn on_signal(&mut self, signal: c_int) {
@@ -235,6 +255,77 @@ fn accept_for_ever(listener: &TcpListener, recorder: &Recorder) {
         if n == 0 {
             recorder.write("accepted", "");
         }
+    }
+}
+
+/// One after another: a probe has one question, and hangs up when it has been answered.
+fn serve_for_ever(listener: &TcpListener, recorder: &Recorder, answer: fn(bool) -> Vec<u8>) {
+    const REFUSED: usize = 2;
+    for (n, stream) in listener.incoming().enumerate() {
+        match n {
+            0..REFUSED => recorder.write("refused", ""),
+            REFUSED => recorder.write("ready", ""),
+            _ => {}
+        }
+        let Ok(mut stream) = stream else { continue };
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+        let _ = answer_one(&mut stream, &answer(n >= REFUSED));
+    }
+}
+
+/// Answers what is asked, and reads on until the other side has gone: closed with something unread
+/// a connection loses what was written.
+fn answer_one(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
+    let mut question = [0; 4096];
+    if stream.read(&mut question)? > 0 {
+        stream.write_all(answer)?;
+        while stream.read(&mut question)? > 0 {}
+    }
+    Ok(())
+}
+
+/// Answers that are the same whatever was asked.
+mod answers {
+    pub fn http(ready: bool) -> Vec<u8> {
+        let status = if ready { "200 OK" } else { "503 Not Yet" };
+        format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    }
+
+    /// Frames of HTTP/2 on the first stream: settings of none and a receipt for the client's,
+    /// headers, a HealthCheckResponse, trailers.
+    pub fn grpc(ready: bool) -> Vec<u8> {
+        const STATUS_200: u8 = 0x88;
+        const NEW_FIELD: u8 = 0;
+        let mut headers = vec![STATUS_200];
+        let mut trailers = vec![];
+        let fields = [
+            (&mut headers, "content-type", "application/grpc"),
+            (&mut trailers, "grpc-status", "0"),
+        ];
+        for (block, name, value) in fields {
+            block.push(NEW_FIELD);
+            for text in [name, value] {
+                block.push(text.len() as u8);
+                block.extend(text.bytes());
+            }
+        }
+        let serving_status = if ready { 1 } else { 2 };
+        let response = [0, 0, 0, 0, 2, 8, serving_status];
+        let (settings, acknowledge, end_headers, end_stream) = (4, 1, 4, 1);
+        [
+            frame(settings, 0, 0, &[]),
+            frame(settings, acknowledge, 0, &[]),
+            frame(1, end_headers, 1, &headers),
+            frame(0, 0, 1, &response),
+            frame(1, end_headers | end_stream, 1, &trailers),
+        ]
+        .concat()
+    }
+
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream];
+        frame.extend(payload);
+        frame
     }
 }
 

@@ -65,7 +65,9 @@ impl ContainerSpec {
     /// Runs the witness with these options; see `integration/witness.rs`.
     pub fn witness(self, options: &[&str]) -> Self {
         let name = self.name.clone();
-        let listens = options.contains(&"--listen");
+        let listens = ["--listen", "--http", "--grpc"]
+            .iter()
+            .any(|option| options.contains(option));
         let spec = self.args(&[&["/bin/witness", &name], options].concat());
         // `lo` of a container of ctr is down, and bringing it up is the witness's first duty.
         if listens {
