@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::container::{ContainerPlan, check_use};
-use super::error::{Entry, PlanError, Problem, quote};
+use super::error::{Entry, MAX_TOTAL_BYTES, PlanError, Problem, quote};
 use super::key::{ContainerSetting, Key, PodSetting};
+use super::list::MAX_NAMES;
 use super::role::{Cast, Lists, Role};
 use super::settings::{GracePolicy, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
@@ -29,12 +30,22 @@ struct Draft<'a> {
 /// Reads a plan, of what is supported or will be.
 pub(super) fn read(annotations: &BTreeMap<String, String>) -> Result<Plan, PlanError> {
     let mut draft = Draft::default();
+    let mut total = 0_usize;
     for (key, value) in annotations {
         let entry = Entry { key, value };
         let Some(key) = Key::read(entry)? else {
             continue;
         };
         entry.check_length()?;
+        total = total
+            .saturating_add(entry.key.len())
+            .saturating_add(entry.value.len());
+        if total > MAX_TOTAL_BYTES {
+            return Err(entry.invalid(Problem::new(format!(
+                "is one of more than {MAX_TOTAL_BYTES} bytes of usher annotations; expected at \
+                 most {MAX_TOTAL_BYTES} in all"
+            ))));
+        }
         draft.given = true;
         match key {
             Key::Pod(setting) => draft.set(setting, entry)?,
@@ -88,6 +99,11 @@ impl<'a> Draft<'a> {
         name: &'a str,
         entry: Entry<'a>,
     ) -> Result<(), PlanError> {
+        if self.containers.len() == MAX_NAMES && !self.containers.contains_key(name) {
+            return Err(entry.invalid(Problem::new(format!(
+                "is for one container more than {MAX_NAMES}; expected settings of at most {MAX_NAMES}"
+            ))));
+        }
         self.containers
             .entry(name.to_owned())
             .or_default()

@@ -6,6 +6,8 @@ use super::word::Word;
 
 /// A value longer than this many bytes is refused unread.
 pub(super) const MAX_VALUE_BYTES: usize = 16 * 1024;
+/// All keys and values of usher on one container may have so many bytes.
+pub(super) const MAX_TOTAL_BYTES: usize = 32 * 1024;
 /// As much of a value as a sentence shows, in characters.
 const SHOWN_CHARS: usize = 64;
 /// As much of a key; the longest container name and setting fit.

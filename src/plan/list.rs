@@ -7,6 +7,10 @@ use super::error::{Problem, quote};
 /// The longest container name, in characters.
 const MAX_NAME_CHARS: usize = 253;
 
+/// As many containers as a list may name, and as may have settings of their own: many times what
+/// fits into a pod, and little for a shim.
+pub(super) const MAX_NAMES: usize = 256;
+
 /// What a container name is, for sentences.
 pub(super) const CONTAINER_NAME: &str =
     "a name of 1 to 253 letters, digits, '.', '_' and '-', beginning with a letter or a digit";
@@ -25,7 +29,7 @@ pub(super) fn is_container_name(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// An empty list, an empty name, something that cannot be a name, a name that stands there twice.
+/// An empty list, more than [`MAX_NAMES`], an empty name, something that cannot be a name, a name that stands there twice.
 pub(super) fn parse(value: &str) -> Result<Vec<String>, Problem> {
     if value.trim().is_empty() {
         return Err(Problem::new(
@@ -51,6 +55,11 @@ pub(super) fn parse(value: &str) -> Result<Vec<String>, Problem> {
                 let name = quote(name);
                 return Err(Problem::new(format!(
                     "lists {name} twice; expected each name once"
+                )));
+            }
+            if names.len() == MAX_NAMES {
+                return Err(Problem::new(format!(
+                    "lists more than {MAX_NAMES} names; expected at most {MAX_NAMES}"
                 )));
             }
             names.push(name.to_owned());

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::plan::identity::Identity;
+use super::cost::assert_small;
+use crate::plan::identity::{self, Identity};
 use crate::plan::kubelet::KubeletFacts;
 use crate::plan::word::Word;
 use crate::plan::{ContainerSetting, Plan, PodSetting, Role, Stage};
@@ -28,15 +29,136 @@ fn key() -> impl Strategy<Value = String> {
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => prop::collection::vec(name(), 0..4).prop_map(|names| names.join(", ")),
-        3 => prop::sample::select(vec![
-            "Auto", "Never", "Mask", "Off", "Reserve", "3s", "0", "INT", r#"{"probe": true}"#,
-            r#"{"tcpSocket": {"port": 80}}"#, r#"{"exec": {"command": ["a"]}}"#,
-            r#"{"limits": {"cpu": "1", "memory": 5e-3}}"#, r#"{"sleep": {"seconds": 3}}"#,
-        ]).prop_map(str::to_owned),
+        3 => prop::sample::select(VALID).prop_map(str::to_owned),
+        3 => near(prop::sample::select(VALID).prop_map(str::to_owned).boxed()),
+        3 => near(json().boxed()),
         2 => r#"[\[\]{}:," a-f0-9.e-]{0,60}"#,
-        2 => r#"\{"(exec|httpGet|tcpSocket|grpc|sleep|limits|requests)": ?[\[{]"(port|command|host|seconds|cpu)": ?[-"0-9a-z\[\]{}]{0,8}\}\}"#,
+        1 => long(),
         1 => any::<String>(),
     ]
+}
+
+const VALID: &[&str] = &[
+    "Auto",
+    "Never",
+    "Mask",
+    "Off",
+    "Reserve",
+    "1h2m3.5s",
+    "0",
+    "INT",
+    "RTMIN+3",
+    r#"{"probe": true}"#,
+    r#"{"intervalSeconds": 3, "count": 2, "maxSeconds": 7}"#,
+    r#"{"tcpSocket": {"port": 80}, "periodMilliseconds": 100, "failureThreshold": 3}"#,
+    r#"{"exec": {"command": ["a"]}, "timeoutSeconds": 5}"#,
+    r#"{"httpGet": {"port": "web", "path": "/x", "httpHeaders": [{"name": "a", "value": "b"}]}}"#,
+    r#"{"grpc": {"port": 1, "service": "s"}, "initialDelaySeconds": 1}"#,
+    r#"{"limits": {"cpu": "1", "memory": 5e-3}, "requests": {"cpu": "100m"}}"#,
+    r#"{"sleep": {"seconds": 3}}"#,
+    r#"[{"name": "web", "containerPort": 80}]"#,
+];
+
+/// Every name of a field, and one of none.
+const FIELDS: &[&str] = &[
+    "exec",
+    "command",
+    "httpGet",
+    "tcpSocket",
+    "grpc",
+    "sleep",
+    "port",
+    "host",
+    "path",
+    "scheme",
+    "httpHeaders",
+    "name",
+    "value",
+    "service",
+    "seconds",
+    "initialDelaySeconds",
+    "periodSeconds",
+    "periodMilliseconds",
+    "timeoutSeconds",
+    "successThreshold",
+    "failureThreshold",
+    "limits",
+    "requests",
+    "cpu",
+    "memory",
+    "probe",
+    "intervalSeconds",
+    "count",
+    "maxSeconds",
+    "containerPort",
+    "other",
+];
+
+/// JSON with the fields that there are, in any place.
+fn json() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        2 => prop::sample::select(&["null", "true", "1", "80", "-1", "0.5", "1e400", "-0", "\"\""][..])
+            .prop_map(str::to_owned),
+        1 => (1usize..400).prop_map(|digits| "9".repeat(digits)),
+        1 => any::<i64>().prop_map(|number| number.to_string()),
+        1 => name().prop_map(|name| format!("{name:?}")),
+        1 => any::<String>().prop_map(|text| serde_json::Value::from(text).to_string()),
+    ];
+    leaf.prop_recursive(6, 48, 6, |inner| {
+        let field = (prop::sample::select(FIELDS), inner.clone())
+            .prop_map(|(field, value)| format!("\"{field}\": {value}"));
+        prop_oneof![
+            1 => prop::collection::vec(inner, 0..6).prop_map(|list| format!("[{}]", list.join(","))),
+            3 => prop::collection::vec(field, 0..6).prop_map(|list| format!("{{{}}}", list.join(","))),
+        ]
+    })
+}
+
+/// A text with one thing changed, or none.
+fn near(text: BoxedStrategy<String>) -> impl Strategy<Value = String> {
+    let place = any::<prop::sample::Index>();
+    (text, place, 0..6, any::<char>()).prop_map(|(text, place, change, character)| {
+        let places: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+        if places.is_empty() {
+            return text;
+        }
+        let (head, tail) = text.split_at(*place.get(&places));
+        match change {
+            0 => text,
+            1 => head.to_owned(),
+            2 => format!("{head}{character}{tail}"),
+            3 => format!("{head}{tail}{tail}"),
+            4 => format!("{head}{}", tail.chars().skip(1).collect::<String>()),
+            _ => format!("{head}{head}{tail}"),
+        }
+    })
+}
+
+/// About as long as a value may be, or as nothing may be.
+fn long() -> impl Strategy<Value = String> {
+    let part = prop_oneof![
+        prop::sample::select(
+            &[
+                "[",
+                "{\"exec\":",
+                "a,",
+                "9",
+                "0.1s",
+                "\\",
+                "ä",
+                "\u{0}",
+                " ",
+                "🚢"
+            ][..]
+        )
+        .prop_map(str::to_owned),
+        json(),
+    ];
+    let length = prop_oneof![16_000usize..16_400, 16_380usize..16_390, 0usize..100_000];
+    (name(), part, length).prop_map(|(begin, part, length)| {
+        let times = length / part.len().max(1);
+        format!("{begin}{}", part.repeat(times))
+    })
 }
 
 fn sane(plan: &Plan, annotations: &BTreeMap<String, String>) {
@@ -57,12 +179,20 @@ fn sane(plan: &Plan, annotations: &BTreeMap<String, String>) {
     assert!(plan.stages().iter().all(|Stage(names)| !names.is_empty()));
 }
 
+/// Everything that reads annotations. Each is done by itself: nothing of the one before is left.
+pub(super) fn read_all(annotations: &BTreeMap<String, String>) {
+    let _ = Plan::parse(annotations);
+    let _ = KubeletFacts::read(annotations);
+    let _ = Identity::read("id", annotations);
+    let _ = identity::group(annotations);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
     fn any_annotations_make_a_sane_plan_or_one_short_sentence(
-        annotations in prop::collection::btree_map(key(), value(), 0..4)
+        annotations in prop::collection::btree_map(key(), value(), 0..6)
     ) {
         match Plan::validate(&annotations) {
             Ok(plan) => sane(&plan, &annotations),
@@ -72,9 +202,7 @@ proptest! {
                 prop_assert!(sentence.chars().count() < 4_000, "{}", sentence);
             }
         }
-        let _ = Plan::parse(&annotations);
-        let _ = KubeletFacts::read(&annotations);
-        let _ = Identity::read("id", &annotations);
+        assert_small(&annotations, || read_all(&annotations));
     }
 
     #[test]

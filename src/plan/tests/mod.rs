@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::Plan;
 
 mod arbitrary;
+mod bounds;
 mod containers;
+mod cost;
 mod durations;
 mod facts;
 mod handlers;

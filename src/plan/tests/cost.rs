@@ -1,0 +1,55 @@
+//! What reading annotations may cost, whatever they are. The fuzzer asks the same.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// For each [`SHARE`] of annotations that is begun.
+const TIME: Duration = Duration::from_millis(1);
+/// As much as usher reads of its own annotations on one container, in bytes.
+const SHARE: usize = 32 * 1024;
+/// What a program takes longer that was not optimized.
+const SLOWNESS: u32 = if cfg!(debug_assertions) { 15 } else { 1 };
+/// How many bytes may be allocated at once for each that is read, and in any case.
+const MEMORY: usize = 48;
+const MEMORY_ANYWAY: usize = 8 * 1024;
+/// A measurement is disturbed by interrupts and other threads, never in its favour: of so many the
+/// shortest counts.
+const TRIES: u32 = 20;
+
+/// # Panics
+///
+/// If `read`, which reads `annotations`, takes too much time or memory, or keeps some.
+pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
+    let size: usize = annotations
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
+    let memory = allocation_counter::measure(&read);
+    let allowed = MEMORY_ANYWAY + MEMORY * size;
+    assert!(
+        memory.bytes_max <= allowed as u64,
+        "{} bytes of memory for {size} of annotations: {annotations:?}",
+        memory.bytes_max
+    );
+    assert_eq!(memory.bytes_current, 0, "memory is kept: {annotations:?}");
+
+    let shares = u32::try_from(1 + size / SHARE).expect("annotations of a pod");
+    let allowed = TIME * SLOWNESS * shares;
+    let mut shortest = Duration::MAX;
+    for _ in 0..TRIES {
+        let begin = cpu_time();
+        read();
+        shortest = shortest.min(cpu_time() - begin);
+        if shortest <= allowed {
+            return;
+        }
+    }
+    panic!("{shortest:?} for {size} bytes of annotations: {annotations:?}");
+}
+
+fn cpu_time() -> Duration {
+    let clock = ClockId::CLOCK_THREAD_CPUTIME_ID;
+    clock_gettime(clock).expect("the thread's clock").into()
+}
