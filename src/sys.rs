@@ -136,3 +136,23 @@ pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         )),
     }
 }
+
+/// Begins a core scheduling group for the process group of this process; children inherit it.
+///
+/// nix has no wrapper for this option of prctl(2).
+///
+/// # Errors
+///
+/// `EINVAL` if the kernel knows no core scheduling, `ENODEV` if there are no sibling threads.
+pub fn create_core_scheduling_group() -> io::Result<()> {
+    // Not in libc for this platform; `linux/prctl.h`, and `PIDTYPE_PGID` of the kernel's `pid_type`.
+    const PR_SCHED_CORE: libc::c_int = 62;
+    const PR_SCHED_CORE_CREATE: libc::c_ulong = 1;
+    const PROCESS_GROUP: libc::c_ulong = 2;
+    // SAFETY: this option takes four integers and touches no memory of this process.
+    let outcome = unsafe { libc::prctl(PR_SCHED_CORE, PR_SCHED_CORE_CREATE, 0_u64, PROCESS_GROUP, 0_u64) };
+    match outcome {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

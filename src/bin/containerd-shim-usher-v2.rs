@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    usher::shim::main(std::env::args_os().skip(1).collect())
+    usher::shim::main(std::env::args_os().collect())
 }

@@ -32,6 +32,9 @@ pub use release::release;
 /// runc shim has the same default.
 const DEFAULT_ROOT: &str = "/run/containerd/runc";
 
+/// The OCI runtime if the options name none.
+pub const DEFAULT_BINARY: &str = "runc";
+
 /// An OCI runtime with the options of one container.
 #[derive(Clone, Debug)]
 pub struct OciRuntime {
@@ -122,7 +125,7 @@ impl OciRuntime {
     pub fn new(options: &Options, namespace: &str, bundle: &Path, reaper: Reaper) -> OciRuntime {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         OciRuntime {
-            binary: given(&options.binary_name).unwrap_or_else(|| "runc".to_owned()),
+            binary: given(&options.binary_name).unwrap_or_else(|| DEFAULT_BINARY.to_owned()),
             root: Path::new(given(&options.root).as_deref().unwrap_or(DEFAULT_ROOT))
                 .join(namespace),
             systemd_cgroup: options.systemd_cgroup,

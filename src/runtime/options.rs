@@ -4,51 +4,197 @@
 use std::io;
 use std::path::Path;
 
-use containerd_shim::util::{JsonOptions, OPTIONS_FILE_NAME};
-use containerd_shim_protos::protobuf::Message;
+use containerd_shim::util::OPTIONS_FILE_NAME;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::protobuf::{CodedInputStream, Message, UnknownValueRef, rt};
 use containerd_shim_protos::shim::oci;
+use serde::{Deserialize, Serialize};
 
 use super::Bundle;
 
-/// `containerd.runc.v1.Options`, of which usher takes the same notice as containerd's runc shim.
-pub type Options = oci::Options;
+/// The options of containerd's runc shim, of which usher takes the same notice
+/// (`containerd.runc.v1.Options`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// The root file system is not pivoted to (a RAM disk cannot be).
+    pub no_pivot_root: bool,
+    /// The container shares the session keyring of its creator.
+    pub no_new_keyring: bool,
+    /// The cgroup for the shim itself, below the root of every hierarchy.
+    pub shim_cgroup: String,
+    /// Who owns the pipes of the container's processes.
+    pub io_uid: u32,
+    pub io_gid: u32,
+    /// The OCI runtime; `runc` if empty.
+    pub binary_name: String,
+    /// Where the OCI runtime keeps its state.
+    pub root: String,
+    /// The criu for checkpoints and restores; containerd 2.0 has no such option any more.
+    pub criu_path: String,
+    /// Cgroups are systemd's to make.
+    pub systemd_cgroup: bool,
+    /// The checkpoint that the container is restored from.
+    pub criu_image_path: String,
+    /// Where criu keeps its files and logs of a restore.
+    pub criu_work_path: String,
+    /// For containerd itself, where a sandbox serves its tasks.
+    pub task_api_address: String,
+    pub task_api_version: u32,
+}
 
-/// The name of the message.
+/// The names above, as they stand in the copy.
+const NAMES: [&str; 13] = [
+    "no_pivot_root",
+    "no_new_keyring",
+    "shim_cgroup",
+    "io_uid",
+    "io_gid",
+    "binary_name",
+    "root",
+    "criu_path",
+    "systemd_cgroup",
+    "criu_image_path",
+    "criu_work_path",
+    "task_api_address",
+    "task_api_version",
+];
+
+/// The names of the messages.
 const RUNC: &str = "containerd.runc.v1.Options";
+const GENERIC: &str = "runtimeoptions.v1.Options";
 
 /// Where it is a directory systemd runs (sd_booted(3)).
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
+/// The number of `criu_path`, which has been taken out of the message.
+const CRIU_PATH: u32 = 8;
+
+/// The tags of `runtimeoptions.v1.Options`: field number and wire type.
+const CONFIG_PATH: u32 = (2 << 3) | 2;
+const CONFIG_BODY: u32 = (3 << 3) | 2;
+
 /// Reads the options of a Create.
+///
+/// containerd's CRI plugin wraps the options of a runtime type that it does not know: from 1.7 on
+/// as the text of the table in its configuration (`ConfigBody`); where that names a file
+/// (`ConfigPath`, all that 1.6 passes on) the table is in the file.
 ///
 /// # Errors
 ///
-/// One sentence if they are not `containerd.runc.v1.Options`.
+/// One sentence if they are of another type, cannot be decoded, or name something unknown.
 pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
     let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
         return Ok(Options::default());
     };
-    let name = any.type_url.rsplit('/').next().unwrap_or_default();
-    // The CRI plugin wraps the options of every runtime type that it does not know; up to 1.7 they
-    // can hold nothing that is of use here.
-    if name == "runtimeoptions.v1.Options" && any.value.is_empty() {
-        return Ok(Options::default());
-    }
-    if name != RUNC {
-        return Err(format!(
+    let undecoded = |error| format!("runtime options cannot be decoded: {error}");
+    match name(any) {
+        RUNC => oci::Options::parse_from_bytes(&any.value)
+            .map(Options::from)
+            .map_err(undecoded),
+        GENERIC => {
+            let (path, body) = generic(&any.value).map_err(undecoded)?;
+            from_generic(&path, &body)
+        }
+        _ => Err(format!(
             "runtime options are of type {:?}, expected containerd.runc.v1.Options",
             any.type_url
-        ));
+        )),
     }
-    Options::parse_from_bytes(&any.value)
-        .map_err(|error| format!("runtime options cannot be decoded: {error}"))
+}
+
+/// Whether a message holds options that can be read.
+pub fn are_in(any: &Any) -> bool {
+    matches!(name(any), RUNC | GENERIC)
+}
+
+fn name(any: &Any) -> &str {
+    any.type_url.rsplit('/').next().unwrap_or_default()
+}
+
+/// `config_path` and `config_body` of a `runtimeoptions.v1.Options`, of which no library has the
+/// message.
+fn generic(bytes: &[u8]) -> containerd_shim_protos::protobuf::Result<(String, Vec<u8>)> {
+    let (mut path, mut body) = (String::new(), Vec::new());
+    let mut input = CodedInputStream::from_bytes(bytes);
+    while let Some(tag) = input.read_raw_tag_or_eof()? {
+        match tag {
+            CONFIG_PATH => path = input.read_string()?,
+            CONFIG_BODY => body = input.read_bytes()?,
+            tag => rt::skip_field_for_tag(tag, &mut input)?,
+        }
+    }
+    Ok((path, body))
+}
+
+fn from_generic(path: &str, body: &[u8]) -> Result<Options, String> {
+    if path.is_empty() {
+        return from_toml(&String::from_utf8_lossy(body))
+            .map_err(|error| format!("runtime options: {error}"));
+    }
+    std::fs::read_to_string(path)
+        .map_err(|error| error.to_string())
+        .and_then(|text| from_toml(&text))
+        .map_err(|error| format!("runtime options in {path}: {error}"))
+}
+
+/// Options as they stand in containerd's configuration: `SystemdCgroup = true`.
+fn from_toml(text: &str) -> Result<Options, String> {
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| one_line(error.message()))?;
+    let mut named = toml::Table::new();
+    for (key, value) in table {
+        named.insert(name_of(&key)?.to_owned(), value);
+    }
+    Options::deserialize(named).map_err(|error| one_line(&error.to_string()))
+}
+
+/// containerd takes a key for a field however it is capitalised.
+fn name_of(key: &str) -> Result<&'static str, String> {
+    let plain = |text: &str| text.replace('_', "").to_ascii_lowercase();
+    NAMES
+        .into_iter()
+        .find(|name| plain(name) == plain(key))
+        .ok_or_else(|| {
+            format!("{key:?} is unknown, expected an option of containerd.runc.v1.Options")
+        })
+}
+
+fn one_line(error: &str) -> String {
+    error.trim().replace('\n', " ")
+}
+
+impl From<oci::Options> for Options {
+    fn from(options: oci::Options) -> Options {
+        let criu_path = match options.special_fields.unknown_fields().get(CRIU_PATH) {
+            Some(UnknownValueRef::LengthDelimited(path)) => {
+                String::from_utf8_lossy(path).into_owned()
+            }
+            _ => String::new(),
+        };
+        Options {
+            no_pivot_root: options.no_pivot_root,
+            no_new_keyring: options.no_new_keyring,
+            shim_cgroup: options.shim_cgroup,
+            io_uid: options.io_uid,
+            io_gid: options.io_gid,
+            binary_name: options.binary_name,
+            root: options.root,
+            criu_path,
+            systemd_cgroup: options.systemd_cgroup,
+            criu_image_path: options.criu_image_path,
+            criu_work_path: options.criu_work_path,
+            task_api_address: options.task_api_address,
+            task_api_version: options.task_api_version,
+        }
+    }
 }
 
 /// Whether cgroups are systemd's to make, by what the caller has not said: who gives no options has
 /// nothing but the form of the path to say so with. Where systemd does not run it means nothing.
 pub fn implies_systemd_cgroup(options: Option<&Any>, bundle: &Bundle) -> bool {
-    let is_given = options.is_some_and(|any| any.type_url.ends_with(RUNC) || !any.value.is_empty());
+    let is_given = options.is_some_and(|any| name(any) == RUNC || !any.value.is_empty());
     !is_given && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()
 }
 
@@ -58,15 +204,107 @@ pub fn implies_systemd_cgroup(options: Option<&Any>, bundle: &Bundle) -> bool {
 ///
 /// If the file cannot be written.
 pub fn save(bundle: &Path, options: &Options) -> io::Result<()> {
-    let json = serde_json::to_vec(&JsonOptions::from(options.clone()))?;
-    std::fs::write(bundle.join(OPTIONS_FILE_NAME), json)
+    std::fs::write(bundle.join(OPTIONS_FILE_NAME), serde_json::to_vec(options)?)
 }
 
 /// The options left in the bundle; the defaults if there are none, as when the shim died before
 /// it had got that far.
 pub fn load(bundle: &Path) -> Options {
     let json = std::fs::read(bundle.join(OPTIONS_FILE_NAME)).unwrap_or_default();
-    serde_json::from_slice::<JsonOptions>(&json)
-        .map(Options::from)
-        .unwrap_or_default()
+    serde_json::from_slice(&json).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn any(type_url: &str, value: Vec<u8>) -> Any {
+        Any {
+            type_url: type_url.to_owned(),
+            value,
+            ..Any::new()
+        }
+    }
+
+    fn wrapped(field: u8, text: &str) -> Any {
+        // Field 1 names a type, which says nothing here.
+        let mut value = vec![10, 1, b'x', (field << 3) | 2, text.len() as u8];
+        value.extend(text.as_bytes());
+        any("runtimeoptions.v1.Options", value)
+    }
+
+    #[test]
+    fn options_of_the_runc_shim_are_taken_as_they_are() {
+        let mut options = oci::Options::new();
+        options.set_binary_name("crun".to_owned());
+        options.set_systemd_cgroup(true);
+        let mut bytes = options.write_to_bytes().unwrap();
+        bytes.extend([(8 << 3) | 2, 5]);
+        bytes.extend(b"/criu");
+        let read = from_any(Some(&any("containerd.runc.v1.Options", bytes))).unwrap();
+        let expected = Options {
+            binary_name: "crun".to_owned(),
+            systemd_cgroup: true,
+            criu_path: "/criu".to_owned(),
+            ..Options::default()
+        };
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_table_of_containerds_configuration_is_read_like_the_runc_shims_options() {
+        let table = "SystemdCgroup = true\nbinary_name = \"crun\"\nIoUid = 7\nCriuPath = \"\"\n";
+        let expected = Options {
+            binary_name: "crun".to_owned(),
+            systemd_cgroup: true,
+            io_uid: 7,
+            ..Options::default()
+        };
+        assert_eq!(from_any(Some(&wrapped(3, table))).unwrap(), expected);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("options.toml");
+        std::fs::write(&file, table).unwrap();
+        let named = wrapped(2, file.to_str().unwrap());
+        assert_eq!(from_any(Some(&named)).unwrap(), expected);
+    }
+
+    #[test]
+    fn no_options_are_the_defaults() {
+        let empty = any("runtimeoptions.v1.Options", Vec::new());
+        for options in [None, Some(&Any::new()), Some(&empty)] {
+            assert_eq!(from_any(options).unwrap(), Options::default());
+        }
+    }
+
+    #[test]
+    fn options_that_cannot_be_read_are_refused_in_one_sentence_that_names_them() {
+        let refusals = [
+            (wrapped(3, "SystemdCgruop = true"), "\"SystemdCgruop\""),
+            (wrapped(3, "SystemdCgroup = 7"), "systemd_cgroup"),
+            (wrapped(3, "="), "runtime options: "),
+            (wrapped(2, "/no/such.toml"), "/no/such.toml: No such file"),
+            (any("kata.Options", Vec::new()), "\"kata.Options\""),
+            (any("containerd.runc.v1.Options", vec![0xff]), "decoded"),
+        ];
+        for (options, named) in refusals {
+            let error = from_any(Some(&options)).unwrap_err();
+            assert!(error.contains(named), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn the_copy_in_the_bundle_is_read_as_it_was_written_also_by_the_runc_shim() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            root: "/run/x".to_owned(),
+            io_gid: 3,
+            ..Options::default()
+        };
+        save(dir.path(), &options).unwrap();
+        assert_eq!(load(dir.path()), options);
+        let go = r#"{"root":"/run/x","io_gid":3}"#;
+        std::fs::write(dir.path().join(OPTIONS_FILE_NAME), go).unwrap();
+        assert_eq!(load(dir.path()), options);
+    }
 }

@@ -12,6 +12,9 @@ use containerd_shim::Flags;
 use containerd_shim_protos::TASK_API_VERSION;
 use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, LogLevel};
 use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+
+use crate::runtime::{Options, options};
 
 /// The most recent protocol version a containerd speaks, in the environment of `start` since 1.7.
 pub(super) const MAX_SHIM_VERSION: &str = "MAX_SHIM_VERSION";
@@ -41,6 +44,8 @@ pub(super) struct Bootstrap {
     /// Where to put the socket; none for the usual place.
     pub socket_dir: Option<String>,
     pub debug: bool,
+    /// The runtime's options.
+    pub options: Options,
 }
 
 /// What of the environment matters.
@@ -65,14 +70,17 @@ impl Bootstrap {
     ///
     /// # Errors
     ///
-    /// If the parameters on stdin are meant for another container.
+    /// If the parameters on stdin are meant for another container, or the options are refused.
     pub fn understand(
         stdin: &[u8],
         flags: &Flags,
         environment: Environment,
     ) -> Result<Bootstrap, String> {
         if let Some(params) = bootstrap_params(stdin, flags)? {
+            let extensions = params.extensions.iter();
+            let mut options = extensions.filter_map(|extension| extension.value.as_ref());
             return Ok(Bootstrap {
+                options: options::from_any(options.find(|any| options::are_in(any)))?,
                 dialect: Dialect::Protobuf,
                 ttrpc_address: params.containerd_ttrpc_address,
                 address: params.containerd_grpc_address,
@@ -92,6 +100,7 @@ impl Bootstrap {
             address: flags.address.clone(),
             socket_dir: None,
             debug: flags.debug,
+            options: options_on(stdin)?,
         })
     }
 
@@ -122,6 +131,17 @@ impl Bootstrap {
     }
 }
 
+/// The runtime's options as an older containerd writes them, to `start` and to `-info`.
+///
+/// # Errors
+///
+/// One sentence if that is not what is there.
+pub(super) fn options_on(stdin: &[u8]) -> Result<Options, String> {
+    Any::parse_from_bytes(stdin)
+        .map_err(|error| format!("runtime options on stdin cannot be decoded: {error}"))
+        .and_then(|any| options::from_any(Some(&any)))
+}
+
 /// The parameters on stdin, if that is what is there: an older containerd writes the runtime's
 /// options, an `Any`, whose bytes can be read as parameters too.
 fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParams>, String> {
@@ -143,7 +163,8 @@ fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParam
 
 #[cfg(test)]
 mod tests {
-    use containerd_shim_protos::protobuf::well_known_types::any::Any;
+    use containerd_shim_protos::bootstrap_api::Extension;
+    use containerd_shim_protos::protobuf::{EnumOrUnknown, MessageField};
 
     use super::*;
 
@@ -160,6 +181,14 @@ mod tests {
         Environment {
             ttrpc_address: "/run/c.sock.ttrpc".to_owned(),
             max_shim_version: version.to_owned(),
+        }
+    }
+
+    fn crun() -> Any {
+        Any {
+            type_url: "containerd.runc.v1.Options".to_owned(),
+            value: vec![0x32, 4, b'c', b'r', b'u', b'n'],
+            ..Any::new()
         }
     }
 
@@ -205,14 +234,38 @@ mod tests {
 
     #[test]
     fn runtime_options_on_stdin_are_not_taken_for_bootstrap_parameters() {
-        let any = Any {
-            type_url: "containerd.runc.v1.Options".to_owned(),
-            value: vec![0x32, 4, b'c', b'r', b'u', b'n'],
-            ..Any::new()
-        };
-        let stdin = any.write_to_bytes().unwrap();
+        let stdin = crun().write_to_bytes().unwrap();
         let said = Bootstrap::understand(&stdin, &flags(), environment("")).unwrap();
         assert_eq!(said.dialect, Dialect::Address);
+        assert_eq!(said.options.binary_name, "crun");
+    }
+
+    #[test]
+    fn runtime_options_come_among_the_extensions_of_bootstrap_parameters() {
+        let extension = |any| Extension {
+            value: MessageField::some(any),
+            ..Extension::new()
+        };
+        let other = Any {
+            type_url: "containerd.io/nri.v1.PluginConfig".to_owned(),
+            ..Any::new()
+        };
+        let mut params = params();
+        params.extensions = vec![extension(other), extension(crun())];
+        let stdin = params.write_to_bytes().unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+        assert_eq!(said.options.binary_name, "crun");
+    }
+
+    #[test]
+    fn a_shim_logs_as_much_as_containerd_asks_for() {
+        for (level, debug) in [(-8, true), (-4, true), (0, false), (4, false), (1000, false)] {
+            let mut params = params();
+            params.log_level = EnumOrUnknown::from_i32(level);
+            let stdin = params.write_to_bytes().unwrap();
+            let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+            assert_eq!(said.debug, debug, "{level}");
+        }
     }
 
     #[test]

@@ -9,13 +9,16 @@ mod address;
 mod bootstrap;
 mod callers;
 mod delete;
+mod info;
 mod leftovers;
 mod log;
+mod placement;
 mod serve;
 mod start;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use containerd_shim::Flags;
@@ -23,24 +26,40 @@ use containerd_shim::Flags;
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Runs the shim's binary with these arguments, the program's name left out.
+/// The commit it was built from; empty if that was not known.
+pub const REVISION: &str = env!("USHER_REVISION");
+
+/// What this binary is called if nobody says otherwise.
+const PROGRAM: &str = "containerd-shim-usher-v2";
+
+/// Runs the shim's binary with these arguments, of which the first is the program's name.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    let outcome = containerd_shim::parse(&arguments)
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next().unwrap_or_default();
+    let program = Path::new(&program)
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or(PROGRAM);
+    let outcome = containerd_shim::parse(&arguments.collect::<Vec<_>>())
         .map_err(|error| error.to_string())
-        .and_then(|flags| run(&flags));
+        .and_then(|flags| run(program, &flags));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // containerd puts what is said here into its own error.
-            let _ = writeln!(std::io::stderr(), "containerd-shim-usher-v2: {error}");
+            let _ = writeln!(std::io::stderr(), "{program}: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(flags: &Flags) -> Result<(), String> {
+fn run(program: &str, flags: &Flags) -> Result<(), String> {
     if flags.version {
-        return print(format!("containerd-shim-usher-v2:\n  Version: {VERSION}\n").as_bytes());
+        let said = format!("{program}:\n  Version:  {VERSION}\n  Revision: {REVISION}\n");
+        return print(said.as_bytes());
+    }
+    if flags.info {
+        return print(&info::info(program)?);
     }
     if flags.namespace.is_empty() {
         return Err("no -namespace is given, expected containerd's".to_owned());

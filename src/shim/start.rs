@@ -13,6 +13,7 @@ use crate::plan::identity;
 use crate::runtime::Bundle;
 
 use super::address::{self, Claim};
+use super::placement;
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
 
 /// The most that containerd may say on stdin.
@@ -59,7 +60,7 @@ pub(super) fn bundle_directory(flags: &Flags) -> Result<PathBuf, String> {
     }
 }
 
-fn read_stdin() -> Result<Vec<u8>, String> {
+pub(super) fn read_stdin() -> Result<Vec<u8>, String> {
     let stdin = std::io::stdin();
     let mut said = Vec::new();
     if !stdin.is_terminal() {
@@ -71,6 +72,9 @@ fn read_stdin() -> Result<Vec<u8>, String> {
     Ok(said)
 }
 
+/// In the environment where the containers are to share no core with anything else.
+const SCHED_CORE: &str = "SCHED_CORE";
+
 /// Starts the process that serves the pod. The socket is its standard input, as it is for servers
 /// that inetd starts: it needs no convention about numbers, and nobody but it has it.
 fn spawn(
@@ -78,8 +82,9 @@ fn spawn(
     said: &Bootstrap,
     directory: &Path,
     socket: OwnedFd,
-) -> std::io::Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
+) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
     command.args([
         "-namespace",
         &flags.namespace,
@@ -102,7 +107,19 @@ fn spawn(
         .stdin(Stdio::from(socket))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let child = command.spawn()?;
+    if std::env::var_os(SCHED_CORE).is_some_and(|value| !value.is_empty()) {
+        placement::begin_core_scheduling()?;
+    }
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let shim_cgroup = said.options.shim_cgroup.as_str();
+    if !shim_cgroup.is_empty()
+        && let Err(error) = placement::join_cgroup(child.id(), shim_cgroup)
+    {
+        // It has just begun to listen, and nobody has been told.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
     // Just above containerd's, as containerd's own shim does it: memory is short, the containers
     // go first, then the shims, then containerd. Where that is not allowed it is as it was.
     let _ = adjust_oom_score(child.id());

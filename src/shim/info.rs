@@ -1,0 +1,99 @@
+//! `-info`: what this runtime is, and what its OCI runtime can do.
+
+use std::io::ErrorKind;
+use std::process::{Command, Stdio};
+
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::protobuf::{Message, MessageField};
+use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
+use serde::de::IgnoredAny;
+
+use crate::runtime::DEFAULT_BINARY;
+
+use super::{REVISION, VERSION, bootstrap, start};
+
+/// The type under which containerd knows the features of an OCI runtime, as JSON
+/// (<https://github.com/opencontainers/runtime-spec/blob/main/features.md>).
+const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
+
+/// The answer for containerd 1.7 and later: a `RuntimeInfo`, with the options that it has written
+/// to standard input.
+///
+/// # Errors
+///
+/// One sentence if the options cannot be read, or there is no such OCI runtime.
+pub(super) fn info(program: &str) -> Result<Vec<u8>, String> {
+    let stdin = start::read_stdin()?;
+    let options = bootstrap::options_on(&stdin)?;
+    let binary = match options.binary_name.as_str() {
+        "" => DEFAULT_BINARY,
+        name => name,
+    };
+    let mut info = RuntimeInfo::new();
+    info.name = runtime_name(program);
+    let mut version = RuntimeVersion::new();
+    version.version = VERSION.to_owned();
+    version.revision = REVISION.to_owned();
+    info.version = MessageField::some(version);
+    // As they came: what we do not know of them is for others.
+    info.options = Any::parse_from_bytes(&stdin)
+        .ok()
+        .filter(|any| !any.type_url.is_empty())
+        .into();
+    info.features = features(binary)?
+        .map(|json| Any {
+            type_url: FEATURES.to_owned(),
+            value: json,
+            ..Any::new()
+        })
+        .into();
+    info.write_to_bytes()
+        .map_err(|error| format!("the answer cannot be encoded: {error}"))
+}
+
+/// What the OCI runtime says of its features, every byte of it; none if it does not say.
+fn features(binary: &str) -> Result<Option<Vec<u8>>, String> {
+    let said = Command::new(binary)
+        .arg("features")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    match said {
+        Ok(output) => {
+            let is_json = serde_json::from_slice::<IgnoredAny>(&output.stdout).is_ok();
+            Ok((output.status.success() && is_json).then_some(output.stdout))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(format!("OCI runtime {binary:?} is not found"))
+        }
+        Err(error) => Err(format!("OCI runtime {binary:?} cannot be run: {error}")),
+    }
+}
+
+/// containerd finds the binary `containerd-shim-usher-v2` for the runtime `io.containerd.usher.v2`.
+fn runtime_name(program: &str) -> String {
+    let parts = program
+        .strip_prefix("containerd-shim-")
+        .and_then(|rest| rest.rsplit_once('-'));
+    match parts {
+        Some((name, version)) => format!("io.containerd.{name}.{version}"),
+        None => program.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtime_is_named_as_the_binary_is() {
+        let names = [
+            ("containerd-shim-usher-v2", "io.containerd.usher.v2"),
+            ("containerd-shim-runc-v2", "io.containerd.runc.v2"),
+            ("usher", "usher"),
+        ];
+        for (program, runtime) in names {
+            assert_eq!(runtime_name(program), runtime);
+        }
+    }
+}
