@@ -1,5 +1,7 @@
 //! The system calls that have no safe wrapper, each with the reason why it is sound.
 
+pub mod mounts;
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 

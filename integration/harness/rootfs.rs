@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 const WITNESS: &str = include_str!("../witness.rs");
 const APPLETS: &[&str] = &[
     "cat",
+    "cut",
     "dd",
     "echo",
     "false",
@@ -23,6 +24,8 @@ const APPLETS: &[&str] = &[
     "sh",
     "sha256sum",
     "sleep",
+    "sort",
+    "stat",
     "stty",
     "tail",
     "test",

@@ -10,6 +10,7 @@ mod exits;
 mod images;
 mod logging;
 mod memory;
+mod mounts;
 mod pods;
 mod signals;
 mod stats;

@@ -16,7 +16,7 @@ use crate::runtime::{Bundle, OciRuntime, Options, insist, options};
 use crate::stdio::{self, Owner, Setting, Streams};
 
 use super::error::caught;
-use super::process::{self, Facts, Freezer, Process, Remains, Task};
+use super::process::{Facts, Freezer, Process, Remains, Task};
 use super::{Actor, CallError, CreateCall, Kind, Reply};
 
 impl Actor {
@@ -199,8 +199,7 @@ async fn create(
     if options != Options::default() {
         options::save(&call.bundle, &options).map_err(CallError::unknown)?;
     }
-    let target = process::rootfs(&call.bundle);
-    rootfs::mount(&call.rootfs, &target)
+    rootfs::mount(&call.rootfs, &call.bundle, &reaper)
         .await
         .map_err(CallError::unknown)?;
     let setting = Setting {
@@ -219,7 +218,7 @@ async fn create(
             Ok((child, streams, event))
         }
         Err(error) => {
-            rootfs::unmount(&target);
+            rootfs::unmount(&call.bundle);
             Err(error)
         }
     }

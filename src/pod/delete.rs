@@ -172,7 +172,7 @@ pub(super) fn remove(
     task: &mut Task,
     force: bool,
 ) -> impl Future<Output = Result<(), RuntimeError>> + Send + 'static {
-    let (runtime, rootfs) = (task.runtime.clone(), task.rootfs());
+    let (runtime, bundle) = (task.runtime.clone(), task.bundle.clone());
     let is_gone = task.remains == Remains::Gone;
     let streams = task.init.streams.take();
     let execs: Vec<_> = task
@@ -189,7 +189,7 @@ pub(super) fn remove(
             (false, true) => insist(|| runtime.delete(&id, true)).await,
         };
         stdio::drain(streams.into_iter().chain(execs)).await;
-        rootfs::unmount(&rootfs);
+        rootfs::unmount(&bundle);
         deleted
     }
 }

@@ -1,7 +1,7 @@
 //! What the actor knows of the processes it looks after.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -211,10 +211,6 @@ impl Task {
         self.init.exit.or_else(unpublished)
     }
 
-    pub fn rootfs(&self) -> PathBuf {
-        rootfs(&self.bundle)
-    }
-
     /// The stream where the shim's own words for the container's owner go.
     pub fn voice(&self) -> &str {
         match self.init.paths.stderr.as_str() {
@@ -232,9 +228,4 @@ impl Task {
     pub fn has_running_execs(&self) -> bool {
         self.execs.values().any(|exec| exec.process.is_running())
     }
-}
-
-/// Where containerd wants the root file system mounted.
-pub(super) fn rootfs(bundle: &Path) -> PathBuf {
-    bundle.join("rootfs")
 }

@@ -41,7 +41,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         // Whatever has become of that, nothing runs on.
         leftovers::raze(&cgroups);
     }
-    rootfs::unmount_all(&bundle.join("rootfs"));
+    rootfs::unmount_all(&bundle);
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
     if let Some(address) = address::of_bundle(&bundle) {
         address::remove_dead(&address);

@@ -1,0 +1,150 @@
+//! The lower directories of an overlay.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::chdir;
+
+use super::idmap::UserNamespace;
+use super::unmount_at;
+
+/// Begins the option that lists the lower directories, the topmost first.
+const LOWERDIR: &str = "lowerdir=";
+
+/// Where layers are mounted for a moment, in the bundle.
+const DIRECTORY: &str = "usher-layers";
+
+/// Makes the list of lower directories shorter, by naming them from the directory that they have in
+/// common. That becomes the working directory: of a thread that has one of its own.
+///
+/// # Errors
+///
+/// One sentence if there is no such directory.
+pub(super) fn shorten(options: &mut [String]) -> Result<(), String> {
+    let Some(option) = lower_option(options) else {
+        return Ok(());
+    };
+    let lower = directories(option);
+    let Some(common) = common_directory(&lower) else {
+        return Ok(());
+    };
+    let short: Option<Vec<&str>> = lower
+        .iter()
+        .map(|path| path.strip_prefix(&common).ok()?.to_str())
+        .collect();
+    if let Some(short) = short {
+        chdir(&common).map_err(|error| format!("{}: {error}", common.display()))?;
+        *option = format!("{LOWERDIR}{}", short.join(":"));
+    }
+    Ok(())
+}
+
+/// Copies of lower directories with other owners, mounted for as long as the overlay is being made:
+/// it keeps what it needs of them.
+#[derive(Debug)]
+pub(super) struct Layers {
+    bundle: PathBuf,
+}
+
+impl Layers {
+    /// Mounts the copies and puts them into the options. Their directory becomes the working
+    /// directory, so that any number of them fits.
+    ///
+    /// # Errors
+    ///
+    /// One sentence; nothing is left mounted then.
+    pub fn map(
+        options: &mut [String],
+        bundle: &Path,
+        users: &UserNamespace,
+    ) -> Result<Layers, String> {
+        let option = lower_option(options)
+            .ok_or_else(|| "an overlay with uidmap has no lowerdir".to_owned())?;
+        let directory = bundle.join(DIRECTORY);
+        let layers = Layers {
+            bundle: bundle.to_owned(),
+        };
+        let mut names = Vec::new();
+        for (number, lower) in directories(option).into_iter().enumerate() {
+            let name = number.to_string();
+            let target = directory.join(&name);
+            fs::create_dir_all(&target)
+                .map_err(|error| format!("{}: {error}", target.display()))?;
+            users.mount_read_only(&lower, &target)?;
+            names.push(name);
+        }
+        chdir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        *option = format!("{LOWERDIR}{}", names.join(":"));
+        Ok(layers)
+    }
+}
+
+impl Drop for Layers {
+    fn drop(&mut self) {
+        unmount(&self.bundle);
+    }
+}
+
+/// Unmounts the copies in `bundle`, if there are any.
+pub(super) fn unmount(bundle: &Path) {
+    let directory = bundle.join(DIRECTORY);
+    let Ok(entries) = fs::read_dir(&directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        unmount_at(&entry.path());
+        // Only if it is empty: what is still mounted is somebody's image.
+        let _ = fs::remove_dir(entry.path());
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+fn lower_option(options: &mut [String]) -> Option<&mut String> {
+    options
+        .iter_mut()
+        .find(|option| option.starts_with(LOWERDIR))
+}
+
+fn directories(option: &str) -> Vec<PathBuf> {
+    let list = option.strip_prefix(LOWERDIR).unwrap_or_default();
+    list.split(':').map(PathBuf::from).collect()
+}
+
+/// The deepest directory that all of the paths are below; none if that is the root, or nothing.
+fn common_directory(paths: &[PathBuf]) -> Option<PathBuf> {
+    let mut parents = paths.iter().map(|path| path.parent());
+    let mut common = parents.next()??.to_owned();
+    for parent in parents {
+        let parent = parent?;
+        while !parent.starts_with(&common) {
+            if !common.pop() {
+                return None;
+            }
+        }
+    }
+    common.file_name().is_some().then_some(common)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common(paths: &[&str]) -> Option<PathBuf> {
+        common_directory(&paths.iter().map(PathBuf::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_common_directory_is_one_that_all_are_below() {
+        let snapshots = "/var/lib/containerd/snapshots";
+        let path = |rest: &str| format!("{snapshots}/{rest}");
+        let found = common(&[&path("1/fs"), &path("12/fs"), &path("123/fs")]);
+        assert_eq!(found.as_deref(), Some(Path::new(snapshots)));
+        // One inside the other.
+        assert_eq!(common(&["/a/b", "/a/b/c"]), Some(PathBuf::from("/a")));
+        assert_eq!(common(&["/a/b/c"]), Some(PathBuf::from("/a/b")));
+        assert_eq!(common(&["/a/b", "/c/d"]), None);
+        assert_eq!(common(&["/a", "/b"]), None);
+        assert_eq!(common(&["a/b", "/a/b"]), None);
+        assert_eq!(common(&["", ""]), None);
+    }
+}

@@ -1,0 +1,70 @@
+//! A file as a block device: the image of a file system, which cannot be mounted as it is.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::mount::MsFlags;
+
+use crate::sys::mounts;
+
+use super::options::Options;
+
+/// Hands out the numbers of devices that nobody uses.
+const CONTROL: &str = "/dev/loop-control";
+
+/// How often another process may be faster in taking a free device.
+const TRIES: usize = 100;
+
+/// A device with a file attached to it, which goes when the device is neither open nor mounted any
+/// more.
+#[derive(Debug)]
+pub(super) struct LoopDevice {
+    pub path: String,
+    _open: File,
+}
+
+/// Attaches `file` to a free device.
+///
+/// # Errors
+///
+/// One sentence that names the file, or the device.
+pub(super) fn attach(file: &Path, options: &Options) -> Result<LoopDevice, String> {
+    let read_only = options.flags.contains(MsFlags::MS_RDONLY);
+    let open = |path: &Path| {
+        OpenOptions::new()
+            .read(true)
+            .write(!read_only)
+            .open(path)
+            .map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let backing = open(file)?;
+    let control = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(CONTROL)
+        .map_err(|error| format!("{CONTROL}: {error}"))?;
+    for _ in 0..TRIES {
+        let number = mounts::free_loop_device(control.as_fd())
+            .map_err(|error| format!("{CONTROL}: {error}"))?;
+        let path = format!("/dev/loop{number}");
+        let device = open(Path::new(&path))?;
+        match mounts::attach_loop_device(
+            device.as_fd(),
+            backing.as_fd(),
+            read_only,
+            options.is_direct,
+        ) {
+            Ok(()) => {
+                return Ok(LoopDevice {
+                    path,
+                    _open: device,
+                });
+            }
+            Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) => {}
+            Err(error) => return Err(format!("{path} for {}: {error}", file.display())),
+        }
+    }
+    Err(format!("no free loop device in {TRIES} tries"))
+}

@@ -1,0 +1,159 @@
+//! One mount, on its way to the kernel.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use containerd_shim_protos::types::mount::Mount;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use super::idmap::UserNamespace;
+use super::layers::{self, Layers};
+use super::loop_device;
+use super::options::Options;
+
+/// A mount that is to be made.
+#[derive(Debug)]
+pub(super) struct Mounting {
+    kind: String,
+    source: String,
+    /// Below the root file system.
+    target: String,
+    options: Options,
+    bundle: PathBuf,
+}
+
+impl Mounting {
+    /// # Errors
+    ///
+    /// One sentence if the options contradict each other.
+    pub fn new(mount: &Mount, bundle: &Path) -> Result<Mounting, String> {
+        let options = Options::parse(&mount.options);
+        if options.uidmap.is_some() != options.gidmap.is_some() {
+            return Err("it has one of uidmap and gidmap, expected both or none".to_owned());
+        }
+        Ok(Mounting {
+            kind: mount.type_.clone(),
+            source: mount.source.clone(),
+            target: mount.target.clone(),
+            options,
+            bundle: bundle.to_owned(),
+        })
+    }
+
+    /// Whether it takes neither a device, nor another process, nor another working directory.
+    pub fn is_quick(&self) -> bool {
+        let is_in_memory = self.is_overlay()
+            || self.kind == "tmpfs"
+            || self.options.flags.contains(MsFlags::MS_BIND);
+        is_in_memory
+            && !self.options.is_loop
+            && !self.options.is_mapped()
+            && self.options.data().is_ok()
+    }
+
+    fn is_overlay(&self) -> bool {
+        self.kind == "overlay"
+    }
+
+    /// Makes the mount, on a thread that ends with it.
+    ///
+    /// # Errors
+    ///
+    /// One sentence.
+    pub fn carry_out_apart(mut self) -> Result<(), String> {
+        // From here on the working directory is this thread's own.
+        unshare(CloneFlags::CLONE_FS).map_err(|error| format!("working directory: {error}"))?;
+        let users = match (&self.options.uidmap, &self.options.gidmap) {
+            (Some(uids), Some(gids)) => Some(UserNamespace::new(uids, gids)?),
+            _ => None,
+        };
+        match &users {
+            None if self.is_overlay() && self.options.data().is_err() => {
+                layers::shorten(&mut self.options.data)?;
+                self.carry_out()
+            }
+            None => self.carry_out(),
+            // An overlay has no owners of its own to map: its layers have.
+            Some(users) if self.is_overlay() => {
+                let target = self.target()?;
+                let _layers = Layers::map(&mut self.options.data, &self.bundle, users)?;
+                self.mount_at(&target)
+            }
+            Some(users) => {
+                self.carry_out()?;
+                // Opened anew: what is there now is the mount that was just made.
+                let target = self.target()?;
+                users.remount(&path_of(&target))
+            }
+        }
+    }
+
+    /// Makes the mount.
+    ///
+    /// # Errors
+    ///
+    /// One sentence.
+    pub fn carry_out(&self) -> Result<(), String> {
+        self.mount_at(&self.target()?)
+    }
+
+    /// The directory to mount at. The image may hold symbolic links to anywhere, which lead nowhere
+    /// but into the root file system.
+    fn target(&self) -> Result<OwnedFd, String> {
+        let rootfs = super::of(&self.bundle);
+        let root = File::open(&rootfs).map_err(|error| format!("{}: {error}", rootfs.display()))?;
+        let below = Path::new(&self.target);
+        if self.target.trim_matches('/').is_empty() {
+            return Ok(root.into());
+        }
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT);
+        openat2(root.as_fd(), below, how)
+            .map_err(|error| format!("its target {:?}: {error}", self.target))
+    }
+
+    fn mount_at(&self, target: &OwnedFd) -> Result<(), String> {
+        let target = path_of(target);
+        let flags = self.options.flags;
+        let data = self.options.data()?;
+        let failed = |error| format!("{error}");
+        let text = |text: &'_ str| (!text.is_empty()).then(|| text.to_owned());
+        if !flags.contains(MsFlags::MS_REMOUNT) || data.is_some() {
+            let device = match self.options.is_loop {
+                true => Some(loop_device::attach(Path::new(&self.source), &self.options)?),
+                false => None,
+            };
+            let source = match &device {
+                Some(device) => text(&device.path),
+                None => text(&self.source),
+            };
+            let kind = text(&self.kind);
+            mount(
+                source.as_deref(),
+                &target,
+                kind.as_deref(),
+                flags,
+                data.as_deref(),
+            )
+            .map_err(failed)?;
+        }
+        let read_only_bind = MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+        if flags.contains(read_only_bind) {
+            // A bind mount takes its flags only when it is there. By its new path: the descriptor
+            // stands for the directory below.
+            let target = self.target()?;
+            let target = path_of(&target);
+            let none: Option<&str> = None;
+            mount(none, &target, none, flags | MsFlags::MS_REMOUNT, none).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+fn path_of(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}

@@ -1,0 +1,166 @@
+//! Mount options as containerd writes them, in the manner of fstab.
+
+use nix::mount::MsFlags;
+
+/// The most that mount(2) takes for a file system, in bytes: a page, with its end.
+const DATA_AT_MOST: usize = 4095;
+
+/// Some mount options, sorted by whom they are for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    pub flags: MsFlags,
+    /// For the file system.
+    pub data: Vec<String>,
+    /// The source is a file that is to become a block device.
+    pub is_loop: bool,
+    /// It bypasses the page cache of the file.
+    pub is_direct: bool,
+    /// Ids of users and groups on the file system and in the mount: `inside:outside:count,…`.
+    pub uidmap: Option<String>,
+    pub gidmap: Option<String>,
+}
+
+/// What a word does to a flag.
+enum Effect {
+    Sets(MsFlags),
+    Clears(MsFlags),
+}
+
+impl Options {
+    pub fn parse(words: &[String]) -> Options {
+        let mut options = Options {
+            flags: MsFlags::empty(),
+            data: Vec::new(),
+            is_loop: false,
+            is_direct: false,
+            uidmap: None,
+            gidmap: None,
+        };
+        for word in words {
+            options.add(word);
+        }
+        // Only a loop device has such an option; elsewhere it is the file system's.
+        if options.is_loop {
+            options.data.retain(|word| {
+                let is_direct = word == "direct-io";
+                options.is_direct |= is_direct;
+                !is_direct
+            });
+        }
+        options
+    }
+
+    fn add(&mut self, word: &str) {
+        match effect(word) {
+            Some(Effect::Sets(flags)) => self.flags |= flags,
+            Some(Effect::Clears(flags)) => self.flags &= !flags,
+            None if word == "loop" => self.is_loop = true,
+            None => match word.split_once('=') {
+                Some(("uidmap", map)) => self.uidmap = Some(map.to_owned()),
+                Some(("gidmap", map)) => self.gidmap = Some(map.to_owned()),
+                _ => self.data.push(word.to_owned()),
+            },
+        }
+    }
+
+    /// The text for the file system.
+    ///
+    /// # Errors
+    ///
+    /// One sentence if it is longer than mount(2) takes.
+    pub fn data(&self) -> Result<Option<String>, String> {
+        let data = self.data.join(",");
+        match data.len() {
+            0 => Ok(None),
+            length if length > DATA_AT_MOST => Err(format!(
+                "its options are {length} bytes, expected at most {DATA_AT_MOST}"
+            )),
+            _ => Ok(Some(data)),
+        }
+    }
+
+    /// Whether the mount is of other owners than the file system's.
+    pub fn is_mapped(&self) -> bool {
+        self.uidmap.is_some() || self.gidmap.is_some()
+    }
+}
+
+fn effect(word: &str) -> Option<Effect> {
+    use Effect::{Clears, Sets};
+    Some(match word {
+        "async" => Clears(MsFlags::MS_SYNCHRONOUS),
+        "atime" => Clears(MsFlags::MS_NOATIME),
+        "bind" => Sets(MsFlags::MS_BIND),
+        "defaults" => Sets(MsFlags::empty()),
+        "dev" => Clears(MsFlags::MS_NODEV),
+        "diratime" => Clears(MsFlags::MS_NODIRATIME),
+        "dirsync" => Sets(MsFlags::MS_DIRSYNC),
+        "exec" => Clears(MsFlags::MS_NOEXEC),
+        "mand" => Sets(MsFlags::MS_MANDLOCK),
+        "noatime" => Sets(MsFlags::MS_NOATIME),
+        "nodev" => Sets(MsFlags::MS_NODEV),
+        "nodiratime" => Sets(MsFlags::MS_NODIRATIME),
+        "noexec" => Sets(MsFlags::MS_NOEXEC),
+        "nomand" => Clears(MsFlags::MS_MANDLOCK),
+        "norelatime" => Clears(MsFlags::MS_RELATIME),
+        "nostrictatime" => Clears(MsFlags::MS_STRICTATIME),
+        "nosuid" => Sets(MsFlags::MS_NOSUID),
+        "rbind" => Sets(MsFlags::MS_BIND | MsFlags::MS_REC),
+        "relatime" => Sets(MsFlags::MS_RELATIME),
+        "remount" => Sets(MsFlags::MS_REMOUNT),
+        "ro" => Sets(MsFlags::MS_RDONLY),
+        "rw" => Clears(MsFlags::MS_RDONLY),
+        "strictatime" => Sets(MsFlags::MS_STRICTATIME),
+        "suid" => Clears(MsFlags::MS_NOSUID),
+        "sync" => Sets(MsFlags::MS_SYNCHRONOUS),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Options {
+        let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
+        Options::parse(&words)
+    }
+
+    #[test]
+    fn each_word_goes_to_whom_it_is_for() {
+        let words = [
+            "rbind",
+            "ro",
+            "nosuid",
+            "suid",
+            "defaults",
+            "loop",
+            "direct-io",
+            "index=off",
+            "uidmap=0:1000:1,1:5000:9",
+            "gidmap=0:1000:1",
+            "userxattr",
+        ];
+        let expected = Options {
+            flags: MsFlags::MS_BIND | MsFlags::MS_REC | MsFlags::MS_RDONLY,
+            data: vec!["index=off".to_owned(), "userxattr".to_owned()],
+            is_loop: true,
+            is_direct: true,
+            uidmap: Some("0:1000:1,1:5000:9".to_owned()),
+            gidmap: Some("0:1000:1".to_owned()),
+        };
+        assert_eq!(parse(&words), expected);
+        assert_eq!(
+            parse(&words).data(),
+            Ok(Some("index=off,userxattr".to_owned()))
+        );
+        assert_eq!(parse(&["ro"]).data(), Ok(None));
+    }
+
+    #[test]
+    fn what_is_longer_than_a_page_is_refused_with_its_length() {
+        let long = format!("lowerdir={}", "x".repeat(5000));
+        let error = parse(&[&long]).data().unwrap_err();
+        assert!(error.contains("5009 bytes"), "{error}");
+    }
+}

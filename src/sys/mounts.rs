@@ -1,0 +1,229 @@
+//! System calls about mounts, user namespaces for them, and loop devices.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::sched::{CloneFlags, clone};
+use nix::unistd::pipe2;
+
+/// A process that does nothing, in a user namespace of its own; it ends when this is dropped.
+///
+/// The maps of a namespace can only be written while a process lives in it.
+#[derive(Debug)]
+pub struct UserNamespaceHolder {
+    pid: i32,
+    /// Its closing is what the process waits for.
+    _end: OwnedFd,
+}
+
+impl UserNamespaceHolder {
+    /// Makes one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` or `EPERM` if there may be no more user namespaces, `EAGAIN`, `ENOMEM`.
+    pub fn new() -> io::Result<UserNamespaceHolder> {
+        /// Enough for two system calls.
+        const STACK: usize = 64 * 1024;
+        let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+        let (to_read, to_close) = (read.as_raw_fd(), write.as_raw_fd());
+        let child = move || {
+            // Its copy of the end that it waits for to be closed.
+            // SAFETY: the descriptor is this process's own copy, and nothing of it uses it.
+            unsafe { libc::close(to_close) };
+            let mut byte = [0_u8; 1];
+            // SAFETY: the buffer is as long as it says.
+            unsafe { libc::read(to_read, byte.as_mut_ptr().cast(), byte.len()) };
+            0
+        };
+        let mut stack = vec![0; STACK];
+        // SAFETY: as after a fork, the child has a copy of this thread alone, and of the stack. It
+        // makes two system calls, allocates nothing, takes no lock, and ends without coming back.
+        let pid = unsafe {
+            clone(
+                Box::new(child),
+                &mut stack,
+                CloneFlags::CLONE_NEWUSER,
+                Some(libc::SIGCHLD),
+            )
+        }?;
+        Ok(UserNamespaceHolder {
+            pid: pid.as_raw(),
+            _end: write,
+        })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+}
+
+/// A copy of the mount at `path`, which is mounted nowhere yet.
+///
+/// Neither nix nor libc has a wrapper for open_tree(2).
+///
+/// # Errors
+///
+/// `ENOENT` and such for the path, `EPERM`.
+pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
+    // SAFETY: the string ends with a zero and outlives the call.
+    let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just made it, for nobody else.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Gives a mount that is mounted nowhere yet other owners, those of the user namespace `users`, and
+/// `attributes` (`MOUNT_ATTR_…`).
+///
+/// Neither nix nor libc has a wrapper for mount_setattr(2).
+///
+/// # Errors
+///
+/// `EINVAL` if the file system does not support it, `ENOSYS` before Linux 5.12.
+pub fn map_owners(tree: BorrowedFd<'_>, users: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP | attributes,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
+    };
+    // SAFETY: the path is an empty string that ends with a zero; the structure outlives the call,
+    // and its size is told.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of_val(&attr),
+        )
+    };
+    match outcome {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Mounts `tree` at `target`.
+///
+/// Neither nix nor libc has a wrapper for move_mount(2).
+///
+/// # Errors
+///
+/// `ENOENT` and such for the path, `EPERM`.
+pub fn attach_tree(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    let target = CString::new(target.as_os_str().as_bytes())?;
+    // The last part of the path may be a link into `/proc`.
+    let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_SYMLINKS;
+    // SAFETY: both strings end with a zero and outlive the call.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            flags,
+        )
+    };
+    match outcome {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `linux/loop.h`.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `linux/loop.h`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// The number of a loop device that nobody uses, said by `/dev/loop-control`.
+///
+/// # Errors
+///
+/// If there can be no more.
+pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<i32> {
+    const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
+    // SAFETY: this request takes no argument.
+    match unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) } {
+        number if number >= 0 => Ok(number),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Attaches `file` to the loop device, until that is neither open nor mounted any more.
+///
+/// # Errors
+///
+/// `EBUSY` if something is attached already; before Linux 5.8 `EINVAL`.
+pub fn attach_loop_device(
+    device: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    read_only: bool,
+    direct: bool,
+) -> io::Result<()> {
+    const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+    const READ_ONLY: u32 = 1;
+    const AUTOCLEAR: u32 = 4;
+    const DIRECT_IO: u32 = 16;
+    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    let config = LoopConfig {
+        fd: u32::try_from(file.as_raw_fd()).map_err(io::Error::other)?,
+        block_size: 0,
+        info: LoopInfo {
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags: AUTOCLEAR | flag(read_only, READ_ONLY) | flag(direct, DIRECT_IO),
+            file_name: [0; 64],
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+        },
+        reserved: [0; 8],
+    };
+    // SAFETY: the structure is the one that the request takes, and outlives the call.
+    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
