@@ -6,7 +6,7 @@ use crate::plan::{ContainerKind, Plan, Role};
 
 use super::Pod;
 use super::action::{ContainerId, Refusal, Report};
-use super::container::{Container, NewContainer, State, Stopping};
+use super::container::{Blocked, Container, NewContainer, State, Stopping};
 use super::time::Time;
 
 impl Pod {
@@ -77,7 +77,13 @@ impl Pod {
     /// The container is gone: it was deleted, or could not be created. With the last one the pod is
     /// over, and the next container opens a new one.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
-        self.containers.remove(id);
+        let removed = self.containers.remove(id);
+        // One that is restored from a checkpoint has no process whose end would answer its Start.
+        if let Some(Container { state, name, .. }) = removed
+            && let State::Blocked(Blocked { request, .. }) = state
+        {
+            self.answer_start(id, request, Err(Refusal::EndedBeforeStart { name }));
+        }
         if self.containers.is_empty() {
             let actions = std::mem::take(&mut self.actions);
             *self = Pod {

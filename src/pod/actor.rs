@@ -247,6 +247,9 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
+        if task.restoring.is_some() {
+            return self.restore(id);
+        }
         let (releasing, gone) = tokio::sync::oneshot::channel::<()>();
         task.releasing = Some(releasing);
         let (runtime, hooks) = (task.runtime.clone(), task.facts.has_poststart_hooks);
@@ -284,7 +287,16 @@ impl Actor {
         });
     }
 
-    fn signal(&mut self, id: &ContainerId, signal: Signal, all: bool, request: Option<RequestId>) {
+    pub(super) fn signal(
+        &mut self,
+        id: &ContainerId,
+        signal: Signal,
+        all: bool,
+        request: Option<RequestId>,
+    ) {
+        if self.signal_unborn(id, signal, all, request) {
+            return;
+        }
         let outcome = match self.tasks.get(id) {
             None => Err(CallError::not_found(id.as_str(), "")),
             // With a PID namespace of its own everything in the container has died with its init.
@@ -331,7 +343,7 @@ impl Actor {
         });
     }
 
-    fn signalled(
+    pub(super) fn signalled(
         &mut self,
         id: &ContainerId,
         signal: Signal,

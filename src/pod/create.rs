@@ -1,7 +1,7 @@
 //! Create: from a bundle to a container whose init process is parked.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
@@ -12,9 +12,10 @@ use crate::lifecycle::{ContainerId, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
-use crate::runtime::{Bundle, OciRuntime, Options, insist, options};
+use crate::runtime::{Bundle, OciRuntime, Options, ProcessStdio, Restore, insist, options};
 use crate::stdio::{self, Owner, Setting, Streams};
 
+use super::checkpoint::Restoring;
 use super::error::caught;
 use super::process::{Facts, Freezer, Process, Remains, Task};
 use super::{Actor, CallError, CreateCall, Kind, Reply};
@@ -39,13 +40,6 @@ impl Actor {
     fn begin_create(&mut self, call: &CreateCall) -> Result<(OciRuntime, Options), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let mut options = options::from_any(call.options.as_ref()).map_err(invalid)?;
-        if !call.checkpoint.is_empty() {
-            let message = format!(
-                "restoring from checkpoint {:?} is not supported yet",
-                call.checkpoint
-            );
-            return Err(CallError::new(Kind::Unimplemented, message));
-        }
         let bundle = Bundle::read(&call.bundle).map_err(|error| invalid(error.to_string()))?;
         options.systemd_cgroup |= options::implies_systemd_cgroup(call.options.as_ref(), &bundle);
         let plan = Plan::parse(&bundle.annotations).map_err(|error| invalid(error.to_string()))?;
@@ -92,6 +86,7 @@ impl Actor {
                 creating: true,
                 freezer: Freezer::Thawed,
                 deleting: false,
+                restoring: None,
                 remains: Remains::default(),
                 ended: None,
                 unpublished: None,
@@ -106,10 +101,10 @@ impl Actor {
     fn created(
         &mut self,
         id: &ContainerId,
-        outcome: Result<(Child, Streams, TaskCreate), CallError>,
+        outcome: Result<(Beginning, Streams, TaskCreate), CallError>,
         reply: Reply<i32>,
     ) {
-        let (child, streams, event) = match outcome {
+        let (beginning, streams, event) = match outcome {
             Ok(created) => created,
             Err(error) => {
                 match reply.is_closed() {
@@ -122,26 +117,39 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let pid = child.pid();
-        // Read while its init is parked: it cannot have gone anywhere yet.
-        match Cgroup::of(pid) {
+        task.init.streams = Some(streams);
+        task.creating = reply.is_closed();
+        match beginning {
+            Beginning::Parked(child) => self.born(id, child),
+            Beginning::Waiting(restore, stdio) => {
+                task.restoring = Some(Restoring::Waiting(restore, stdio));
+            }
+        }
+        if reply.is_closed() {
+            // Whoever asked has gone away: nobody would ever delete the container.
+            return self.undo_create(id);
+        }
+        self.publisher.publish(event);
+        let now = self.now();
+        self.core.handle_created(now, id);
+        let _ = reply.send(Ok(self.tasks.get(id).map_or(0, |task| task.init.pid)));
+    }
+
+    /// The container has an init process from now on.
+    pub(super) fn born(&mut self, id: &ContainerId, child: Child) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        // Read at once: before its program runs it cannot have gone anywhere.
+        match Cgroup::of(child.pid()) {
             Ok(cgroup) => task.cgroup = Some(Arc::new(cgroup)),
             Err(error) => tracing::warn!(container = %id, %error, "it will have no figures"),
         }
-        task.init.pid = pid;
-        task.init.streams = Some(streams);
-        if reply.is_closed() {
-            // Whoever asked has gone away: nobody would ever delete the container.
-            self.watch_init(id, child);
-            return self.undo_create(id);
+        task.init.pid = child.pid();
+        if !task.creating {
+            self.watch_cgroup(id);
         }
-        task.creating = false;
-        self.publisher.publish(event);
-        self.watch_cgroup(id);
         self.watch_init(id, child);
-        let now = self.now();
-        self.core.handle_created(now, id);
-        let _ = reply.send(Ok(pid));
     }
 
     fn watch_init(&self, id: &ContainerId, mut child: Child) {
@@ -195,7 +203,7 @@ async fn create(
     options: Options,
     call: CreateCall,
     (namespace, reaper): (String, Reaper),
-) -> Result<(Child, Streams, TaskCreate), CallError> {
+) -> Result<(Beginning, Streams, TaskCreate), CallError> {
     if options != Options::default() {
         options::save(&call.bundle, &options).map_err(CallError::unknown)?;
     }
@@ -212,10 +220,11 @@ async fn create(
         },
         reaper: &reaper,
     };
-    match caught(create_in(&runtime, &call, &setting)).await {
-        Ok((child, streams)) => {
-            let event = event(&call, &child);
-            Ok((child, streams, event))
+    let restore = restore(&call, &options);
+    match caught(create_in(&runtime, &call, restore, &setting)).await {
+        Ok((beginning, streams)) => {
+            let event = event(&call, &beginning);
+            Ok((beginning, streams, event))
         }
         Err(error) => {
             rootfs::unmount(&call.bundle);
@@ -224,14 +233,34 @@ async fn create(
     }
 }
 
+/// What a container is when it has been created.
+enum Beginning {
+    /// Its init process is there.
+    Parked(Child),
+    /// It is still to be restored.
+    Waiting(Restore, ProcessStdio),
+}
+
+/// What the container is to be restored from, if it is.
+fn restore(call: &CreateCall, options: &Options) -> Option<Restore> {
+    let given = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+    let image = given(&call.checkpoint).or_else(|| given(&options.criu_image_path))?;
+    let work = given(&options.criu_work_path);
+    Some(Restore { image, work })
+}
+
 async fn create_in(
     runtime: &OciRuntime,
     call: &CreateCall,
+    restore: Option<Restore>,
     setting: &Setting<'_>,
-) -> Result<(Child, Streams), CallError> {
+) -> Result<(Beginning, Streams), CallError> {
     let (stdio, mut streams) = stdio::open(&call.paths, setting)
         .await
         .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
+    if let Some(restore) = restore {
+        return Ok((Beginning::Waiting(restore, stdio), streams));
+    }
     let created = match caught(runtime.create(&call.id, stdio)).await {
         Ok(child) => streams
             .receive_terminal(!call.paths.stdin.is_empty())
@@ -241,7 +270,7 @@ async fn create_in(
         Err(error) => Err(CallError::unknown(error)),
     };
     match created {
-        Ok(child) => Ok((child, streams)),
+        Ok(child) => Ok((Beginning::Parked(child), streams)),
         Err(error) => {
             // Some runtimes leave something behind when they fail.
             if let Err(leftover) = insist(|| runtime.delete(&call.id, true)).await {
@@ -254,7 +283,11 @@ async fn create_in(
     }
 }
 
-fn event(call: &CreateCall, child: &Child) -> TaskCreate {
+fn event(call: &CreateCall, beginning: &Beginning) -> TaskCreate {
+    let pid = match beginning {
+        Beginning::Parked(child) => child.pid(),
+        Beginning::Waiting(..) => 0,
+    };
     let mut io = TaskIO::new();
     io.set_stdin(call.paths.stdin.clone());
     io.set_stdout(call.paths.stdout.clone());
@@ -266,7 +299,7 @@ fn event(call: &CreateCall, child: &Child) -> TaskCreate {
         rootfs: call.rootfs.clone(),
         io: MessageField::some(io),
         checkpoint: call.checkpoint.clone(),
-        pid: u32::try_from(child.pid()).unwrap_or_default(),
+        pid: u32::try_from(pid).unwrap_or_default(),
         ..TaskCreate::new()
     }
 }

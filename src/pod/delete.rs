@@ -28,6 +28,10 @@ impl Actor {
         if task.deleting || task.delete.is_some() {
             return drop(reply.send(refuse("being deleted")));
         }
+        let Some(reply) = self.delete_unborn(id, reply) else {
+            return;
+        };
+        let Ok(task) = self.task_mut(id) else { return };
         match (task.init.exit, task.init.started) {
             (Some(_), _) => self.begin_delete(&ContainerId::from(id), reply),
             (None, _) if task.unpublished.is_some() => {
@@ -52,7 +56,8 @@ impl Actor {
             return;
         };
         // An exec that is being started may still be in the cgroup.
-        let is_busy = task.creating || task.deleting || task.has_live_execs();
+        let is_going = task.remains == Remains::Going;
+        let is_busy = is_going || task.creating || task.deleting || task.has_live_execs();
         if is_busy || task.facts.has_poststop_hooks {
             return;
         }
@@ -109,7 +114,7 @@ impl Actor {
         });
     }
 
-    fn deleted(&mut self, id: &ContainerId, deleted: Deleted, reply: Reply<Deleted>) {
+    pub(super) fn deleted(&mut self, id: &ContainerId, deleted: Deleted, reply: Reply<Deleted>) {
         self.forget(id);
         let Deleted { pid, exit } = deleted;
         self.publisher.publish(TaskDelete {

@@ -49,6 +49,13 @@ impl Actor {
             let message = format!("exec {:?}: task {} is paused", call.exec_id, call.id);
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
+        if task.restoring.is_some() {
+            let message = format!(
+                "exec {:?}: task {} is still to be restored",
+                call.exec_id, call.id
+            );
+            return Err(CallError::new(Kind::FailedPrecondition, message));
+        }
         if task.execs.contains_key(&call.exec_id) {
             let message = format!(
                 "process {} of task {} already exists",

@@ -7,6 +7,7 @@
 
 mod actor;
 mod cgroup;
+mod checkpoint;
 mod create;
 mod delete;
 mod error;
@@ -57,6 +58,15 @@ pub struct CreateCall {
     pub checkpoint: String,
     /// How long the caller waits.
     pub patience: Option<Duration>,
+}
+
+/// A Checkpoint.
+#[derive(Debug)]
+pub struct CheckpointCall {
+    pub id: String,
+    /// The directory for the files.
+    pub path: String,
+    pub options: Option<Any>,
 }
 
 /// An Exec.

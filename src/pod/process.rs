@@ -13,6 +13,7 @@ use crate::lifecycle::RequestId;
 use crate::runtime::OciRuntime;
 use crate::stdio::{Owner, Paths, Size, Streams};
 
+use super::checkpoint::Restoring;
 use super::{CallError, Reply};
 
 /// How and when a process ended, as the caller is told.
@@ -63,6 +64,8 @@ pub(super) struct Task {
     pub freezer: Freezer,
     /// Its removal is under way.
     pub deleting: bool,
+    /// Set as long as it is still to be restored from a checkpoint: it has no process then.
+    pub restoring: Option<Restoring>,
     /// What the OCI runtime still knows of it.
     pub remains: Remains,
     /// When its init process was collected; its exit may not have been published yet.

@@ -4,6 +4,7 @@
 //! (<https://github.com/opencontainers/runc/blob/main/man/runc.8.md>).
 
 mod bundle;
+mod checkpoint;
 mod log;
 pub mod options;
 mod release;
@@ -25,6 +26,7 @@ use crate::lifecycle::ExitStatus;
 use crate::reaper::{Child, Reaper};
 
 pub use bundle::{Bundle, BundleError};
+pub use checkpoint::{Checkpoint, Restore};
 pub use options::Options;
 pub use release::release;
 
@@ -43,6 +45,8 @@ pub struct OciRuntime {
     systemd_cgroup: bool,
     no_pivot_root: bool,
     no_new_keyring: bool,
+    /// Where criu is; empty for the PATH.
+    criu: PathBuf,
     bundle: PathBuf,
     reaper: Reaper,
 }
@@ -91,6 +95,8 @@ pub enum Verb {
     Pause,
     Resume,
     Update,
+    Checkpoint,
+    Restore,
     Delete,
 }
 
@@ -104,6 +110,8 @@ impl fmt::Display for Verb {
             Verb::Pause => "pause",
             Verb::Resume => "resume",
             Verb::Update => "update",
+            Verb::Checkpoint => "checkpoint",
+            Verb::Restore => "restore",
             Verb::Delete => "delete",
         })
     }
@@ -131,6 +139,7 @@ impl OciRuntime {
             systemd_cgroup: options.systemd_cgroup,
             no_pivot_root: options.no_pivot_root,
             no_new_keyring: options.no_new_keyring,
+            criu: PathBuf::from(&options.criu_path),
             bundle: bundle.to_owned(),
             reaper,
         }

@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use containerd_shim_protos::api::{
-    CloseIORequest, ConnectRequest, ConnectResponse, CreateTaskRequest, CreateTaskResponse,
-    DeleteRequest, DeleteResponse, Empty, ExecProcessRequest, KillRequest, PauseRequest,
-    PidsRequest, PidsResponse, ProcessInfo, ResizePtyRequest, ResumeRequest, ShutdownRequest,
-    StartRequest, StartResponse, StateRequest, StateResponse, StatsRequest, StatsResponse, Status,
-    UpdateTaskRequest, WaitRequest, WaitResponse,
+    CheckpointTaskRequest, CloseIORequest, ConnectRequest, ConnectResponse, CreateTaskRequest,
+    CreateTaskResponse, DeleteRequest, DeleteResponse, Empty, ExecProcessRequest, KillRequest,
+    PauseRequest, PidsRequest, PidsResponse, ProcessInfo, ResizePtyRequest, ResumeRequest,
+    ShutdownRequest, StartRequest, StartResponse, StateRequest, StateResponse, StatsRequest,
+    StatsResponse, Status, UpdateTaskRequest, WaitRequest, WaitResponse,
 };
 use containerd_shim_protos::protobuf::MessageField;
 use containerd_shim_protos::protobuf::well_known_types::timestamp::Timestamp;
@@ -23,7 +23,8 @@ use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
 use crate::pod::{
-    CallError, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Pod, Status as TaskStatus,
+    CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Pod,
+    Status as TaskStatus,
 };
 use crate::stdio::{Paths, Size};
 
@@ -289,6 +290,24 @@ impl Task for Service {
             .ask(move |actor, reply| actor.resume(&req.id, reply))
             .await;
         resumed.map_err(status)?;
+        Ok(Empty::new())
+    }
+
+    async fn checkpoint(
+        &self,
+        _: &TtrpcContext,
+        req: CheckpointTaskRequest,
+    ) -> ttrpc::Result<Empty> {
+        let call = CheckpointCall {
+            id: req.id,
+            path: req.path,
+            options: req.options.into_option(),
+        };
+        let written = self
+            .pod
+            .ask(move |actor, reply| actor.checkpoint(call, reply))
+            .await;
+        written.map_err(status)?;
         Ok(Empty::new())
     }
 

@@ -1,0 +1,272 @@
+//! Checkpoint and restore: a running container written to files, and one that is made from such
+//! files in place of its program being executed.
+
+use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
+
+use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::shim::oci::CheckpointOptions;
+
+use crate::lifecycle::{ContainerId, ExitStatus, RequestId};
+use crate::plan::Signal;
+use crate::reaper::Child;
+use crate::runtime::{Checkpoint, ProcessStdio, Restore, RuntimeError};
+use crate::stdio::Streams;
+
+use super::process::{Deleted, Exit, Remains};
+use super::{Actor, CallError, CheckpointCall, Kind, Reply};
+
+/// How far a container is that has no process before it is restored.
+#[derive(Debug)]
+pub(super) enum Restoring {
+    /// Its turn has not come.
+    Waiting(Restore, ProcessStdio),
+    /// The OCI runtime is at it; what it is to be sent meanwhile.
+    UnderWay(Vec<PendingSignal>),
+    /// It could not be restored.
+    Failed,
+}
+
+/// A container that runs again, with its streams if they come from a terminal.
+type Restored = (Child, Option<Streams>);
+
+/// A signal for a process that is still to come.
+#[derive(Debug)]
+pub(super) struct PendingSignal {
+    signal: Signal,
+    all: bool,
+    request: Option<RequestId>,
+}
+
+impl Actor {
+    /// Writes a running container to files, with which it ends if that is asked for.
+    pub fn checkpoint(&mut self, call: CheckpointCall, reply: Reply<()>) {
+        let checkpoint = match self.begin_checkpoint(&call) {
+            Ok(checkpoint) => checkpoint,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let id = ContainerId::from(call.id.as_str());
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        if checkpoint.exit {
+            // The OCI runtime removes what it knows of the container by itself.
+            task.remains = Remains::Going;
+        }
+        let runtime = task.runtime.clone();
+        let work = async move { runtime.checkpoint(&call.id, &checkpoint).await };
+        self.job(work, move |actor, outcome| {
+            actor.checkpointed(&id, outcome, reply)
+        });
+    }
+
+    fn begin_checkpoint(&self, call: &CheckpointCall) -> Result<Checkpoint, CallError> {
+        let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
+        let task = self.task(&call.id)?;
+        let state = match (task.ended, task.init.started, task.remains) {
+            (Some(_), _, _) => "stopped",
+            (None, false, _) => "created",
+            (None, true, _) if task.restoring.is_some() => "being restored",
+            (None, true, Remains::Going) => "being checkpointed",
+            (None, true, _) => {
+                let options = options(call.options.as_ref()).map_err(invalid)?;
+                return Ok(checkpoint(call.path.clone(), options));
+            }
+        };
+        let message = format!(
+            "cannot checkpoint task {}: it is {state}, expected running or paused",
+            call.id
+        );
+        Err(CallError::new(Kind::FailedPrecondition, message))
+    }
+
+    fn checkpointed(
+        &mut self,
+        id: &ContainerId,
+        outcome: Result<(), RuntimeError>,
+        reply: Reply<()>,
+    ) {
+        if let Some(task) = self.tasks.get_mut(id)
+            && task.remains == Remains::Going
+        {
+            // Some runtimes leave something to its deletion, and those that do not say so then.
+            task.remains = Remains::All;
+            if task.init.exit.is_some()
+                && let Some(delete) = task.delete.take()
+            {
+                self.begin_delete(id, delete);
+            }
+        }
+        let _ = reply.send(outcome.map_err(CallError::unknown));
+    }
+
+    /// Restores a container whose turn has come.
+    pub(super) fn restore(&mut self, id: &ContainerId) {
+        let now = self.now();
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let waiting = task.restoring.replace(Restoring::UnderWay(Vec::new()));
+        let Some(Restoring::Waiting(restore, stdio)) = waiting else {
+            task.restoring = Some(Restoring::Failed);
+            let reason = "it could not be restored before".to_owned();
+            return self.core.handle_released(now, id, Err(reason));
+        };
+        let (runtime, name) = (task.runtime.clone(), id.to_string());
+        let paths = &task.init.paths;
+        let (has_terminal, has_stdin) = (paths.terminal, !paths.stdin.is_empty());
+        // A terminal comes with the process.
+        let mut streams = task.init.streams.take_if(|_| has_terminal);
+        let work = async move {
+            let child = runtime.restore(&name, &restore, stdio).await;
+            let child = child.map_err(CallError::unknown)?;
+            if let Some(streams) = &mut streams
+                && let Err(error) = streams.receive_terminal(has_stdin).await
+            {
+                tracing::warn!(id = name, %error, "its terminal is lost");
+            }
+            Ok((child, streams))
+        };
+        let id = id.clone();
+        self.job(work, move |actor, outcome| actor.restored(&id, outcome));
+    }
+
+    fn restored(&mut self, id: &ContainerId, outcome: Result<Restored, CallError>) {
+        let now = self.now();
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let pending = match task.restoring.take() {
+            Some(Restoring::UnderWay(pending)) => pending,
+            _ => Vec::new(),
+        };
+        match outcome {
+            Ok((child, streams)) => {
+                if streams.is_some() {
+                    task.init.streams = streams;
+                    task.init.connect_stdin();
+                }
+                self.born(id, child);
+                self.core.handle_released(now, id, Ok(()));
+            }
+            Err(error) => {
+                task.restoring = Some(Restoring::Failed);
+                self.core.handle_released(now, id, Err(error.to_string()));
+            }
+        }
+        for PendingSignal {
+            signal,
+            all,
+            request,
+        } in pending
+        {
+            self.signal(id, signal, all, request);
+        }
+    }
+
+    /// A signal for a container that has no process yet. False if it has one.
+    pub(super) fn signal_unborn(
+        &mut self,
+        id: &ContainerId,
+        signal: Signal,
+        all: bool,
+        request: Option<RequestId>,
+    ) -> bool {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return false;
+        };
+        match (&mut task.restoring, request) {
+            (None, _) => return false,
+            (Some(Restoring::UnderWay(pending)), _) => pending.push(PendingSignal {
+                signal,
+                all,
+                request,
+            }),
+            (Some(_), Some(_)) => {
+                let message = format!("task {id} has no process: it is still to be restored");
+                let error = CallError::new(Kind::NotFound, message);
+                self.signalled(id, signal, request, Err(error));
+            }
+            (Some(_), None) if signal == Signal::KILL => {
+                // There is nothing to kill: this is its end.
+                task.restoring = None;
+                self.init_ended(id, ExitStatus::Signal(signal.number()));
+            }
+            (Some(_), None) => {}
+        }
+        true
+    }
+
+    /// Deletes a container that has no process yet: nothing has ended. Gives the way to answer back
+    /// if it has one.
+    pub(super) fn delete_unborn(
+        &mut self,
+        id: &str,
+        reply: Reply<Deleted>,
+    ) -> Option<Reply<Deleted>> {
+        let id = ContainerId::from(id);
+        let task = self.tasks.get_mut(&id)?;
+        match task.restoring {
+            None => return Some(reply),
+            Some(Restoring::UnderWay(_)) => {
+                let message = format!(
+                    "cannot delete task {id}: it is being restored, expected stopped or created"
+                );
+                let _ = reply.send(Err(CallError::new(Kind::FailedPrecondition, message)));
+            }
+            Some(_) => {
+                let deleted = Deleted {
+                    pid: 0,
+                    // containerd takes it for unknown.
+                    exit: Exit {
+                        code: 0,
+                        at: UNIX_EPOCH,
+                    },
+                };
+                task.deleting = true;
+                let removal = super::delete::remove(id.to_string(), task, false);
+                self.job(removal, move |actor, outcome| match outcome {
+                    Ok(()) => actor.deleted(&id, deleted, reply),
+                    Err(error) => {
+                        if let Some(task) = actor.tasks.get_mut(&id) {
+                            task.deleting = false;
+                        }
+                        let _ = reply.send(Err(CallError::unknown(error)));
+                    }
+                });
+            }
+        }
+        None
+    }
+}
+
+fn options(options: Option<&Any>) -> Result<CheckpointOptions, String> {
+    let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
+        return Ok(CheckpointOptions::default());
+    };
+    if any.type_url.rsplit('/').next() != Some("containerd.runc.v1.CheckpointOptions") {
+        return Err(format!(
+            "checkpoint options are of type {:?}, expected containerd.runc.v1.CheckpointOptions",
+            any.type_url
+        ));
+    }
+    CheckpointOptions::parse_from_bytes(&any.value)
+        .map_err(|error| format!("checkpoint options cannot be decoded: {error}"))
+}
+
+/// The path is the caller's: containerd has put the one of the options, if any, there.
+fn checkpoint(path: String, options: CheckpointOptions) -> Checkpoint {
+    let given = |path: String| (!path.is_empty()).then(|| PathBuf::from(path));
+    Checkpoint {
+        image: PathBuf::from(path),
+        work: given(options.work_path),
+        exit: options.exit,
+        open_tcp: options.open_tcp,
+        external_unix_sockets: options.external_unix_sockets,
+        terminal: options.terminal,
+        file_locks: options.file_locks,
+        empty_namespaces: options.empty_namespaces,
+        cgroups_mode: options.cgroups_mode,
+    }
+}

@@ -1,0 +1,149 @@
+//! Checkpoints: a container written to files by criu, and made again from them.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::reaper::Child;
+
+use super::{OciRuntime, ProcessStdio, RuntimeCommand, RuntimeError, Verb, read_pid};
+
+/// The log that criu writes into its work directory, and its copy in the bundle.
+const DUMP_LOG: &str = "dump.log";
+const COPIED_LOG: &str = "criu-dump.log";
+
+/// Where criu works on a restore if nobody says otherwise, in the bundle; containerd's own
+/// directory for the container.
+const WORK: &str = "work";
+
+/// What is to be written, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The directory for the files.
+    pub image: PathBuf,
+    /// The directory for criu's own files; none for one that is removed afterwards.
+    pub work: Option<PathBuf>,
+    /// The container ends with it.
+    pub exit: bool,
+    pub open_tcp: bool,
+    pub external_unix_sockets: bool,
+    pub terminal: bool,
+    pub file_locks: bool,
+    /// Namespaces that are made empty when it is restored.
+    pub empty_namespaces: Vec<String>,
+    /// How cgroups are treated (`soft`, `full`, `strict`); empty for criu's own way.
+    pub cgroups_mode: String,
+}
+
+/// What a container is restored from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restore {
+    /// The directory with the files.
+    pub image: PathBuf,
+    /// The directory for criu's own files; none for that of the bundle.
+    pub work: Option<PathBuf>,
+}
+
+impl OciRuntime {
+    /// Writes a container to files.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError`], with the runtime's own words and the path of criu's log.
+    pub async fn checkpoint(&self, id: &str, checkpoint: &Checkpoint) -> Result<(), RuntimeError> {
+        let own_work = self.scratch("criu-work");
+        let work = checkpoint.work.as_deref().unwrap_or(&own_work.0);
+        let mut command = self.command(Verb::Checkpoint);
+        self.find_criu(&mut command);
+        command.arg("--image-path").arg(&checkpoint.image);
+        command.arg("--work-path").arg(work);
+        for (flag, is_set) in [
+            ("--tcp-established", checkpoint.open_tcp),
+            ("--ext-unix-sk", checkpoint.external_unix_sockets),
+            ("--shell-job", checkpoint.terminal),
+            ("--file-locks", checkpoint.file_locks),
+            ("--leave-running", !checkpoint.exit),
+        ] {
+            if is_set {
+                command.arg(flag);
+            }
+        }
+        if !checkpoint.cgroups_mode.is_empty() {
+            command
+                .arg("--manage-cgroups-mode")
+                .arg(&checkpoint.cgroups_mode);
+        }
+        for namespace in &checkpoint.empty_namespaces {
+            command.arg("--empty-ns").arg(namespace);
+        }
+        command.arg(id);
+        let outcome = self.run(command, None).await;
+        let outcome = outcome.map_err(|error| self.with_log(error, work));
+        if checkpoint.work.is_none()
+            && let Err(error) = std::fs::remove_dir_all(&own_work.0)
+        {
+            tracing::debug!(%error, "criu has left no work directory");
+        }
+        outcome
+    }
+
+    /// The first line of criu's complaint, and where its log is found when its work directory is
+    /// gone.
+    fn with_log(&self, error: RuntimeError, work: &Path) -> RuntimeError {
+        let RuntimeError::Failed { verb, message } = error else {
+            return error;
+        };
+        let copy = self.bundle.join(COPIED_LOG);
+        if let Err(error) = std::fs::copy(work.join(DUMP_LOG), &copy) {
+            tracing::debug!(%error, "criu has left no log");
+        }
+        let complaint = message.lines().next().unwrap_or_default();
+        RuntimeError::Failed {
+            verb,
+            message: format!("{complaint} path= {}", copy.display()),
+        }
+    }
+
+    /// Makes a container again from files; its init process, which runs then, is given back.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError`], with the runtime's own words.
+    pub async fn restore(
+        &self,
+        id: &str,
+        restore: &Restore,
+        stdio: ProcessStdio,
+    ) -> Result<Child, RuntimeError> {
+        let expectation = self.reaper.expect();
+        let pid_file = self.bundle.join("init.pid");
+        let bundles = || self.bundle.join(WORK);
+        let work = restore.work.clone().unwrap_or_else(bundles);
+        let mut command = self.command(Verb::Restore);
+        self.find_criu(&mut command);
+        command.arg("--image-path").arg(&restore.image);
+        command.arg("--work-path").arg(&work);
+        command.arg("--detach").arg("--no-subreaper");
+        command.arg("--pid-file").arg(&pid_file);
+        command.arg("--bundle").arg(&self.bundle);
+        command.console_socket(&stdio);
+        if self.no_pivot_root {
+            command.arg("--no-pivot");
+        }
+        command.arg(id);
+        self.run(command, Some(stdio)).await?;
+        Ok(expectation.claim(read_pid(Verb::Restore, &pid_file).await?))
+    }
+
+    /// OCI runtimes look for `criu` on the PATH, and have no option for it any more.
+    fn find_criu(&self, command: &mut RuntimeCommand) {
+        let Some(directory) = self.criu.parent().filter(|_| self.criu.ends_with("criu")) else {
+            return;
+        };
+        let mut path = OsString::from(directory);
+        if let Some(usual) = std::env::var_os("PATH") {
+            path.push(":");
+            path.push(usual);
+        }
+        command.command.env("PATH", path);
+    }
+}
