@@ -19,13 +19,22 @@ fn from_git() -> Option<String> {
         return None;
     }
     // Written by whatever changes the commit that is checked out.
-    println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", "logs/HEAD"])?);
+    println!(
+        "cargo::rerun-if-changed={}",
+        git(&["rev-parse", "--git-path", "logs/HEAD"])?
+    );
     for path in ["build.rs", "Cargo.toml", "Cargo.lock", "src", "protos"] {
         if Path::new(path).exists() {
             println!("cargo::rerun-if-changed={path}");
         }
     }
-    git(&["describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"])
+    git(&[
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--dirty",
+        "--exclude=*",
+    ])
 }
 
 fn git(arguments: &[&str]) -> Option<String> {

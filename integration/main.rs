@@ -8,6 +8,7 @@ mod edges;
 mod environment;
 mod exhaustion;
 mod harness;
+mod info;
 mod leaks;
 mod parity;
 mod pod;

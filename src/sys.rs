@@ -152,7 +152,15 @@ pub fn create_core_scheduling_group() -> io::Result<()> {
     const PR_SCHED_CORE_CREATE: libc::c_ulong = 1;
     const PROCESS_GROUP: libc::c_ulong = 2;
     // SAFETY: this option takes four integers and touches no memory of this process.
-    let outcome = unsafe { libc::prctl(PR_SCHED_CORE, PR_SCHED_CORE_CREATE, 0_u64, PROCESS_GROUP, 0_u64) };
+    let outcome = unsafe {
+        libc::prctl(
+            PR_SCHED_CORE,
+            PR_SCHED_CORE_CREATE,
+            0_u64,
+            PROCESS_GROUP,
+            0_u64,
+        )
+    };
     match outcome {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use containerd_shim_protos::api::{CreateTaskRequest, ExecProcessRequest};
-use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult};
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, Extension};
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, MessageField};
 use nix::sys::stat::Mode;
@@ -41,26 +41,35 @@ impl<'host> BareShim<'host> {
         edit: impl FnOnce(&mut Value),
     ) -> Self {
         let mut shim = Self::prepare(host, runtime, id, args, edit);
-        let Endpoint { address, service } = shim.bootstrap();
-        (shim.address, shim.service) = (address, service);
+        let started = shim.try_start(shim.command("start"), &Any::new());
+        started.unwrap_or_else(|said| panic!("start of the shim: {said}"));
         shim
     }
 
-    #[track_caller]
-    fn bootstrap(&self) -> Endpoint {
+    /// Starts the shim by this command, with the runtime's options given as containerd gives them;
+    /// what it said if it failed.
+    pub fn try_start(&mut self, mut command: Command, options: &Any) -> Result<(), String> {
         let containerd = Version::of_containerd();
-        let mut command = self.command("start");
         if let Some(version) = containerd.max_shim_version() {
             command.env("MAX_SHIM_VERSION", version);
         }
+        let said = match containerd.speaks_protobuf() {
+            true => BootstrapParams {
+                extensions: vec![Extension {
+                    value: MessageField::some(options.clone()),
+                    ..Default::default()
+                }],
+                ..self.bootstrap_params()
+            }
+            .write_to_bytes(),
+            false => options.write_to_bytes(),
+        };
         let mut shim = Background::spawn(command);
-        if containerd.speaks_protobuf() {
-            let params = self.bootstrap_params().write_to_bytes();
-            shim.write(&params.expect("a message"));
-        }
+        shim.try_write(&said.expect("a message"));
         let finished = shim.finish(PATIENCE);
-        let said = (finished.out(), finished.err());
-        assert!(finished.ok(), "start of the shim: {said:?}");
+        if !finished.ok() {
+            return Err(finished.err());
+        }
         let endpoint = match BootstrapResult::parse_from_bytes(&finished.stdout) {
             Ok(result) if containerd.speaks_protobuf() => Some(Endpoint {
                 address: result.address,
@@ -68,7 +77,11 @@ impl<'host> BareShim<'host> {
             }),
             _ => Endpoint::parse(&finished.stdout),
         };
-        endpoint.unwrap_or_else(|| panic!("the shim answers its start with {said:?}"))
+        let Some(Endpoint { address, service }) = endpoint else {
+            return Err(format!("its answer is {:?}", finished.out()));
+        };
+        (self.address, self.service) = (address, service);
+        Ok(())
     }
 
     /// What containerd 2.3 tells a shim that it starts.

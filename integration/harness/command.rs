@@ -79,6 +79,13 @@ impl Background {
             .unwrap_or_else(|e| panic!("{}: stdin: {e}", self.title));
     }
 
+    /// The same for one that may have ended already.
+    pub fn try_write(&mut self, bytes: &[u8]) {
+        if let Some(stdin) = &mut self.stdin {
+            let _ = stdin.write_all(bytes);
+        }
+    }
+
     pub fn close_stdin(&mut self) {
         self.stdin = None;
     }

@@ -24,7 +24,7 @@ pub struct Containerd {
     pub(super) events: Recorder,
     pub(super) leftovers: Leftovers,
     /// Where it and its shims find programs.
-    pub(super) path: String,
+    pub path: String,
     shims: Shims,
     dir: TempDir,
     daemon: Mutex<Option<Child>>,

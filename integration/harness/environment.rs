@@ -103,7 +103,7 @@ fn install(program: &Path, name: &Path) {
 }
 
 /// `io.containerd.usher.v2` is the program `containerd-shim-usher-v2`.
-pub(super) fn shim_program(runtime: &str) -> String {
+pub fn shim_program(runtime: &str) -> String {
     let name = runtime.rsplitn(3, '.').take(2).collect::<Vec<_>>();
     format!("containerd-shim-{}-{}", name[1], name[0])
 }

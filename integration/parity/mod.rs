@@ -4,6 +4,7 @@
 //! observed must be equal, and must be what the test expects: two equal failures are no success.
 
 mod api;
+mod checkpoint;
 mod crashes;
 mod exec;
 mod exits;
@@ -11,6 +12,7 @@ mod images;
 mod logging;
 mod memory;
 mod mounts;
+mod options;
 mod pods;
 mod signals;
 mod stats;

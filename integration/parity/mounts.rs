@@ -140,7 +140,7 @@ fn an_overlay_of_more_layers_than_fit_into_a_page_is_mounted() {
 fn an_image_file_is_mounted_by_a_loop_device_which_goes_with_it() {
     let seen = both(|host, runtime| {
         let image = host.dir().join("image");
-        let mut make = Command::new("/sbin/mke2fs");
+        let mut make = Command::new("mke2fs");
         make.args(["-q", "-t", "ext4", "-d"])
             .arg(host.dir().join("rootfs"));
         make.arg(&image).arg("32M");

@@ -42,7 +42,7 @@ impl UserNamespace {
     ///
     /// One sentence if kernel or file system refuse.
     pub fn remount(&self, target: &Path) -> Result<(), String> {
-        self.attach(target, target, 0)
+        self.attach(target, target, 0, "its files")
     }
 
     /// Mounts what is at `source` at `target`, read-only and with the owners mapped.
@@ -51,19 +51,23 @@ impl UserNamespace {
     ///
     /// One sentence if kernel or file system refuse.
     pub fn mount_read_only(&self, source: &Path, target: &Path) -> Result<(), String> {
-        self.attach(source, target, libc::MOUNT_ATTR_RDONLY)
+        let files = source.display().to_string();
+        self.attach(source, target, libc::MOUNT_ATTR_RDONLY, &files)
     }
 
-    fn attach(&self, source: &Path, target: &Path, attributes: u64) -> Result<(), String> {
+    fn attach(
+        &self,
+        source: &Path,
+        target: &Path,
+        attributes: u64,
+        files: &str,
+    ) -> Result<(), String> {
         let at = |error: std::io::Error| format!("{}: {error}", target.display());
         let tree =
             mounts::clone_tree(source).map_err(|error| format!("{}: {error}", source.display()))?;
         // Before it is anywhere to be seen.
         mounts::map_owners(tree.as_fd(), self.as_fd(), attributes).map_err(|error| {
-            format!(
-                "the owners of {} cannot be mapped by kernel or file system: {error}",
-                source.display()
-            )
+            format!("the owners of {files} cannot be mapped by kernel or file system: {error}")
         })?;
         mounts::attach_tree(tree.as_fd(), target).map_err(at)
     }

@@ -259,7 +259,13 @@ mod tests {
 
     #[test]
     fn a_shim_logs_as_much_as_containerd_asks_for() {
-        for (level, debug) in [(-8, true), (-4, true), (0, false), (4, false), (1000, false)] {
+        for (level, debug) in [
+            (-8, true),
+            (-4, true),
+            (0, false),
+            (4, false),
+            (1000, false),
+        ] {
             let mut params = params();
             params.log_level = EnumOrUnknown::from_i32(level);
             let stdin = params.write_to_bytes().unwrap();

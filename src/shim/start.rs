@@ -13,8 +13,8 @@ use crate::plan::identity;
 use crate::runtime::Bundle;
 
 use super::address::{self, Claim};
-use super::placement;
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
+use super::placement;
 
 /// The most that containerd may say on stdin.
 const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
@@ -77,12 +77,7 @@ const SCHED_CORE: &str = "SCHED_CORE";
 
 /// Starts the process that serves the pod. The socket is its standard input, as it is for servers
 /// that inetd starts: it needs no convention about numbers, and nobody but it has it.
-fn spawn(
-    flags: &Flags,
-    said: &Bootstrap,
-    directory: &Path,
-    socket: OwnedFd,
-) -> Result<(), String> {
+fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args([

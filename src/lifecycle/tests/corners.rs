@@ -1,6 +1,6 @@
 //! Corners that were found by reading: each of these went wrong once, or could have unnoticed.
 
-use crate::lifecycle::{Exec, Phase};
+use crate::lifecycle::{Action, ContainerId, Exec, Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
@@ -496,4 +496,22 @@ fn an_app_that_was_asked_hides_nothing() {
     world.call(Call::Kill("proxy", TERM, None));
     world.run_for(secs(20));
     assert_eq!(world.signalled("proxy"), Some(asked.after(secs(1))));
+}
+
+#[test]
+fn a_start_that_waits_is_answered_when_its_container_is_removed() {
+    let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Block")]);
+    world.call(Call::Run("web", None));
+    world.run_for(ms(100));
+    let id = ContainerId::from("web");
+    world.pod.handle_removed(world.now, &id);
+    let answers = std::iter::from_fn(|| world.pod.poll_action());
+    let refusals: Vec<_> = answers
+        .filter_map(|action| match action {
+            Action::AnswerStart { answer, .. } => answer.err(),
+            _ => None,
+        })
+        .collect();
+    let name = "web".to_owned();
+    assert_eq!(refusals, [Refusal::EndedBeforeStart { name }]);
 }
