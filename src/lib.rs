@@ -10,6 +10,7 @@
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`runtime`] | the OCI runtime: runc's commands, bundles, the exec FIFO |
 //! | [`cgroup`] | a container's cgroup, v1 and v2: its figures, its processes, kills for want of memory |
+//! | [`rootfs`] | the mounts of a container's root file system |
 //! | [`stdio`] | the standard streams: FIFOs, terminals, log files, logging programs |
 //! | [`probe`] | one attempt of a probe, in the container or its network namespace |
 //! | [`reaper`] | the one owner of all child processes |
