@@ -163,7 +163,8 @@ fn end(shim: &BareShim<'_>) {
     api.kill(&shim.id, "", 9, false).expect("kill");
     api.wait(&shim.id, "").expect("wait");
     api.delete(&shim.id, "").expect("delete");
-    api.shutdown(&shim.id).expect("shutdown");
+    // Where others come and go, one of them may have asked before, and the shim have gone.
+    let _ = api.shutdown(&shim.id);
 }
 
 #[test]
