@@ -54,16 +54,18 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Looks for the cgroup of a task where it could not be found out before, as for want of a
-    /// descriptor.
+    /// Looks for a task's cgroup again, where it could not be found out at its creation for want of
+    /// a descriptor.
     fn find_cgroup(&mut self, id: &str) {
-        let reaper = self.reaper.clone();
-        if let Ok(task) = self.task_mut(id)
-            && task.cgroup.is_none()
-            && reaper.owns(task.init.pid)
-        {
-            task.cgroup = Cgroup::of(task.init.pid).ok().map(Arc::new);
+        let id = ContainerId::from(id);
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        if task.cgroup.is_some() || !self.reaper.owns(task.init.pid) {
+            return;
         }
+        task.cgroup = Cgroup::of(task.init.pid).ok().map(Arc::new);
+        self.watch_cgroup(&id);
     }
 
     /// The cgroup of a running task, and the process ids of its execs.
