@@ -4,11 +4,16 @@
 use std::process::Command;
 
 use super::{both, run_witness, witness};
-use crate::harness::{ContainerSpec, Containerd, PATIENCE, Status, eventually, run};
+use crate::harness::{ContainerSpec, Containerd, PATIENCE, REFERENCE, Status, eventually, run};
 
 fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
     let cgroup = format!("system.slice:{}:{}", host.namespace, spec.id);
-    spec.option(&["--runc-systemd-cgroup", "--cgroup", &cgroup])
+    // `ctr` gives options to runtimes of this name only; ours knows by the form of the path.
+    let spec = match spec.runtime.as_str() {
+        REFERENCE => spec.option(&["--runc-systemd-cgroup"]),
+        _ => spec,
+    };
+    spec.option(&["--cgroup", &cgroup])
 }
 
 /// Where a process is, with the test's own name left out.
