@@ -62,6 +62,10 @@ pub enum Action {
         all: bool,
         request: Option<RequestId>,
     },
+    /// Execute the program of a container anew whose process has ended, and say so with
+    /// [`handle_restarted`](super::Pod::handle_restarted): with the same streams, and with nothing
+    /// left of what ran before.
+    Restart { id: ContainerId },
     /// Make one attempt of the container's startup probe, bounded by the probe's timeout, and
     /// report it with [`handle_probed`](super::Pod::handle_probed).
     Probe { id: ContainerId },
@@ -100,6 +104,14 @@ pub enum Report {
         failures: u32,
         threshold: u32,
     },
+    /// A sidecar has ended and is restarted in place.
+    Restarts {
+        name: String,
+        code: u32,
+        wait: Duration,
+    },
+    /// A restart in place has failed.
+    NotRestarted { name: String, reason: String },
     /// The pod terminates.
     Terminating { because: Cause, grace: Duration },
     /// What looked like a termination was none: the caller has created a container.
@@ -132,6 +144,18 @@ impl fmt::Display for Report {
                     "startup probe of {name} failed {failures} of {threshold} times"
                 )
             }
+            Report::Restarts { name, code, wait } => {
+                write!(
+                    f,
+                    "sidecar {name} ended with {code} and is restarted in place in {wait:?}"
+                )
+            }
+            Report::NotRestarted { name, reason } => {
+                write!(
+                    f,
+                    "sidecar {name} could not be restarted in place: {reason}"
+                )
+            }
             Report::Terminating { because, grace } => {
                 write!(f, "the pod terminates within {grace:?}: {because}")
             }
@@ -159,10 +183,18 @@ impl fmt::Display for Report {
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Cause::Inferred => "two of its containers are asked to stop",
-            Cause::SandboxDied => "its sandbox has died",
-        })
+        match self {
+            Cause::Inferred => f.write_str("two of its containers are asked to stop"),
+            Cause::SandboxDied => f.write_str("its sandbox has died"),
+            Cause::Completed => f.write_str("its apps have done their work"),
+            Cause::EssentialFailed { name, code } => {
+                write!(f, "its essential container {name} failed with {code}")
+            }
+            Cause::InitFailed { name, code } => write!(
+                f,
+                "its init container {name} failed with {code}, and is never restarted"
+            ),
+        }
     }
 }
 
@@ -180,22 +212,25 @@ impl fmt::Display for Step {
 }
 
 /// Why a pod terminates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The stop requests of two containers are open at once: a hypothesis.
     Inferred,
     /// The sandbox container is gone.
     SandboxDied,
+    /// All apps have exited as the restart policy wants it.
+    Completed,
+    /// A container whose failure ends the pod has failed.
+    EssentialFailed { name: String, code: u32 },
+    /// An init container has failed that the caller will not restart.
+    InitFailed { name: String, code: u32 },
 }
 
 impl Cause {
     /// Whether the cause leaves no doubt; a mere hypothesis is dropped when the caller creates a
     /// container.
-    pub fn is_decided(self) -> bool {
-        match self {
-            Cause::Inferred => false,
-            Cause::SandboxDied => true,
-        }
+    pub fn is_decided(&self) -> bool {
+        *self != Cause::Inferred
     }
 }
 
@@ -249,8 +284,8 @@ pub enum Refusal {
         within: Duration,
         waits_for: String,
     },
-    #[error("container {name} is not started: its pod is terminating")]
-    Terminating { name: String },
+    #[error("container {name} is not started: its pod terminates: {because}")]
+    Terminating { name: String, because: Cause },
     #[error("container {name} ended before its program was executed")]
     EndedBeforeStart { name: String },
     #[error("container {name} could not be released: {reason}")]

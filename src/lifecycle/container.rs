@@ -3,6 +3,7 @@
 use crate::plan::{ContainerKind, KubeletFacts, Probe, Role, Signal};
 
 use super::action::RequestId;
+use super::restart::BackOff;
 use super::stop::LAST_CHANCE;
 use super::time::Time;
 
@@ -53,6 +54,8 @@ pub(super) struct Container {
     pub ends_as: Option<u32>,
     /// It was stopped because its startup probe failed.
     pub startup_failed: bool,
+    /// How soon it is restarted in place the next time.
+    pub back_off: BackOff,
     /// When its Start was answered, until something was taken for its postStart handler.
     pub answered: Option<Answered>,
     /// The exec that is taken for the container's postStart handler, while it runs.
@@ -87,7 +90,18 @@ pub(super) enum State {
     },
     /// Its program runs.
     Running(Running),
-    /// Its init process is gone.
+    /// Its program has ended, and it is executed anew in a while; the caller is told of neither.
+    BackingOff { status: ExitStatus, until: Time },
+    /// Its program is being executed anew.
+    Restarting {
+        /// How its last life ended.
+        status: ExitStatus,
+        /// An exit that overtook the news of the restart.
+        exit: Option<ExitStatus>,
+    },
+    /// It has succeeded, and the caller must not know yet, or it would be restarted.
+    Withheld { since: Time },
+    /// It is over, and the caller knows.
     Exited,
 }
 
@@ -164,7 +178,7 @@ pub(super) struct Stopping {
 }
 
 impl Container {
-    /// The container's init process exists.
+    /// As the caller knows it, the container exists and has not ended.
     pub fn is_alive(&self) -> bool {
         !matches!(self.state, State::Creating | State::Exited)
     }
@@ -180,6 +194,14 @@ impl Container {
     /// The program runs, or is being executed.
     pub fn is_running(&self) -> bool {
         matches!(self.state, State::Releasing { .. } | State::Running(_))
+    }
+
+    /// Its process is gone, and the caller does not know: there is nothing to signal.
+    pub fn is_between_lives(&self) -> bool {
+        matches!(
+            self.state,
+            State::BackingOff { .. } | State::Withheld { .. }
+        )
     }
 
     /// Started in the sense of KEP-753: the program runs, its startup probe has succeeded, and its
@@ -219,6 +241,9 @@ impl Container {
             State::Blocked(_) => "starting",
             State::Held(_) => "held",
             State::Releasing { .. } | State::Running(_) => "running",
+            State::BackingOff { .. } => "waiting to be restarted",
+            State::Restarting { .. } => "restarting",
+            State::Withheld { .. } => "completed",
             State::Exited => "stopped",
         }
     }

@@ -7,6 +7,7 @@ use crate::plan::{ContainerKind, Plan, Role};
 use super::Pod;
 use super::action::{ContainerId, Refusal, Report};
 use super::container::{Blocked, Container, NewContainer, State, Stopping};
+use super::restart::BackOff;
 use super::time::Time;
 
 impl Pod {
@@ -42,7 +43,9 @@ impl Pod {
                 self.request_timeout = self.request_timeout.max(Some(whole));
             }
             self.disprove_termination(&name);
-            self.succeeded.remove(&name);
+            self.last_creation = now;
+            self.history
+                .created(&name, self.creations.saturating_add(1));
         }
         self.creations = self.creations.saturating_add(1);
         let container = Container {
@@ -56,6 +59,7 @@ impl Pod {
             stopping: Stopping::default(),
             ends_as: None,
             startup_failed: false,
+            back_off: BackOff::default(),
             answered: None,
             post_start: None,
         };
@@ -77,12 +81,13 @@ impl Pod {
     /// The container is gone: it was deleted, or could not be created. With the last one the pod is
     /// over, and the next container opens a new one.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
-        let removed = self.containers.remove(id);
-        // One that is restored from a checkpoint has no process whose end would answer its Start.
-        if let Some(Container { state, name, .. }) = removed
-            && let State::Blocked(Blocked { request, .. }) = state
-        {
-            self.answer_start(id, request, Err(Refusal::EndedBeforeStart { name }));
+        if let Some(container) = self.containers.remove(id) {
+            let Container { name, number, .. } = container;
+            self.history.undone(&name, number);
+            // One that is restored from a checkpoint has no process whose end would answer its Start.
+            if let State::Blocked(Blocked { request, .. }) = container.state {
+                self.answer_start(id, request, Err(Refusal::EndedBeforeStart { name }));
+            }
         }
         if self.containers.is_empty() {
             let actions = std::mem::take(&mut self.actions);

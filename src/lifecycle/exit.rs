@@ -1,10 +1,14 @@
 //! Exits: what a container's end means, and the code that the caller is told.
 
-use crate::plan::{Role, SidecarExitCode};
+use std::time::Duration;
+
+use crate::plan::{ContainerKind, RestartPolicy, Role, SidecarExitCode};
 
 use super::Pod;
 use super::action::{Action, ContainerId, Refusal};
 use super::container::{Blocked, Container, ExitStatus, State};
+use super::stop::STOPPED;
+use super::termination::Termination;
 use super::time::Time;
 
 impl Pod {
@@ -16,38 +20,87 @@ impl Pod {
             .map(|container| &mut container.state)
         {
             // TaskStart has to be published before TaskExit, so the news of the release come first.
-            Some(State::Releasing { exit, .. }) => *exit = Some(status),
-            Some(_) => self.exited(id, status),
+            Some(State::Releasing { exit, .. } | State::Restarting { exit, .. }) => {
+                *exit = Some(status);
+            }
+            Some(_) => self.exited(now, id, status),
             None => {}
         }
         self.settle(now);
     }
 
-    pub(super) fn exited(&mut self, id: &ContainerId, status: ExitStatus) {
+    pub(super) fn exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
-        let was = std::mem::replace(&mut container.state, State::Exited);
-        let ran = matches!(was, State::Running(_));
-        if ran && container.role == Role::Init && status == ExitStatus::Code(0) {
-            self.succeeded.insert(container.name.clone());
+        let name = container.name.clone();
+        match std::mem::replace(&mut container.state, State::Exited) {
+            State::Running(running) => {
+                return self.program_ended(now, id, now.since(running.since), status);
+            }
+            State::Blocked(Blocked { request, .. }) => {
+                let refusal = match self.termination.as_ref().map(Termination::cause) {
+                    Some(because) if because.is_decided() => Refusal::Terminating {
+                        name,
+                        because: because.clone(),
+                    },
+                    _ => Refusal::EndedBeforeStart { name },
+                };
+                self.answer_start(id, request, Err(refusal));
+            }
+            _ => {}
         }
-        if let State::Blocked(Blocked { request, .. }) = was {
-            let refusal = Refusal::EndedBeforeStart {
-                name: container.name.clone(),
-            };
-            self.answer_start(id, request, Err(refusal));
+        if let Some(container) = self.containers.get(id) {
+            let code = self.reported_code(container, status);
+            self.end_of_life(id, code);
+            self.report_exit(id, code);
+        }
+    }
+
+    /// A program has ended after it had run for `ran`: is that the end of its container?
+    fn program_ended(&mut self, now: Time, id: &ContainerId, ran: Duration, status: ExitStatus) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        if self.restarts_in_place(container, status) {
+            return self.back_off(id, ran, status, now);
+        }
+        let is_withheld = self.is_to_be_withheld(container, status);
+        // Before anything is told, for what is told may depend on it.
+        self.end_of_life(id, status.code());
+        if is_withheld {
+            if let Some(container) = self.containers.get_mut(id) {
+                container.state = State::Withheld { since: now };
+            }
+            return;
         }
         if let Some(code) = self
             .containers
             .get(id)
             .map(|container| self.reported_code(container, status))
         {
-            self.actions.push_back(Action::ReportExit {
-                id: id.clone(),
-                code,
-            });
+            self.report_exit(id, code);
         }
+    }
+
+    /// Remembers the end of a container, and what it means to the pod.
+    fn end_of_life(&mut self, id: &ContainerId, code: u32) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        if container.kind != ContainerKind::Workload {
+            return;
+        }
+        let (name, number, role) = (container.name.clone(), container.number, container.role);
+        self.history.ended(&name, number, code);
+        self.judge_end(&name, role, code);
+    }
+
+    pub(super) fn report_exit(&mut self, id: &ContainerId, code: u32) {
+        self.actions.push_back(Action::ReportExit {
+            id: id.clone(),
+            code,
+        });
     }
 
     /// The code the caller is told (KEP-753 draft: a sidecar that was told to go has not failed).
@@ -58,16 +111,41 @@ impl Pod {
         let told_to_go = container.role == Role::Sidecar
             && container.stopping.signalled
             && !container.startup_failed;
-        let mask = match self
+        match told_to_go {
+            true => self.code_of_one_told_to_go(container, status),
+            false => status.code(),
+        }
+    }
+
+    /// The code that is told of a container that ended with `status` because it was told to.
+    pub(super) fn code_of_one_told_to_go(&self, container: &Container, status: ExitStatus) -> u32 {
+        let policy = self
             .plan
             .as_ref()
-            .map(|plan| plan.settings().sidecar_exit_code)
-        {
-            Some(SidecarExitCode::Mask) => told_to_go,
-            Some(SidecarExitCode::Signal) => told_to_go && matches!(status, ExitStatus::Signal(_)),
-            Some(SidecarExitCode::Propagate) | None => false,
+            .map(|plan| plan.settings().sidecar_exit_code);
+        let is_hidden = match (container.role, policy) {
+            (Role::Init, _) => status == ExitStatus::Code(0),
+            (_, Some(SidecarExitCode::Mask)) => true,
+            (_, Some(SidecarExitCode::Signal)) => matches!(status, ExitStatus::Signal(_)),
+            (_, Some(SidecarExitCode::Propagate) | None) => false,
         };
-        if mask { 0 } else { status.code() }
+        match is_hidden {
+            true => self.code_of_no_failure(),
+            false => status.code(),
+        }
+    }
+
+    /// Kubelet leaves out of the next sandbox of a pod under `OnFailure` what has ended with 0, though
+    /// it is needed there, unless the pod has done what it is there for.
+    fn code_of_no_failure(&self) -> u32 {
+        let is_run_again = self
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.settings().restart_policy == RestartPolicy::OnFailure);
+        match is_run_again && !self.is_complete() {
+            true => STOPPED,
+            false => 0,
+        }
     }
 
     /// Ends a container whose program has not been executed: it reports `code`.

@@ -22,16 +22,19 @@ impl Pod {
         let stages = self.plan.iter().flat_map(|plan| plan.stages()).take(before);
         let names = stages.flat_map(|stage| stage.0.iter());
         names
-            .filter(|name| !self.has_done_its_part(name))
+            .filter(|name| !self.has_done_its_part(name, container.number))
             .cloned()
             .collect()
     }
 
-    /// Whether what comes after `name` in the start order need not wait for it any more: an init
-    /// container has exited 0, a sidecar is started.
-    fn has_done_its_part(&self, name: &str) -> bool {
+    /// Whether what comes after `name` in the start order, and was created as number `number`, need
+    /// not wait for it any more: an init container has exited 0, a sidecar is started.
+    fn has_done_its_part(&self, name: &str, number: u64) -> bool {
         match self.plan.as_ref().map(|plan| plan.role(name)) {
-            Some(Role::Init) => self.succeeded.contains(name),
+            Some(Role::Init) => {
+                let past = self.history.of(name);
+                past.is_some_and(|past| past.is_done_for(number))
+            }
             _ => self.current(name).is_some_and(Container::is_started),
         }
     }
@@ -40,7 +43,12 @@ impl Pod {
     pub(super) fn closed_stage(&self, before: usize) -> Option<usize> {
         let plan = self.plan.as_ref()?;
         let mut stages = plan.stages().iter().take(before);
-        stages.position(|stage| stage.0.iter().any(|name| !self.has_done_its_part(name)))
+        stages.position(|stage| {
+            stage
+                .0
+                .iter()
+                .any(|name| !self.has_done_its_part(name, u64::MAX))
+        })
     }
 
     /// Whether a container may be executed now.

@@ -64,6 +64,8 @@ impl Pod {
                 continue;
             }
             let due = container.is_parked()
+                || container.is_between_lives()
+                || container.role == Role::NativeInit
                 || self.termination.is_none()
                     && self
                         .lone_stop_due(&id, container)

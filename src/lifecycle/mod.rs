@@ -23,23 +23,31 @@
 //! | `inference.rs` | what a stop request means: is the pod terminating? |
 //! | `termination.rs` | the steps of a termination and their budget |
 //! | `exit.rs` | what an end means, and the code that is told |
+//! | `restart.rs` | sidecars that are restarted in place, and their back-off |
+//! | `withhold.rs` | init containers whose end the caller must not hear of yet |
+//! | `completion.rs` | ends of containers that are the end of the pod |
+//! | `history.rs` | what is remembered of names |
 
 mod action;
+mod completion;
 mod container;
 mod create;
 mod exit;
 mod gate;
+mod history;
 mod inference;
 mod probe;
+mod restart;
 mod start;
 mod stop;
 mod termination;
+mod withhold;
 
 #[cfg(test)]
 mod tests;
 mod time;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::plan::{ContainerKind, Plan};
@@ -51,6 +59,7 @@ pub use stop::Kill;
 pub use time::Time;
 
 use container::{Container, State};
+use history::History;
 use start::AutoBudget;
 use termination::Termination;
 
@@ -60,15 +69,18 @@ pub struct Pod {
     /// The annotations of the container that opened the pod: its plan as long as it lasts.
     plan: Option<Plan>,
     containers: BTreeMap<ContainerId, Container>,
-    /// Init containers that have exited 0 since they were last created.
-    succeeded: BTreeSet<String>,
+    history: History,
     creations: u64,
+    /// When a workload container was last created.
+    last_creation: Time,
     releases: u64,
     /// How long callers wait beyond the grace period before they give up on a Kill: the longest
     /// timeout seen on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
     request_timeout: Option<Duration>,
     auto_budget: AutoBudget,
     termination: Option<Termination>,
+    /// What has ended the pod though its caller does not know.
+    fatal: Option<Cause>,
     actions: VecDeque<Action>,
 }
 
@@ -96,6 +108,12 @@ pub enum Timer {
     HoldEnds,
     /// The next attempt of a startup probe is due.
     Probe,
+    /// A sidecar that has ended is started again.
+    Restart,
+    /// The exit of an init container is published though it was withheld.
+    Withheld,
+    /// No container was created for so long that there are no more apps to come.
+    Completion,
     /// A lone stop request of a sidecar is taken for what it says.
     LoneStop,
     /// A container that the caller has not asked to stop is stopped as part of the termination.
@@ -159,6 +177,9 @@ impl Pod {
         let mut timers = Vec::new();
         self.start_timers(&mut timers);
         self.probe_timers(&mut timers);
+        self.restart_timers(&mut timers);
+        self.withhold_timers(&mut timers);
+        self.completion_timers(&mut timers);
         self.stop_timers(&mut timers);
         self.termination_timers(&mut timers);
         timers.into_iter().min()
@@ -178,6 +199,8 @@ impl Pod {
         self.settle_lone_stops(now);
         self.settle_kills(now);
         self.settle_starts(now);
+        self.settle_restarts(now);
+        self.settle_withheld(now);
         self.settle_probes(now);
     }
 

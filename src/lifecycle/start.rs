@@ -19,8 +19,8 @@ const ANSWER_LEAD: Duration = Duration::from_secs(2);
 /// How long a container is held before its stderr says so.
 const HOLD_NOTICE: Duration = Duration::from_secs(5);
 
-/// The exit code of a container that was held for too long.
-const HELD_TOO_LONG: u32 = 1;
+/// The exit code of a held container whose turn will not come.
+pub(super) const NOT_STARTED: u32 = 1;
 
 /// How much of the time that `Auto` may keep callers waiting is gone.
 #[derive(Debug, Default)]
@@ -130,14 +130,14 @@ impl Pod {
                     // Its Start was answered long ago: all that can be done is to let it fail.
                     None if exit.is_none() => {
                         let message = format!("usher: {name} could not be released: {reason}");
-                        self.end(id, HELD_TOO_LONG, Some(message));
+                        self.end(id, NOT_STARTED, Some(message));
                     }
                     None => {}
                 }
             }
         }
         if let Some(exit) = exit {
-            self.exited(id, exit);
+            self.exited(now, id, exit);
         }
         self.settle(now);
     }
@@ -202,9 +202,12 @@ impl Pod {
         };
         let (request, since) = (blocked.request, blocked.since);
         let name = container.name.clone();
-        if self.termination.is_some() && !matches!(container.role, Role::Defer(_)) {
+        if let Some(termination) = &self.termination
+            && !matches!(container.role, Role::Defer(_))
+        {
+            let because = termination.cause().clone();
             self.unblock(id, State::Created);
-            return self.answer_start(id, request, Err(Refusal::Terminating { name }));
+            return self.answer_start(id, request, Err(Refusal::Terminating { name, because }));
         }
         let missing = self.missing(container);
         match self.start_mode(container) {
@@ -304,7 +307,7 @@ impl Pod {
             let message = format!(
                 "usher: {name} was held for {waited:?} and is ended: it waited for {waits_for}"
             );
-            self.end(id, HELD_TOO_LONG, Some(message));
+            self.end(id, NOT_STARTED, Some(message));
         } else if tell {
             let message = format!("usher: {name} is held: it waits for {waits_for}");
             self.actions.push_back(Action::Tell {
@@ -315,7 +318,7 @@ impl Pod {
         }
     }
 
-    fn startup_timeout(&self) -> Duration {
+    pub(super) fn startup_timeout(&self) -> Duration {
         self.plan
             .as_ref()
             .map_or(Duration::MAX, |plan| plan.settings().startup_timeout)

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::plan::{GracePolicy, Role, Signal};
 
-use super::action::{Action, ContainerId, Refusal, RequestId};
+use super::action::{Action, Cause, ContainerId, Refusal, RequestId};
 use super::container::{Container, State, StopRequest};
+use super::start::NOT_STARTED;
+use super::termination::Termination;
 use super::time::Time;
 use super::{DEFAULT_REQUEST_TIMEOUT, Pod, Timer};
 
@@ -14,7 +16,7 @@ use super::{DEFAULT_REQUEST_TIMEOUT, Pod, Timer};
 pub(super) const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// The code of a container that was asked to stop before its program was executed.
-const STOPPED: u32 = 143;
+pub(super) const STOPPED: u32 = 143;
 
 /// The code of a container that was killed before its program was executed.
 const KILLED: u32 = 137;
@@ -189,7 +191,13 @@ impl Pod {
         let Some(container) = self.containers.get(id) else {
             return;
         };
-        if container.is_parked() {
+        if container.is_between_lives() {
+            self.dismiss(id);
+            self.actions.push_back(Action::AnswerKill {
+                request,
+                answer: Ok(()),
+            });
+        } else if container.is_parked() {
             self.end(id, KILLED, None);
             self.actions.push_back(Action::AnswerKill {
                 request,
@@ -232,7 +240,13 @@ impl Pod {
         if container.stopping.last_chance || container.stopping.killed {
             return;
         }
-        let executing = matches!(container.state, State::Releasing { .. });
+        if container.is_between_lives() {
+            return self.dismiss(id);
+        }
+        let executing = matches!(
+            container.state,
+            State::Releasing { .. } | State::Restarting { .. }
+        );
         let signal = match container.stopping.signalled {
             true => Signal::TERM,
             false => self.stop_signal(container),
@@ -262,7 +276,18 @@ impl Pod {
             return;
         };
         if container.is_parked() {
-            return self.end(id, STOPPED, None);
+            return match self.termination.as_ref().map(Termination::cause) {
+                Some(cause @ Cause::InitFailed { .. }) if !container.is_asked() => {
+                    let name = &container.name;
+                    let message =
+                        format!("usher: {name} is not started: the pod terminates: {cause}");
+                    self.end(id, NOT_STARTED, Some(message));
+                }
+                _ => self.end(id, STOPPED, None),
+            };
+        }
+        if container.is_between_lives() {
+            return self.dismiss(id);
         }
         if container.stopping.signalled || !matches!(container.state, State::Running(_)) {
             return;

@@ -46,8 +46,8 @@ impl Termination {
         self.step
     }
 
-    pub fn cause(&self) -> Cause {
-        self.cause
+    pub fn cause(&self) -> &Cause {
+        &self.cause
     }
 }
 
@@ -59,12 +59,13 @@ impl Pod {
         if self.termination.is_none() {
             let Some(termination) = self
                 .sandbox_died(now)
+                .or_else(|| self.completed(now))
                 .or_else(|| self.infer_termination(now))
             else {
                 return;
             };
             self.report(Report::Terminating {
-                because: termination.cause,
+                because: termination.cause.clone(),
                 grace: termination.deadline.since(termination.since),
             });
             self.termination = Some(termination);
@@ -151,12 +152,11 @@ impl Pod {
     }
 
     /// What is alive of those that a step is for. Init containers are stopped with the apps: nothing
-    /// outlives them that they need.
+    /// outlives them that they need. Those of the caller's own are the caller's: it asks its
+    /// long-running ones only when all others are gone.
     fn members(&self, step: Step) -> Vec<ContainerId> {
         match step {
-            Step::Apps => self.alive(|container| {
-                matches!(container.role, Role::App | Role::Init | Role::NativeInit)
-            }),
+            Step::Apps => self.alive(|container| matches!(container.role, Role::App | Role::Init)),
             Step::Sidecars => self.alive(|container| container.role == Role::Sidecar),
             _ => Vec::new(),
         }
@@ -216,11 +216,15 @@ impl Pod {
     /// kubelet's come within milliseconds, but after the container's preStop handler.
     fn unasked_until(&self, container: &Container) -> Option<Time> {
         let termination = self.termination.as_ref()?;
-        match (&container.facts.pre_stop, termination.cause) {
-            (Some(_), _) => Some(termination.deadline),
+        match (&container.facts.pre_stop, &termination.cause) {
+            (Some(_), Cause::Inferred | Cause::SandboxDied) => Some(termination.deadline),
             (None, Cause::Inferred) => Some(termination.known.after(self.termination_window())),
             // Kubelet asks these too, but there is nothing to wait for.
             (None, Cause::SandboxDied) => None,
+            // Kubelet does not know of it: it will ask for nothing.
+            (_, Cause::Completed | Cause::EssentialFailed { .. } | Cause::InitFailed { .. }) => {
+                None
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::error::{Entry, PlanError};
 use super::key::{ContainerSetting, Key, PodSetting};
-use super::settings::{CgroupSizing, GracePolicy, OomScore, RestartPolicy, Settings};
+use super::settings::{CgroupSizing, GracePolicy, OomScore, Settings};
 use super::{ContainerPlan, Plan};
 
 /// A setting, and whether what was read of it is missing.
@@ -17,16 +17,10 @@ type Row<S, P> = (S, fn(&P) -> bool);
 
 /// Pod-wide settings that are not built, or not for some of their values.
 const POD: &[Row<PodSetting, Settings>] = &[
-    (PodSetting::Init, |_| true),
-    (PodSetting::NativeInit, |_| true),
     (PodSetting::PreExit, |_| true),
     (PodSetting::PostExit, |_| true),
-    (PodSetting::Essential, |_| true),
     (PodSetting::GraceExtension, |_| true),
     (PodSetting::DeferExitCode, |_| true),
-    (PodSetting::RestartPolicy, |pod| {
-        pod.restart_policy != RestartPolicy::Always
-    }),
     (PodSetting::GracePolicy, |pod| {
         pod.grace_policy != GracePolicy::Shared
     }),
@@ -40,7 +34,6 @@ const POD: &[Row<PodSetting, Settings>] = &[
 const CONTAINER: &[Row<ContainerSetting, ContainerPlan>] = &[
     (ContainerSetting::LivenessProbe, |_| true),
     (ContainerSetting::TerminationHook, |_| true),
-    (ContainerSetting::Restart, |_| true),
     (ContainerSetting::GracePeriod, |_| true),
     (ContainerSetting::Resources, |_| true),
 ];

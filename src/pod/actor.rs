@@ -218,6 +218,7 @@ impl Actor {
                 } => {
                     self.signal(&id, signal, all, request);
                 }
+                Action::Restart { id } => self.restart(&id),
                 Action::Probe { id } => self.probe(id),
                 Action::ReportExit { id, code } => self.report_exit(&id, code),
                 Action::Tell {
@@ -263,6 +264,12 @@ impl Actor {
             let now = actor.now();
             actor.core.handle_released(now, &id, outcome);
         });
+    }
+
+    fn restart(&mut self, id: &ContainerId) {
+        let now = self.now();
+        let reason = "restarts in place are not built yet".to_owned();
+        self.core.handle_restarted(now, id, Err(reason));
     }
 
     fn probe(&mut self, id: ContainerId) {

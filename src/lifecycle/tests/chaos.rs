@@ -43,6 +43,7 @@ fn script() -> impl Strategy<Value = Script> {
             stops_after,
             exits_after: exits.map(|(after, code)| (ms(after), code)),
             release_takes: ms(release),
+            ..Script::default()
         })
 }
 

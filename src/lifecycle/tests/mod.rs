@@ -1,11 +1,14 @@
 //! The rules, in the simulator.
 
 mod chaos;
+mod completion;
 mod corners;
 mod fixtures;
 mod inference;
+mod init;
 mod promises;
 mod record;
+mod restarting;
 mod simulator;
 mod starting;
 mod stopping;

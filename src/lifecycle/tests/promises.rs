@@ -37,6 +37,7 @@ fn script() -> impl Strategy<Value = Script> {
         stops_after: stops.map(ms),
         exits_after: None,
         release_takes: ms(release),
+        ..Script::default()
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::lifecycle::{ContainerId, Phase, Refusal, Time};
 use crate::plan::Signal;
 
-use super::simulator::{Seen, World};
+use super::simulator::{Process, Seen, World};
 
 impl World {
     /// When something was first seen.
@@ -16,6 +16,13 @@ impl World {
 
     pub fn executed(&self, name: &str) -> Option<Time> {
         self.at(&Seen::Executed(name.to_owned()))
+    }
+
+    /// When its program was executed, each time.
+    pub fn executions(&self, name: &str) -> Vec<Time> {
+        let executed = Seen::Executed(name.to_owned());
+        let times = self.seen.iter().filter(|(_, seen)| *seen == executed);
+        times.map(|(at, _)| *at).collect()
     }
 
     pub fn signalled(&self, name: &str) -> Option<Time> {
@@ -93,7 +100,8 @@ impl World {
                 self.seen
             );
         }
-        if self.processes.values().all(|process| !process.alive) {
+        let is_over = |process: &Process| !process.alive && !process.is_between_lives();
+        if self.processes.values().all(is_over) {
             assert_eq!(self.pod.next_timer(), None, "all is over");
         }
         if self.pod.phase() == Phase::Terminated {

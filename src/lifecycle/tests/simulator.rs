@@ -17,6 +17,11 @@ pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// Containers of one name have ids of their own: `web`, `web#2`.
+fn name_of(id: &str) -> &str {
+    id.split('#').next().unwrap_or_default()
+}
+
 /// How a container behaves.
 #[derive(Clone, Debug)]
 pub struct Script {
@@ -28,6 +33,8 @@ pub struct Script {
     pub exits_after: Option<(Duration, u8)>,
     /// From the decision to release it until its program runs.
     pub release_takes: Duration,
+    /// From the decision to restart it until its program runs anew.
+    pub restart_takes: Duration,
 }
 
 impl Default for Script {
@@ -37,6 +44,7 @@ impl Default for Script {
             stops_after: Some(ms(20)),
             exits_after: None,
             release_takes: ms(1),
+            restart_takes: ms(40),
         }
     }
 }
@@ -57,6 +65,7 @@ pub enum Seen {
 enum Event {
     Created(ContainerId),
     Released(ContainerId),
+    Restarted(ContainerId),
     Probed(ContainerId),
     Dies(ContainerId, u64, ExitStatus),
     Caller(Call),
@@ -82,10 +91,19 @@ pub(super) struct Process {
     pub(super) script: Script,
     pub(super) alive: bool,
     pub(super) executed: Option<Time>,
+    /// The caller knows that it has ended.
+    pub(super) reported: bool,
     /// Counts lives: an exit that was scheduled for an earlier one does not count.
     life: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
+}
+
+impl Process {
+    /// Its process is gone, and the caller does not know.
+    pub fn is_between_lives(&self) -> bool {
+        !self.alive && self.executed.is_some() && !self.reported
+    }
 }
 
 /// The pod, its containers and its caller.
@@ -267,7 +285,7 @@ impl World {
                 if self
                     .processes
                     .get(&id)
-                    .is_some_and(|process| !process.alive)
+                    .is_some_and(|process| !process.alive && !process.is_between_lives())
                 {
                     self.processes.remove(&id);
                     self.pod.handle_removed(self.now, &id);
@@ -285,7 +303,7 @@ impl World {
             .cloned()
             .unwrap_or((ContainerKind::Workload, KubeletFacts::default()));
         let new = NewContainer {
-            name: name.to_owned(),
+            name: name_of(name).to_owned(),
             kind,
             facts,
         };
@@ -297,9 +315,10 @@ impl World {
             Ok(()) => {
                 self.counter += 1;
                 let process = Process {
-                    script: self.scripts.get(name).cloned().unwrap_or_default(),
+                    script: self.script_for(name),
                     alive: false,
                     executed: None,
+                    reported: false,
                     life: self.counter,
                     starts: Vec::new(),
                     start_when_created: start,
@@ -335,6 +354,7 @@ impl World {
                 }
             }
             Event::Released(id) => self.released(&id),
+            Event::Restarted(id) => self.restarted(&id),
             Event::Probed(id) => {
                 let ready = self.is_ready(id.as_str());
                 self.pod.handle_probed(self.now, &id, ready);
@@ -368,6 +388,38 @@ impl World {
         }
     }
 
+    fn restarted(&mut self, id: &ContainerId) {
+        self.counter += 1;
+        let life = self.counter;
+        let Some(process) = self.processes.get_mut(id) else {
+            return;
+        };
+        process.alive = true;
+        process.life = life;
+        process.executed = Some(self.now);
+        let exits = process.script.exits_after;
+        self.see(Seen::Executed(id.to_string()));
+        self.pod.handle_restarted(self.now, id, Ok(()));
+        if let Some((after, code)) = exits {
+            self.schedule(after, Event::Dies(id.clone(), life, ExitStatus::Code(code)));
+        }
+    }
+
+    fn script_for(&self, id: &str) -> Script {
+        let script = self
+            .scripts
+            .get(id)
+            .or_else(|| self.scripts.get(name_of(id)));
+        script.cloned().unwrap_or_default()
+    }
+
+    fn script_of(&self, id: &ContainerId) -> Script {
+        let process = self.processes.get(id);
+        process
+            .map(|process| process.script.clone())
+            .unwrap_or_default()
+    }
+
     fn die(&mut self, id: &ContainerId, status: ExitStatus) {
         let Some(process) = self.processes.get_mut(id) else {
             return;
@@ -396,11 +448,8 @@ impl World {
         match action {
             Action::Release { id } => {
                 self.see(Seen::Released(id.to_string()));
-                let takes = self
-                    .processes
-                    .get(&id)
-                    .map(|process| process.script.release_takes);
-                self.schedule(takes.unwrap_or_default(), Event::Released(id));
+                let takes = self.script_of(&id).release_takes;
+                self.schedule(takes, Event::Released(id));
             }
             Action::AnswerStart {
                 id,
@@ -426,8 +475,18 @@ impl World {
                 }
                 self.take_signal(&id, signal);
             }
+            Action::Restart { id } => {
+                let takes = self.script_of(&id).restart_takes;
+                self.schedule(takes, Event::Restarted(id));
+            }
             Action::Probe { id } => self.schedule(ms(1), Event::Probed(id)),
-            Action::ReportExit { id, code } => self.see(Seen::ExitReported(id.to_string(), code)),
+            Action::ReportExit { id, code } => {
+                if let Some(process) = self.processes.get_mut(&id) {
+                    assert!(!process.reported, "{id} exits twice: {:#?}", self.seen);
+                    process.reported = true;
+                }
+                self.see(Seen::ExitReported(id.to_string(), code));
+            }
             Action::Tell { id, message, .. } => self.see(Seen::Told(id.to_string(), message)),
             Action::Report(_) => {}
         }

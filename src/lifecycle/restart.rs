@@ -1,0 +1,162 @@
+//! Sidecars that are restarted in place: same task, same streams, another process.
+//!
+//! Under a pod's `restartPolicy` of `OnFailure` or `Never` the caller does not restart a helper that
+//! has crashed, or would have to restart the pod for it. The back-off is kubelet's: the first
+//! restart comes at once, then it doubles from 10 s to 5 min, and is forgotten after 10 min of
+//! health.
+
+use std::time::Duration;
+
+use crate::plan::{RestartPolicy, Role};
+
+use super::action::{Action, ContainerId, Report};
+use super::container::{Container, ExitStatus, Running, Startup, State};
+use super::time::Time;
+use super::{Pod, Timer};
+
+const FIRST: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(300);
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
+/// How long a restart is put off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct BackOff {
+    next: Duration,
+}
+
+impl BackOff {
+    /// How long the restart of a program is put off that has run for `ran`.
+    fn after(&mut self, ran: Duration) -> Duration {
+        if ran >= FORGOTTEN_AFTER {
+            self.next = Duration::ZERO;
+        }
+        let wait = self.next;
+        self.next = wait.saturating_mul(2).clamp(FIRST, LONGEST);
+        wait
+    }
+}
+
+impl Pod {
+    /// Whether a container whose program has ended with `status` is restarted in place.
+    pub(super) fn restarts_in_place(&self, container: &Container, status: ExitStatus) -> bool {
+        if container.role != Role::Sidecar || container.stopping.killed {
+            return false;
+        }
+        // kubelet restarts what has failed its startup probe; what was told to go stays away.
+        let told_to_go =
+            container.is_asked() || container.stopping.signalled && !container.startup_failed;
+        let wanted = match self.restart_policy(&container.name) {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => status != ExitStatus::Code(0),
+            RestartPolicy::Never => false,
+        };
+        wanted && !told_to_go && !self.ends_the_pod(container, status)
+    }
+
+    /// When the shim restarts a sidecar: as its author says, else where the caller does not.
+    fn restart_policy(&self, name: &str) -> RestartPolicy {
+        let Some(plan) = &self.plan else {
+            return RestartPolicy::Never;
+        };
+        let by_default = match plan.settings().restart_policy {
+            RestartPolicy::Always => RestartPolicy::Never,
+            RestartPolicy::OnFailure | RestartPolicy::Never => RestartPolicy::Always,
+        };
+        plan.container(name).restart.unwrap_or(by_default)
+    }
+
+    pub(super) fn back_off(
+        &mut self,
+        id: &ContainerId,
+        ran: Duration,
+        status: ExitStatus,
+        now: Time,
+    ) {
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        let wait = container.back_off.after(ran);
+        container.state = State::BackingOff {
+            status,
+            until: now.after(wait),
+        };
+        container.stopping = super::container::Stopping::default();
+        container.startup_failed = false;
+        let report = Report::Restarts {
+            name: container.name.clone(),
+            code: status.code(),
+            wait,
+        };
+        self.report(report);
+    }
+
+    pub(super) fn settle_restarts(&mut self, now: Time) {
+        for id in self.ids() {
+            let Some(container) = self.containers.get_mut(&id) else {
+                continue;
+            };
+            if let State::BackingOff { status, until } = container.state
+                && until <= now
+            {
+                container.state = State::Restarting { status, exit: None };
+                self.actions.push_back(Action::Restart { id });
+            }
+        }
+    }
+
+    /// What became of [`Action::Restart`]: the program is being executed anew, or the reason why
+    /// not. It is tried again then, after the back-off.
+    pub fn handle_restarted(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
+        let probe = self.startup_probe(id);
+        if let Some(container) = self.containers.get_mut(id)
+            && let State::Restarting { status, exit } = container.state
+        {
+            match outcome {
+                Ok(()) => {
+                    self.releases = self.releases.saturating_add(1);
+                    container.state = State::Running(Running {
+                        since: now,
+                        number: self.releases,
+                        startup: Startup::begin(probe, now),
+                    });
+                    self.report_if_started(now, id);
+                    if let Some(exit) = exit {
+                        self.exited(now, id, exit);
+                    }
+                }
+                Err(reason) => {
+                    let report = Report::NotRestarted {
+                        name: container.name.clone(),
+                        reason,
+                    };
+                    self.report(report);
+                    self.back_off(id, Duration::ZERO, status, now);
+                }
+            }
+        }
+        self.settle(now);
+    }
+
+    pub(super) fn restart_timers(&self, timers: &mut Vec<(Time, Timer)>) {
+        for container in self.containers.values() {
+            if let State::BackingOff { until, .. } = container.state {
+                timers.push((until, Timer::Restart));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_back_off_doubles_from_ten_seconds_to_five_minutes_and_is_forgotten() {
+        let mut back_off = BackOff::default();
+        let waits: Vec<u64> = (0..8)
+            .map(|_| back_off.after(Duration::from_secs(599)).as_secs())
+            .collect();
+        assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(back_off.after(Duration::from_secs(600)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,132 @@
+//! Ends of containers that are the end of the pod.
+
+use crate::lifecycle::Phase;
+
+use crate::plan::Signal;
+
+use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
+use super::simulator::{Call, World, ms, secs};
+
+fn job(policy: &'static str, apps: &'static str) -> World {
+    let mut annotations = vec![("sidecars", "proxy logs"), ("restart-policy", policy)];
+    if !apps.is_empty() {
+        annotations.push(("apps", apps));
+    }
+    World::new(&annotations)
+}
+
+#[test]
+fn a_job_is_over_when_all_its_apps_have_exited() {
+    let mut world = running(job("Never", "web api"), &["proxy", "logs", "web", "api"]);
+    world.call(Call::Crash("web", 1));
+    world.run_for(secs(60));
+    assert_eq!(world.signalled("proxy"), None);
+    world.call(Call::Crash("api", 0));
+    world.run_for(secs(5));
+    // In the reverse order of their start, and nobody takes them for failures.
+    assert!(
+        world.died("logs") <= world.signalled("proxy"),
+        "{:#?}",
+        world.seen
+    );
+    assert_eq!(world.reported("proxy"), Some(0));
+    assert_eq!(world.reported("logs"), Some(0));
+    assert_eq!(world.pod.phase(), Phase::Terminated);
+    world.check_end();
+}
+
+#[test]
+fn under_on_failure_an_app_that_failed_is_waited_for_until_it_succeeds() {
+    let mut world = running(job("OnFailure", "web"), &["proxy", "logs", "web"]);
+    world.call(Call::Crash("web", 1));
+    world.call(Call::Delete("web"));
+    world.run_for(secs(300));
+    assert!(world.is_executing("proxy"));
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(1));
+    world.call(Call::Crash("web#2", 0));
+    world.run_for(secs(5));
+    // The run is complete, so the next sandbox, which will not come, needs them no more.
+    assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+}
+
+#[test]
+fn under_on_failure_what_is_stopped_too_early_reads_as_failed() {
+    let world = job("OnFailure", "web").script("web", deaf());
+    let mut world = running(world, &["proxy", "logs", "web"]);
+    ask_all(&mut world, &["proxy", "logs", "web"], TERM);
+    world.run_for(secs(10));
+    // Its time is over.
+    world.call(Call::Kill("web", Signal::KILL, None));
+    world.run_for(secs(10));
+    assert_eq!(world.reported("web"), Some(137));
+    assert_eq!(world.reported("proxy"), Some(143), "{:#?}", world.seen);
+}
+
+#[test]
+fn an_app_that_has_not_come_yet_is_waited_for_where_apps_are_listed() {
+    let mut world = running(job("Never", "web api"), &["proxy", "logs", "web"]);
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(3_600));
+    assert!(world.is_executing("proxy"));
+}
+
+#[test]
+fn where_apps_are_not_listed_none_is_expected_after_thirty_seconds() {
+    let mut world = job("Never", "");
+    for name in ["proxy", "logs", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(1));
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(28));
+    assert!(world.is_executing("proxy"));
+    world.call(Call::Run("api", None));
+    world.run_for(secs(1));
+    world.call(Call::Crash("api", 0));
+    world.run_for(secs(28));
+    assert!(world.is_executing("proxy"), "{:#?}", world.seen);
+    world.run_for(secs(3));
+    assert!(!world.is_alive("proxy"), "{:#?}", world.seen);
+}
+
+#[test]
+fn a_pod_of_sidecars_is_not_complete() {
+    let mut world = running(job("Never", ""), &["proxy", "logs"]);
+    world.run_for(secs(3_600));
+    assert!(world.is_executing("proxy"));
+}
+
+#[test]
+fn under_always_nothing_is_ever_complete() {
+    let mut world = running(job("Always", "web"), &["proxy", "logs", "web"]);
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(3_600));
+    assert!(world.is_executing("proxy"));
+}
+
+#[test]
+fn the_failure_of_an_essential_container_ends_the_pod_apps_first() {
+    let world = World::new(&[
+        ("sidecars", "proxy logs"),
+        ("restart-policy", "Never"),
+        ("essential", "logs"),
+    ])
+    .script("web", stops_after(700));
+    let mut world = running(world, &["proxy", "logs", "web"]);
+    world.call(Call::Crash("logs", 1));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("logs"), Some(1));
+    assert!(world.died("web").unwrap() <= world.signalled("proxy").unwrap());
+    assert_eq!(world.reported("proxy"), Some(0));
+    world.check_end();
+}
+
+#[test]
+fn the_success_of_an_essential_container_ends_nothing() {
+    let world = World::new(&[("sidecars", "proxy"), ("essential", "web")]);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("web", 0));
+    world.run_for(ms(5_000));
+    assert!(world.is_executing("proxy"));
+}

@@ -1,0 +1,170 @@
+//! Sidecars that come back in place, and those that do not.
+
+use crate::plan::Signal;
+
+use super::fixtures::{TERM, ask_all, deaf, never_ready, running, stops_after};
+use super::simulator::{Call, Script, World, ms, secs};
+
+fn job(policy: &'static str) -> World {
+    World::new(&[("sidecars", "proxy"), ("restart-policy", policy)])
+}
+
+#[test]
+fn a_crashed_sidecar_comes_back_at_once_and_nobody_is_told() {
+    for policy in ["Never", "OnFailure"] {
+        let mut world = running(job(policy), &["proxy", "web"]);
+        world.call(Call::Crash("proxy", 1));
+        world.run_for(secs(1));
+        assert!(world.is_executing("proxy"), "{:#?}", world.seen);
+        assert_eq!(world.reported("proxy"), None);
+        assert!(world.is_executing("web"));
+    }
+}
+
+#[test]
+fn one_that_crashes_again_and_again_is_put_off_for_longer_and_longer() {
+    let crashes = Script {
+        exits_after: Some((ms(500), 1)),
+        ..Script::default()
+    };
+    let mut world = job("Never").script("proxy", crashes);
+    world.call(Call::Run("proxy", None));
+    world.run_for(secs(40));
+    let times = world.executions("proxy");
+    let gaps: Vec<u64> = times
+        .windows(2)
+        .map(|pair| pair[1].since(pair[0]).as_secs())
+        .collect();
+    assert_eq!(gaps, [0, 10, 20]);
+    assert_eq!(world.reported("proxy"), None);
+}
+
+#[test]
+fn where_the_caller_restarts_it_the_shim_does_not_unless_asked_to() {
+    let mut world = running(job("Always"), &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    assert_eq!(world.reported("proxy"), Some(1));
+
+    let world = World::new(&[("sidecars", "proxy"), ("restart.usher/proxy", "OnFailure")]);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(1));
+    assert!(world.is_executing("proxy"));
+    world.call(Call::Crash("proxy", 0));
+    assert_eq!(world.reported("proxy"), Some(0));
+}
+
+#[test]
+fn what_was_told_to_stop_stays_away() {
+    for signal in [TERM, Signal::KILL] {
+        let mut world = running(job("Never"), &["proxy", "web"]);
+        world.call(Call::Kill("proxy", signal, None));
+        world.run_for(secs(60));
+        assert!(world.reported("proxy").is_some(), "{:#?}", world.seen);
+        assert_eq!(world.executions("proxy"), []);
+    }
+}
+
+#[test]
+fn one_that_waits_to_be_restarted_ends_when_it_is_asked_to() {
+    let crashes = Script {
+        exits_after: Some((ms(500), 1)),
+        ..Script::default()
+    };
+    for (exit_code, signal, reported) in [
+        ("Mask", TERM, 0),
+        ("Signal", TERM, 1),
+        ("Propagate", TERM, 1),
+        ("Mask", Signal::KILL, 0),
+    ] {
+        let mut world = World::new(&[
+            ("sidecars", "proxy"),
+            ("restart-policy", "Never"),
+            ("sidecar-exit-code", exit_code),
+        ])
+        .script("proxy", crashes.clone());
+        world.call(Call::Run("proxy", None));
+        world.run_for(secs(4));
+        assert!(!world.is_alive("proxy"));
+        world.call(Call::Kill("proxy", signal, None));
+        world.run_for(ms(10));
+        assert_eq!(world.reported("proxy"), Some(reported), "{exit_code}");
+        world.run_for(secs(600));
+        world.check_end();
+    }
+}
+
+#[test]
+fn a_sidecar_that_is_being_restarted_gets_its_signal_when_it_runs() {
+    let slow = Script {
+        restart_takes: secs(3),
+        ..stops_after(10)
+    };
+    let world = job("Never").script("proxy", slow);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    ask_all(&mut world, &["proxy", "web"], TERM);
+    world.run_for(secs(2));
+    assert_eq!(world.signalled("proxy"), None);
+    world.run_for(secs(2));
+    assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+    world.check_end();
+}
+
+#[test]
+fn until_its_turn_to_stop_a_sidecar_is_restarted_and_an_app_is_not() {
+    let world = job("Never").script("web", stops_after(5_000));
+    let mut world = running(world, &["proxy", "web"]);
+    ask_all(&mut world, &["web", "proxy"], TERM);
+    world.run_for(secs(1));
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(1));
+    // It had been asked: it is not to come back for a moment.
+    assert_eq!(world.reported("proxy"), Some(1));
+
+    let world = job("Never")
+        .script("web", stops_after(5_000))
+        .script("api", deaf());
+    let mut world = running(world, &["proxy", "web", "api"]);
+    ask_all(&mut world, &["web", "api"], TERM);
+    world.run_for(secs(1));
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(1));
+    assert!(world.is_executing("proxy"), "{:#?}", world.seen);
+    assert_eq!(world.executions("web"), []);
+}
+
+#[test]
+fn a_sidecar_that_failed_its_startup_probe_comes_back() {
+    let mut world = World::new(&[
+        ("sidecars", "proxy"),
+        ("restart-policy", "Never"),
+        (
+            "startup-probe.usher/proxy",
+            r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":5}"#,
+        ),
+    ])
+    .script("proxy", never_ready());
+    world.call(Call::Run("proxy", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(5));
+    assert_eq!(world.executions("proxy").len(), 2, "{:#?}", world.seen);
+    assert_eq!(world.reported("proxy"), None);
+    assert_eq!(world.executed("web"), None);
+}
+
+#[test]
+fn what_is_created_while_a_sidecar_is_down_waits_for_it() {
+    let slow = Script {
+        restart_takes: secs(2),
+        ..Script::default()
+    };
+    let world = job("OnFailure").script("proxy", slow);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    world.call(Call::Crash("web", 1));
+    let crashed = world.now;
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(5));
+    assert!(world.executed("web#2").unwrap() >= crashed.after(secs(2)));
+}

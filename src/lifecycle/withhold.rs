@@ -1,0 +1,78 @@
+//! Init containers whose success the caller must not hear of yet.
+//!
+//! To the caller an init container of usher's is a container like any other. Under `Always` it
+//! would restart one that has exited, and under `OnFailure` leave one that has succeeded out of the
+//! pod's next sandbox. So it reads running until it is asked to stop, or the pod terminates.
+
+use crate::plan::{RestartPolicy, Role};
+
+use super::action::ContainerId;
+use super::container::{Container, ExitStatus, State};
+use super::time::Time;
+use super::{Pod, Timer};
+
+impl Pod {
+    /// Whether the end of a container's program is kept from the caller.
+    pub(super) fn is_to_be_withheld(&self, container: &Container, status: ExitStatus) -> bool {
+        let would_be_restarted = self
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never);
+        container.role == Role::Init
+            && status == ExitStatus::Code(0)
+            && would_be_restarted
+            && !container.is_asked()
+            && self.termination.is_none()
+    }
+
+    pub(super) fn settle_withheld(&mut self, now: Time) {
+        for id in self.ids() {
+            let is_due = self.containers.get(&id).is_some_and(|container| {
+                matches!(container.state, State::Withheld { .. })
+                    && (self.termination.is_some()
+                        || container.is_asked()
+                        || self
+                            .withheld_until(container)
+                            .is_some_and(|until| until <= now))
+            });
+            if is_due {
+                self.dismiss(&id);
+            }
+        }
+    }
+
+    /// Where no other container of the pod comes, there may be a person who waits for this one:
+    /// `ctr run` of an init container, before anything else.
+    fn withheld_until(&self, container: &Container) -> Option<Time> {
+        let State::Withheld { since } = container.state else {
+            return None;
+        };
+        let is_alone = self.history.is_alone(&container.name);
+        is_alone.then(|| since.after(self.startup_timeout()))
+    }
+
+    /// Tells the caller of the end of a container whose process is long gone.
+    pub(super) fn dismiss(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        let status = match container.state {
+            State::BackingOff { status, .. } => status,
+            State::Withheld { .. } => ExitStatus::Code(0),
+            _ => return,
+        };
+        container.state = State::Exited;
+        if let Some(container) = self.containers.get(id) {
+            let code = self.code_of_one_told_to_go(container, status);
+            self.report_exit(id, code);
+        }
+    }
+
+    pub(super) fn withhold_timers(&self, timers: &mut Vec<(Time, Timer)>) {
+        let untils = self
+            .containers
+            .values()
+            .filter_map(|container| self.withheld_until(container));
+        timers.extend(untils.map(|until| (until, Timer::Withheld)));
+    }
+}
