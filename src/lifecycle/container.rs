@@ -36,7 +36,7 @@ pub struct NewContainer {
     pub facts: KubeletFacts,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Container {
     pub name: String,
     pub kind: ContainerKind,
@@ -71,7 +71,7 @@ pub(super) struct Answered {
 }
 
 /// Where a container is in its life.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum State {
     /// The OCI runtime is creating it.
     Creating,
@@ -105,7 +105,7 @@ pub(super) enum State {
     Exited,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Blocked {
     pub request: RequestId,
     pub since: Time,
@@ -113,7 +113,7 @@ pub(super) struct Blocked {
     pub deadline: Option<Time>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Held {
     /// When its Start was answered.
     pub since: Time,
@@ -121,7 +121,7 @@ pub(super) struct Held {
     pub told: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Running {
     /// When its program was executed.
     pub since: Time,
@@ -131,7 +131,7 @@ pub(super) struct Running {
 }
 
 /// How far the startup of a running container is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Startup {
     Probing(Probing),
     Done,
@@ -139,7 +139,7 @@ pub(super) enum Startup {
     Failed,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Probing {
     pub probe: Probe,
     pub failures: u32,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const NAMES_AT_MOST: usize = 1024;
 
 /// The past of all names of a pod.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct History {
     names: BTreeMap<String, Past>,
     /// More names came than are remembered.

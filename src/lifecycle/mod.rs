@@ -64,7 +64,7 @@ use start::AutoBudget;
 use termination::Termination;
 
 /// The containers of one sandbox and all that is decided about them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Pod {
     /// The annotations of the container that opened the pod: its plan as long as it lasts.
     plan: Option<Plan>,

@@ -23,7 +23,7 @@ const HOLD_NOTICE: Duration = Duration::from_secs(5);
 pub(super) const NOT_STARTED: u32 = 1;
 
 /// How much of the time that `Auto` may keep callers waiting is gone.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct AutoBudget {
     spent: Duration,
     /// Since when at least one Start is blocked.

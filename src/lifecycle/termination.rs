@@ -14,7 +14,7 @@ use super::time::Time;
 use super::{Pod, Timer};
 
 /// A termination under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Termination {
     cause: Cause,
     /// When the first of its requests came: its clock starts there.

@@ -3,6 +3,7 @@
 mod chaos;
 mod completion;
 mod corners;
+mod exhaustive;
 mod fixtures;
 mod inference;
 mod init;

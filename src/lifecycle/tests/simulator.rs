@@ -512,7 +512,7 @@ impl World {
     }
 }
 
-fn expand(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
+pub fn expand(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
     let expand = |key: &str| match key.contains('/') {
         true => key.to_owned(),
         false => format!("usher/{key}"),
