@@ -7,6 +7,8 @@ mod exhaustive;
 mod fixtures;
 mod inference;
 mod init;
+mod kubelet;
+mod pods;
 mod promises;
 mod record;
 mod restarting;

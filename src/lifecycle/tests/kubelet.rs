@@ -1,0 +1,308 @@
+//! A kubelet: it starts and restarts as SyncPod does, and stops as killPod does.
+//!
+//! Seen with kubelet 1.20 on the wire: containers are created one after another in the order of the
+//! spec, each waiting for the answer of the Start before it; one whose Start has failed is left for
+//! the next round; what has exited is created anew, with a back-off; at the end of the pod all are
+//! asked to stop at once, and killed when the grace period is over. From 1.29 on its own sidecars
+//! are asked when all others are gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::lifecycle::{ContainerId, Time};
+use crate::plan::{RestartPolicy, Signal};
+
+use super::simulator::{Call, Seen, World, ms, secs};
+
+/// kubelet's `runtimeRequestTimeout`.
+const REQUEST_TIMEOUT: Duration = secs(120);
+
+/// How often it looks at its pods when nothing has happened: PLEG's period.
+const RELIST: Duration = secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Run to completion before the next.
+    NativeInit,
+    /// An init container with `restartPolicy: Always`.
+    NativeSidecar,
+    Regular,
+}
+
+/// A container of the spec, and what kubelet knows of it.
+#[derive(Debug)]
+struct Record {
+    name: &'static str,
+    kind: Kind,
+    /// The container that was created last.
+    id: Option<&'static str>,
+    creations: u32,
+    status: Status,
+    not_before: Time,
+    back_off: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    None,
+    Starting(Time),
+    Running,
+    Exited(u32),
+}
+
+pub struct Kubelet {
+    policy: RestartPolicy,
+    grace: Duration,
+    records: Vec<Record>,
+    /// How much of what was seen it has taken notice of.
+    heard: usize,
+    /// Since when it ends the pod.
+    ending: Option<Time>,
+    asked: Vec<&'static str>,
+    killed: bool,
+    /// What it gave up waiting for.
+    pub start_errors: u32,
+}
+
+impl Kubelet {
+    pub fn new(policy: RestartPolicy, grace: Duration, spec: &[(&'static str, Kind)]) -> Kubelet {
+        let record = |(name, kind): &(&'static str, Kind)| Record {
+            name,
+            kind: *kind,
+            id: None,
+            creations: 0,
+            status: Status::None,
+            not_before: Time::default(),
+            back_off: Duration::ZERO,
+        };
+        Kubelet {
+            policy,
+            grace,
+            records: spec.iter().map(record).collect(),
+            heard: 0,
+            ending: None,
+            asked: Vec::new(),
+            killed: false,
+            start_errors: 0,
+        }
+    }
+
+    /// The record has been cleared: it has heard of all that was in it.
+    pub fn deaf(mut self) -> Kubelet {
+        self.heard = 0;
+        self
+    }
+
+    /// Lets time go by, and does its work.
+    pub fn run_for(&mut self, world: &mut World, limit: Duration) {
+        let end = world.now.after(limit);
+        let mut relist = world.now;
+        while world.now < end {
+            relist = relist.after(RELIST).min(end);
+            while world.step(relist) {
+                // The answer of a Start wakes it at once; of an exit it learns when it looks.
+                self.hear(world, false);
+            }
+            world.now = relist;
+            self.hear(world, true);
+        }
+    }
+
+    /// The pod is deleted.
+    pub fn delete(&mut self, world: &World) {
+        self.ending.get_or_insert(world.now);
+    }
+
+    /// Whether every container that counts has ended as the restart policy wants it.
+    pub fn is_over(&self) -> bool {
+        let mut regular = self.records.iter().filter(|r| r.kind == Kind::Regular);
+        regular.all(|record| match (self.policy, record.status) {
+            (RestartPolicy::Never, Status::Exited(_)) => true,
+            (RestartPolicy::OnFailure, Status::Exited(code)) => code == 0,
+            _ => false,
+        })
+    }
+
+    /// The exit code of a container as kubelet knows it.
+    pub fn code(&self, name: &str) -> Option<u32> {
+        let record = self.records.iter().find(|record| record.name == name)?;
+        match record.status {
+            Status::Exited(code) => Some(code),
+            _ => None,
+        }
+    }
+
+    /// How often a container was created.
+    pub fn creations(&self, name: &str) -> u32 {
+        let record = self.records.iter().find(|record| record.name == name);
+        record.map_or(0, |record| record.creations)
+    }
+
+    fn hear(&mut self, world: &mut World, relisted: bool) {
+        let news: Vec<Seen> = world.seen[self.heard..]
+            .iter()
+            .map(|(_, seen)| seen.clone())
+            .collect();
+        let mut woken = relisted;
+        for seen in &news {
+            match seen {
+                Seen::StartAnswered(id, answer) => {
+                    woken = true;
+                    if let Some(record) = self.by_id(id)
+                        && matches!(record.status, Status::Starting(_))
+                    {
+                        record.status = match answer {
+                            Ok(()) => Status::Running,
+                            Err(_) => Status::Exited(128),
+                        };
+                    }
+                }
+                Seen::ExitReported(id, code) => {
+                    if let Some(record) = self.by_id(id) {
+                        record.status = Status::Exited(*code);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.heard = world.seen.len();
+        if woken {
+            self.sync(world);
+        }
+    }
+
+    fn by_id(&mut self, id: &str) -> Option<&mut Record> {
+        self.records.iter_mut().find(|record| record.id == Some(id))
+    }
+
+    fn sync(&mut self, world: &mut World) {
+        // A pod worker does one thing after another.
+        let waiting = self
+            .records
+            .iter_mut()
+            .find_map(|record| match record.status {
+                Status::Starting(since) => Some((record, since)),
+                _ => None,
+            });
+        if let Some((record, since)) = waiting {
+            if world.now.since(since) < REQUEST_TIMEOUT {
+                return;
+            }
+            record.status = Status::Exited(128);
+            self.start_errors += 1;
+            let id = record.id.unwrap();
+            world.call(Call::GiveUp(id));
+            world.call(Call::Kill(id, Signal::KILL, None));
+        }
+        match self.ending {
+            Some(since) => self.end(world, since),
+            None => self.start_next(world),
+        }
+    }
+
+    fn start_next(&mut self, world: &mut World) {
+        let policy = self.policy;
+        for record in &mut self.records {
+            let due = match (record.kind, record.status) {
+                (_, Status::Starting(_)) => return,
+                (_, Status::None) => true,
+                (Kind::NativeSidecar, Status::Exited(_)) => true,
+                (Kind::NativeInit, Status::Exited(0)) => false,
+                (Kind::NativeInit, Status::Running) => return,
+                (_, Status::Running) => false,
+                (Kind::NativeInit, Status::Exited(_)) if policy == RestartPolicy::Never => {
+                    self.ending = Some(world.now);
+                    return;
+                }
+                (Kind::NativeInit, Status::Exited(_)) => true,
+                (Kind::Regular, Status::Exited(code)) => match policy {
+                    RestartPolicy::Always => true,
+                    RestartPolicy::OnFailure => code != 0,
+                    RestartPolicy::Never => false,
+                },
+            };
+            if due && record.not_before <= world.now {
+                return record.create(world);
+            }
+            if due && record.kind == Kind::NativeInit {
+                return;
+            }
+        }
+        if self.is_over() {
+            self.ending = Some(world.now);
+        }
+    }
+
+    fn end(&mut self, world: &mut World, since: Time) {
+        let patience = Some(REQUEST_TIMEOUT + self.grace);
+        let regular_left = self
+            .records
+            .iter()
+            .any(|r| r.kind != Kind::NativeSidecar && r.status == Status::Running);
+        let over = world.now >= since.after(self.grace);
+        for record in &self.records {
+            let Some(id) = record.id.filter(|_| record.status == Status::Running) else {
+                continue;
+            };
+            let its_turn = record.kind != Kind::NativeSidecar || !regular_left || over;
+            if its_turn && !self.asked.contains(&id) {
+                self.asked.push(id);
+                world.call(Call::Kill(id, Signal::TERM, patience));
+            }
+            if over && !self.killed {
+                world.call(Call::Kill(id, Signal::KILL, None));
+            }
+        }
+        self.killed |= over;
+    }
+}
+
+impl Record {
+    fn create(&mut self, world: &mut World) {
+        if let Some(old) = self.id {
+            world.call(Call::Delete(old));
+        }
+        self.creations += 1;
+        let id: &'static str = match self.creations {
+            1 => self.name,
+            n => Box::leak(format!("{}#{n}", self.name).into_boxed_str()),
+        };
+        self.id = Some(id);
+        self.status = Status::Starting(world.now);
+        // The first restart comes at once.
+        self.not_before = world.now.after(self.back_off);
+        self.back_off = (self.back_off * 2).clamp(secs(10), secs(300));
+        world.call(Call::Run(id, Some(REQUEST_TIMEOUT)));
+    }
+}
+
+/// A pod whose containers kubelet knows, with a sandbox.
+pub fn pod(annotations: &[(&str, &str)]) -> World {
+    let mut world = World::new(annotations).with_sandbox();
+    world.create_timeout = Some(REQUEST_TIMEOUT);
+    world.run_for(ms(100));
+    world
+}
+
+/// The kinds of the containers by their names.
+pub fn regular(names: &[&'static str]) -> Vec<(&'static str, Kind)> {
+    names.iter().map(|name| (*name, Kind::Regular)).collect()
+}
+
+/// Whether a container's program runs, whichever of its lives.
+pub fn runs(world: &World, kubelet: &Kubelet, name: &str) -> bool {
+    let record = kubelet.records.iter().find(|record| record.name == name);
+    record
+        .and_then(|record| record.id)
+        .is_some_and(|id| world.is_executing(id))
+}
+
+/// How much of the pod is left alive.
+pub fn alive(world: &World) -> Vec<&ContainerId> {
+    let alive: BTreeMap<_, _> = world
+        .processes
+        .iter()
+        .filter(|(id, process)| process.alive && id.as_str() != "pause")
+        .collect();
+    alive.into_keys().collect()
+}
