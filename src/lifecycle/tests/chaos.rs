@@ -3,12 +3,12 @@
 
 use proptest::prelude::*;
 
-use crate::lifecycle::{ContainerId, Phase};
+use crate::lifecycle::{ContainerId, ExitStatus, Phase};
 use crate::plan::Signal;
 
 use super::simulator::{Call, Script, Seen, World, ms, secs};
 
-const NAMES: [&str; 5] = ["proxy", "logs", "web", "api", "pause"];
+const NAMES: [&str; 6] = ["proxy", "logs", "setup", "web", "api", "pause"];
 
 fn call() -> impl Strategy<Value = Call> {
     let name = || prop::sample::select(NAMES.as_slice());
@@ -53,18 +53,28 @@ proptest! {
     #[test]
     fn every_call_is_answered_and_no_program_runs_out_of_turn(
         mode in prop::sample::select(vec!["Auto", "Block", "Hold"]),
+        policy in prop::sample::select(vec!["Always", "OnFailure", "Never"]),
+        listed in any::<bool>(),
+        essential in prop::sample::select(vec!["web", "logs"]),
         with_sandbox in any::<bool>(),
-        scripts in prop::collection::vec(script(), 4),
+        scripts in prop::collection::vec(script(), 5),
         calls in prop::collection::vec((0_u64..4_000, call()), 1..40),
     ) {
         let probe = r#"{"tcpSocket":{"port":80},"periodMilliseconds":200,"failureThreshold":20}"#;
-        let mut world = World::new(&[
+        let mut annotations = vec![
+            ("init", "setup"),
             ("sidecars", "proxy logs"),
+            ("restart-policy", policy),
+            ("essential", essential),
             ("start-mode", mode),
             ("startup-timeout", "30s"),
             ("grace-period", "5s"),
             ("startup-probe.usher/proxy", probe),
-        ]);
+        ];
+        if listed {
+            annotations.push(("apps", "web api"));
+        }
+        let mut world = World::new(&annotations);
         for (name, script) in NAMES.iter().zip(scripts) {
             world = world.script(name, script);
         }
@@ -103,7 +113,15 @@ proptest! {
 }
 
 /// An app is released only while both sidecars are started: the one would answer its startup probe,
-/// the other, which has none, runs.
+/// the other, which has none, runs. Nothing but the init container comes before that has succeeded.
 fn may_run(world: &World, name: &str) -> bool {
-    !["web", "api"].contains(&name) || world.is_ready("proxy") && world.is_executing("logs")
+    let set_up = || {
+        let mut seen = world.seen.iter().map(|(_, seen)| seen);
+        seen.any(|seen| *seen == Seen::Died("setup".to_owned(), ExitStatus::Code(0)))
+    };
+    match name {
+        "web" | "api" => set_up() && world.is_ready("proxy") && world.is_executing("logs"),
+        "proxy" | "logs" => set_up(),
+        _ => true,
+    }
 }
