@@ -5,7 +5,7 @@
 //! this process may wait for a child. As no process id is free for another process until it has
 //! been collected here, this is also the one place that can signal a process without a doubt.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +44,8 @@ struct Table {
     unclaimed: VecDeque<(i32, ExitStatus)>,
     /// Some of them were not kept.
     is_incomplete: bool,
+    /// Processes that are not collected when they end, and whether their ends are known.
+    reserved: BTreeMap<i32, bool>,
 }
 
 /// A process whose exit nobody else will hear of.
@@ -135,8 +137,25 @@ impl Reaper {
         self.lock().waiting.contains_key(&pid)
     }
 
+    /// Has a process stay a zombie when it has ended, so that its number is no other's, until
+    /// [`free`](Reaper::free).
+    pub fn reserve(&self, pid: i32) {
+        self.lock().reserved.insert(pid, false);
+    }
+
+    /// Collects a process that was reserved, or will when it ends.
+    pub fn free(&self, pid: i32) {
+        let was_reserved = self.lock().reserved.remove(&pid).is_some();
+        if was_reserved {
+            self.reap();
+        }
+    }
+
     fn reap(&self) {
         let mut table = self.lock();
+        if !table.reserved.is_empty() {
+            return table.reap_all_but_reserved();
+        }
         loop {
             match sys::wait_any() {
                 Ok(Some((pid, status))) => table.collect(pid, status),
@@ -203,6 +222,27 @@ impl Table {
         Child { pid, exit }
     }
 
+    /// wait(2) for any child would find the same zombie again and again.
+    fn reap_all_but_reserved(&mut self) {
+        for pid in children() {
+            let is_known = match self.reserved.get(&pid) {
+                Some(true) => continue,
+                Some(false) => true,
+                None => false,
+            };
+            match sys::wait_for(pid, is_known) {
+                Ok(None) => {}
+                Ok(Some(status)) => {
+                    if let Some(known) = self.reserved.get_mut(&pid) {
+                        *known = true;
+                    }
+                    self.collect(pid, status);
+                }
+                Err(error) => tracing::debug!(pid, %error, "an exit cannot be collected"),
+            }
+        }
+    }
+
     fn collect(&mut self, pid: i32, status: ExitStatus) {
         match self.waiting.remove(&pid) {
             // Whoever waited may be gone; the process is collected all the same.
@@ -218,6 +258,20 @@ impl Table {
             None => {}
         }
     }
+}
+
+/// The children of this process, whichever of its threads they belong to (`proc_pid_children(5)`).
+fn children() -> Vec<i32> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    let lists = threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+            pids.collect::<Vec<i32>>()
+        })
+        .collect()
 }
 
 /// Whether `pid` is a child of ours that has not been collected.

@@ -58,6 +58,33 @@ pub fn wait_any() -> io::Result<Option<(i32, ExitStatus)>> {
     }
 }
 
+/// Collects the exit of one child, or, if it is to be `kept`, only looks at it; none if it has not
+/// ended. As [`wait_any`], for one process.
+///
+/// # Errors
+///
+/// `ECHILD` if it is no child of this process, `EINTR`.
+pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<ExitStatus>> {
+    let Ok(id) = libc::id_t::try_from(pid) else {
+        return Err(io::Error::from_raw_os_error(libc::ECHILD));
+    };
+    let keep = if kept { libc::WNOWAIT } else { 0 };
+    // SAFETY: siginfo_t is plain data, for which zeroes are a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | keep;
+    // SAFETY: waitid(2) writes one siginfo_t, to a variable that outlives the call.
+    if unsafe { libc::waitid(libc::P_PID, id, &raw mut info, flags) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: for these flags the kernel fills in the fields of SIGCHLD, or leaves them zero.
+    let (ended, status) = unsafe { (info.si_pid() != 0, info.si_status()) };
+    Ok(ended.then(|| match info.si_code {
+        libc::CLD_EXITED => ExitStatus::Code((status & 0xff) as u8),
+        // Killed, with a core dump or without.
+        _ => ExitStatus::Signal(status),
+    }))
+}
+
 /// Watches a descriptor for being ready.
 ///
 /// # Errors

@@ -196,6 +196,13 @@ impl Container {
         matches!(self.state, State::Releasing { .. } | State::Running(_))
     }
 
+    /// Whether there is a process that can be signalled.
+    pub fn has_process(&self) -> bool {
+        self.is_alive()
+            && !self.is_between_lives()
+            && !matches!(self.state, State::Restarting { .. })
+    }
+
     /// Its process is gone, and the caller does not know: there is nothing to signal.
     pub fn is_between_lives(&self) -> bool {
         matches!(

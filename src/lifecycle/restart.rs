@@ -53,6 +53,14 @@ impl Pod {
         wanted && !told_to_go && !self.ends_the_pod(container, status)
     }
 
+    /// Whether a container may ever be restarted in place.
+    pub fn may_restart_in_place(&self, id: &ContainerId) -> bool {
+        self.containers.get(id).is_some_and(|container| {
+            container.role == Role::Sidecar
+                && self.restart_policy(&container.name) != RestartPolicy::Never
+        })
+    }
+
     /// When the shim restarts a sidecar: as its author says, else where the caller does not.
     fn restart_policy(&self, name: &str) -> RestartPolicy {
         let Some(plan) = &self.plan else {

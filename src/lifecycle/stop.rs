@@ -203,6 +203,14 @@ impl Pod {
                 request,
                 answer: Ok(()),
             });
+        } else if matches!(container.state, State::Restarting { .. }) {
+            if let Some(container) = self.containers.get_mut(id) {
+                container.stopping.kill_at = Some(now);
+            }
+            self.actions.push_back(Action::AnswerKill {
+                request,
+                answer: Ok(()),
+            });
         } else if self.grants_last_chance(container) {
             self.last_chance(id, now.after(LAST_CHANCE));
             self.actions.push_back(Action::AnswerKill {
@@ -310,7 +318,7 @@ impl Pod {
             };
             let stopping = &mut container.stopping;
             let due = stopping.kill_at.is_some_and(|kill_at| kill_at <= now);
-            if due && !stopping.killed && container.is_alive() {
+            if due && !stopping.killed && container.has_process() {
                 container.stopping.killed = true;
                 self.push_signal(&id, Signal::KILL, false);
             }
@@ -319,7 +327,7 @@ impl Pod {
 
     pub(super) fn stop_timers(&self, timers: &mut Vec<(Time, Timer)>) {
         for (id, container) in &self.containers {
-            if !container.is_alive() {
+            if !container.has_process() {
                 continue;
             }
             if let Some(kill_at) = container.stopping.kill_at

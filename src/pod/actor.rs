@@ -266,12 +266,6 @@ impl Actor {
         });
     }
 
-    fn restart(&mut self, id: &ContainerId) {
-        let now = self.now();
-        let reason = "restarts in place are not built yet".to_owned();
-        self.core.handle_restarted(now, id, Err(reason));
-    }
-
     fn probe(&mut self, id: ContainerId) {
         let now = self.now();
         let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.startup_probe(&id)) else {

@@ -11,8 +11,9 @@ use crate::lifecycle::ContainerId;
 use super::process::Task;
 use super::{Actor, CallError, Kind, Reply};
 
-/// The cgroup of a task, and the process ids and names of its execs.
-type Members = (Arc<Cgroup>, Vec<(i32, String)>);
+/// The cgroup of a task, unless it has no process just now, and the process ids and names of its
+/// execs.
+type Members = (Option<Arc<Cgroup>>, Vec<(i32, String)>);
 
 /// Where the figures of a task are.
 #[derive(Debug)]
@@ -72,6 +73,9 @@ impl Actor {
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
+            if task.is_between_lives() {
+                return Ok((None, Vec::new()));
+            }
             let cgroup = task.cgroup.clone().filter(|_| task.ended.is_none());
             let cgroup = cgroup.ok_or_else(|| {
                 let message = format!("task {id} has no processes: it is not running");
@@ -79,7 +83,7 @@ impl Actor {
             })?;
             let execs = task.execs.iter();
             let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
-            Ok((cgroup, execs.collect()))
+            Ok((Some(cgroup), execs.collect()))
         });
         let _ = reply.send(answer);
     }

@@ -27,7 +27,11 @@ impl Actor {
             Err(error) => drop(reply.send(Err(error))),
             Ok((runtime, options)) => {
                 let id = ContainerId::from(call.id.as_str());
-                let surroundings = (self.namespace.clone(), self.reaper.clone());
+                let surroundings = Surroundings {
+                    namespace: self.namespace.clone(),
+                    reaper: self.reaper.clone(),
+                    may_restart: self.core.may_restart_in_place(&id),
+                };
                 let work = create(runtime, options, call, surroundings);
                 self.job(work, move |actor, outcome| {
                     actor.created(&id, outcome, reply)
@@ -88,6 +92,9 @@ impl Actor {
                 deleting: false,
                 restoring: None,
                 remains: Remains::default(),
+                restart_due: false,
+                first_pid: None,
+                resources: None,
                 ended: None,
                 unpublished: None,
                 exit_delayed: false,
@@ -146,13 +153,17 @@ impl Actor {
             Err(error) => tracing::warn!(container = %id, %error, "it will have no figures"),
         }
         task.init.pid = child.pid();
+        if task.first_pid.is_none() && self.core.may_restart_in_place(id) {
+            task.first_pid = Some(child.pid());
+            self.reaper.reserve(child.pid());
+        }
         if !task.creating {
             self.watch_cgroup(id);
         }
         self.watch_init(id, child);
     }
 
-    fn watch_init(&self, id: &ContainerId, mut child: Child) {
+    pub(super) fn watch_init(&self, id: &ContainerId, mut child: Child) {
         let (id, pid) = (id.clone(), child.pid());
         let wait = async move { child.wait().await };
         self.job(wait, move |actor, outcome| {
@@ -187,6 +198,9 @@ impl Actor {
     /// The container is gone, and with it all that is known of it.
     pub(super) fn forget(&mut self, id: &ContainerId) {
         if let Some(mut task) = self.tasks.remove(id) {
+            if let Some(pid) = task.first_pid {
+                self.reaper.free(pid);
+            }
             let why = CallError::not_found(id.as_str(), "");
             task.init.never_ran(&why);
             for exec in task.execs.values_mut() {
@@ -202,23 +216,24 @@ async fn create(
     runtime: OciRuntime,
     options: Options,
     call: CreateCall,
-    (namespace, reaper): (String, Reaper),
+    around: Surroundings,
 ) -> Result<(Beginning, Streams, TaskCreate), CallError> {
     if options != Options::default() {
         options::save(&call.bundle, &options).map_err(CallError::unknown)?;
     }
-    rootfs::mount(&call.rootfs, &call.bundle, &reaper)
+    rootfs::mount(&call.rootfs, &call.bundle, &around.reaper)
         .await
         .map_err(CallError::unknown)?;
     let setting = Setting {
         id: &call.id,
-        namespace: &namespace,
+        namespace: &around.namespace,
         bundle: &call.bundle,
         owner: Owner {
             uid: options.io_uid,
             gid: options.io_gid,
         },
-        reaper: &reaper,
+        reaper: &around.reaper,
+        is_shared: around.may_restart,
     };
     let restore = restore(&call, &options);
     match caught(create_in(&runtime, &call, restore, &setting)).await {
@@ -231,6 +246,14 @@ async fn create(
             Err(error)
         }
     }
+}
+
+/// What is around a container that is created.
+struct Surroundings {
+    namespace: String,
+    reaper: Reaper,
+    /// It may be restarted in place.
+    may_restart: bool,
 }
 
 /// What a container is when it has been created.

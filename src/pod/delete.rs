@@ -82,6 +82,9 @@ impl Actor {
                 Remains::All
             }
         };
+        if task.restart_due {
+            return self.restart(id);
+        }
         if task.init.exit.is_some()
             && let Some(reply) = task.delete.take()
         {

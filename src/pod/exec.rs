@@ -259,6 +259,7 @@ impl Execution {
             bundle: &self.bundle,
             owner: self.owner,
             reaper: &self.reaper,
+            is_shared: false,
         };
         let opened = stdio::open(&self.paths, &setting).await;
         let (stdio, mut streams) = opened.map_err(|error| invalid(error.to_string()))?;

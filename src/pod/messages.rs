@@ -7,6 +7,7 @@ use crate::runtime::{OciRuntime, RuntimeError};
 use crate::stdio::Size;
 
 use super::process::{Exit, Freezer, Process, StateAnswer, Task};
+use super::restart;
 use super::{Actor, CallError, Kind, Reply};
 
 impl Actor {
@@ -168,16 +169,29 @@ impl Actor {
 
     /// Changes a container's resources: the OCI specification's `LinuxResources` as JSON.
     pub fn update(&mut self, id: &str, resources: Vec<u8>, reply: Reply<()>) {
-        match self.task(id).map(|task| task.runtime.clone()) {
-            Err(error) => drop(reply.send(Err(error))),
-            Ok(runtime) => {
-                let id = id.to_owned();
-                let update = async move { runtime.update(&id, &resources).await };
-                self.job(update, move |_, outcome| {
-                    let _ = reply.send(outcome.map_err(CallError::unknown));
-                });
-            }
+        let task = match self.task_mut(id) {
+            Err(error) => return drop(reply.send(Err(error))),
+            Ok(task) => task,
+        };
+        if task.is_between_lives() {
+            restart::merge(&mut task.resources, &resources);
+            return drop(reply.send(Ok(())));
         }
+        let (runtime, id) = (task.runtime.clone(), ContainerId::from(id));
+        let name = id.clone();
+        let update = async move {
+            let updated = runtime.update(name.as_str(), &resources).await;
+            updated.map(|()| resources)
+        };
+        self.job(update, move |actor, outcome| {
+            let outcome = outcome.map(|resources| {
+                let task = actor.tasks.get_mut(&id);
+                if let Some(task) = task.filter(|task| task.first_pid.is_some()) {
+                    restart::merge(&mut task.resources, &resources);
+                }
+            });
+            let _ = reply.send(outcome.map_err(CallError::unknown));
+        });
     }
 
     pub(super) fn task(&self, id: &str) -> Result<&Task, CallError> {

@@ -14,6 +14,7 @@ mod error;
 mod exec;
 mod messages;
 mod process;
+mod restart;
 mod start;
 mod stop;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroup, OomWatch};
@@ -68,6 +69,12 @@ pub(super) struct Task {
     pub restoring: Option<Restoring>,
     /// What the OCI runtime still knows of it.
     pub remains: Remains,
+    /// It is to be restarted as soon as the OCI runtime has forgotten it.
+    pub restart_due: bool,
+    /// Its first init process, if it may have several: the one that the caller was told of.
+    pub first_pid: Option<i32>,
+    /// What the caller has changed of its resources, if it may have several lives.
+    pub resources: Option<Value>,
     /// When its init process was collected; its exit may not have been published yet.
     pub ended: Option<SystemTime>,
     /// The code to publish when the last of its execs has ended.
@@ -220,6 +227,11 @@ impl Task {
             "" => &self.init.paths.stdout,
             stderr => stderr,
         }
+    }
+
+    /// Its process is gone, and the caller does not know.
+    pub fn is_between_lives(&self) -> bool {
+        self.ended.is_some() && self.exit().is_none()
     }
 
     /// Whether an exec runs, or is about to.

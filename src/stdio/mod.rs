@@ -62,6 +62,8 @@ pub struct Setting<'a> {
     pub bundle: &'a Path,
     pub owner: Owner,
     pub reaper: &'a Reaper,
+    /// Another process will have them when this one has ended.
+    pub is_shared: bool,
 }
 
 /// A stream cannot be set up.

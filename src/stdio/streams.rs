@@ -44,6 +44,17 @@ pub struct Streams {
     input: Option<JoinHandle<()>>,
     output: Vec<JoinHandle<()>>,
     logger: Option<Logger>,
+    /// For a process that may be followed by another: so its streams do not end with it.
+    spare: Option<Spare>,
+}
+
+/// What keeps the streams of a process open that has ended.
+#[derive(Debug)]
+enum Spare {
+    /// The process's own ends of its pipes.
+    Pipes(ProcessStdio),
+    /// Another way to where the output of its terminal goes.
+    Terminal { _kept_open: Outlet },
 }
 
 /// Where a process's input goes, until the caller's FIFO is connected to it.
@@ -77,10 +88,14 @@ pub async fn open(
             false => return Err(failed(fifo::no_fifo())),
         }
     }
-    match paths.terminal {
-        true => open_terminal(paths, setting).await,
-        false => open_pipes(paths, setting).await,
+    let (process, mut streams) = match paths.terminal {
+        true => open_terminal(paths, setting).await?,
+        false => open_pipes(paths, setting).await?,
+    };
+    if setting.is_shared {
+        streams.keep_for_another(paths, &process)?;
     }
+    Ok((process, streams))
 }
 
 /// A terminal has one output: what the caller gave for stderr is not used.
@@ -147,6 +162,64 @@ async fn open_pipes(
 }
 
 impl Streams {
+    /// Has the streams outlive the process, so that [another](Streams::hand_over) can have them.
+    fn keep_for_another(
+        &mut self,
+        paths: &Paths,
+        process: &ProcessStdio,
+    ) -> Result<(), StdioError> {
+        let copied = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
+        let failed = |source| StdioError::stream("stdio", &paths.stdout, source);
+        self.spare = Some(match paths.terminal {
+            false => Spare::Pipes(ProcessStdio {
+                stdin: copied(&process.stdin).map_err(failed)?,
+                stdout: copied(&process.stdout).map_err(failed)?,
+                stderr: copied(&process.stderr).map_err(failed)?,
+                console_socket: None,
+            }),
+            true if paths.stdout.is_empty() => Spare::Terminal {
+                _kept_open: Outlet::Nowhere,
+            },
+            true => match Address::parse(&paths.stdout) {
+                Address::Binary(_) => Spare::Terminal {
+                    _kept_open: Outlet::Nowhere,
+                },
+                _ => Spare::Terminal {
+                    _kept_open: Outlet::open("stdout", &paths.stdout)?.0,
+                },
+            },
+        });
+        Ok(())
+    }
+
+    /// Gives the streams to another process, after the one that had them has ended. Nobody at their
+    /// other ends sees a difference; only a terminal is a new one, and its logging program too.
+    ///
+    /// # Errors
+    ///
+    /// [`StdioError`]; the streams are as they were then.
+    pub async fn hand_over(
+        &mut self,
+        paths: &Paths,
+        setting: &Setting<'_>,
+    ) -> Result<ProcessStdio, StdioError> {
+        if let Some(Spare::Pipes(own)) = &self.spare {
+            let copied = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
+            let failed = |source| StdioError::stream("stdio", &paths.stdout, source);
+            return Ok(ProcessStdio {
+                stdin: copied(&own.stdin).map_err(failed)?,
+                stdout: copied(&own.stdout).map_err(failed)?,
+                stderr: copied(&own.stderr).map_err(failed)?,
+                console_socket: None,
+            });
+        }
+        let (process, mut streams) = open(paths, setting).await?;
+        streams.size = self.size;
+        streams.is_closed = self.is_closed;
+        drain([mem::replace(self, streams)]).await;
+        Ok(process)
+    }
+
     /// Takes the terminal that the OCI runtime has made, if the process has one, when the runtime's
     /// command is over. `has_stdin` says whether it will be [connected](Streams::connect_stdin).
     ///
@@ -229,6 +302,7 @@ impl Streams {
     /// The process has ended: of its terminal only what is there already is passed on, whoever else
     /// has it open.
     pub fn ended(&mut self) {
+        self.spare = None;
         self.reach(Phase::Ended);
     }
 
@@ -248,6 +322,7 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
     let drained = async {
         for streams in &mut streams {
             streams.stdin = None;
+            streams.spare = None;
             streams.reach(Phase::Deleted);
         }
         for streams in &mut streams {

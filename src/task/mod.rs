@@ -238,7 +238,8 @@ impl Task for Service {
             .pod
             .ask(move |actor, reply| actor.members(&req.id, reply));
         let (cgroup, execs) = members.await.map_err(status)?;
-        let processes = cgroup.processes().into_iter().map(|process| {
+        let processes = cgroup.map_or(Vec::new(), |cgroup| cgroup.processes());
+        let processes = processes.into_iter().map(|process| {
             let exec = execs.iter().find(|(exec, _)| pid(*exec) == process);
             // What containerd's clients show beside the process id.
             let details = exec.and_then(|(_, exec_id)| {

@@ -112,6 +112,22 @@ fn a_sidecar_that_is_being_restarted_gets_its_signal_when_it_runs() {
 }
 
 #[test]
+fn a_sidecar_that_is_killed_while_it_is_being_restarted_is_not_forgotten() {
+    let slow = Script {
+        restart_takes: secs(3),
+        ..stops_after(10)
+    };
+    let world = job("Never").script("proxy", slow);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(1));
+    world.call(Call::Kill("proxy", Signal::KILL, None));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("proxy"), Some(137), "{:#?}", world.seen);
+    world.check_end();
+}
+
+#[test]
 fn until_its_turn_to_stop_a_sidecar_is_restarted_and_an_app_is_not() {
     let world = job("Never").script("web", stops_after(5_000));
     let mut world = running(world, &["proxy", "web"]);
