@@ -1,6 +1,9 @@
 //! A pod with annotations, for the tests about order: every container brings the same ones, as
 //! they do under `ctr`, where there is no sandbox container.
 
+use containerd_shim_protos::api::UpdateTaskRequest;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+
 use crate::harness::{ContainerSpec, Containerd};
 
 /// Annotations that make a pod.
@@ -18,6 +21,19 @@ pub const MESH: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("startup-probe.usher/proxy", TCP_PROBE),
 ]);
+
+/// An Update with the OCI specification's `LinuxResources` as JSON.
+pub fn resources(id: &str, json: &str) -> UpdateTaskRequest {
+    let resources = Any {
+        value: json.as_bytes().to_vec(),
+        ..Any::default()
+    };
+    UpdateTaskRequest {
+        id: id.to_owned(),
+        resources: Some(resources).into(),
+        ..UpdateTaskRequest::default()
+    }
+}
 
 impl Pod {
     /// A witness of this pod.
