@@ -86,6 +86,7 @@ fn a_sidecar_that_crashes_keeps_the_files_it_has_written() {
     assert_eq!(host.status("proxy"), Some(Status::Running));
     host.kill("proxy", "SIGKILL");
     assert_eq!(host.wait_exit("proxy"), 137);
+    host.delete("proxy");
 }
 
 #[test]
@@ -150,6 +151,7 @@ fn what_update_has_changed_holds_in_the_next_life() {
     assert!(metrics.contains(&limit.to_string()), "{metrics}");
     host.kill("proxy", "SIGKILL");
     host.wait_exit("proxy");
+    host.delete("proxy");
 }
 
 #[test]

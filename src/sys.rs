@@ -78,11 +78,12 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<ExitStatus>> {
     }
     // SAFETY: for these flags the kernel fills in the fields of SIGCHLD, or leaves them zero.
     let (ended, status) = unsafe { (info.si_pid() != 0, info.si_status()) };
-    Ok(ended.then(|| match info.si_code {
+    let status = match info.si_code {
         libc::CLD_EXITED => ExitStatus::Code((status & 0xff) as u8),
         // Killed, with a core dump or without.
         _ => ExitStatus::Signal(status),
-    }))
+    };
+    Ok(ended.then_some(status))
 }
 
 /// Watches a descriptor for being ready.

@@ -177,6 +177,10 @@ impl Actor {
         self.publisher
             .publish(exit_event(id, id.as_str(), task.init.pid, exit));
         task.init.ended(exit);
+        // Where it had no second life there is no first one to be remembered.
+        if let Some(first) = task.first_pid.take_if(|first| *first == task.init.pid) {
+            self.reaper.free(first);
+        }
         tracing::info!(container = %id, code, "exited");
         if let Some(reply) = task.delete.take() {
             self.begin_delete(id, reply);
