@@ -101,6 +101,7 @@ fn hundreds_of_orphans_are_collected() {
     });
     no_zombies_stay(pid);
     // The exits of strangers are nobody's business.
+    host.await_events("all execs have ended", |events| exits(events).len() >= 11);
     assert_eq!(exits(&host.events()).len(), 11);
 }
 

@@ -44,8 +44,8 @@ fn the_sentence_names_the_key_the_value_and_what_was_expected() {
             &["startup-probe.usher/web", "web"],
         ),
         (
-            Pod(&[("usher/init", "setup")]),
-            &["usher/init", "not supported yet"],
+            Pod(&[("usher/pre-exit", "drain")]),
+            &["usher/pre-exit", "not supported yet"],
         ),
         (
             Pod(&[("usher/grace-policy", "Overrun")]),
