@@ -31,8 +31,9 @@ const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 /// The same, where the machine is busy: on the timer, and for long enough.
 const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 
-/// Releases container `id`, whose init process is `pid`, and gives back when its program has been executed. While the container
-/// is frozen that can take until `gone` ends, which it does when the init process has.
+/// Releases container `id`, whose init process is `pid`, and gives back when its program has been
+/// executed. While the container is frozen that can take until `gone` ends, which it does when the
+/// init process has.
 ///
 /// It must not be cancelled: a FIFO that is closed unread kills the container.
 ///
@@ -44,7 +45,7 @@ pub async fn release(
     id: &str,
     pid: i32,
     has_poststart_hooks: bool,
-    gone: oneshot::Receiver<()>,
+    mut gone: oneshot::Receiver<()>,
 ) -> Result<(), String> {
     let state = runtime.state_dir(id);
     if has_poststart_hooks || !is_runc(&state) {
@@ -52,14 +53,29 @@ pub async fn release(
         return runtime.start(id).await.map_err(|error| error.to_string());
     }
     let fifo = state.join("exec.fifo");
-    tokio::select! {
+    let failed = |error: io::Error| format!("{}: {error}", fifo.display());
+    let gate = open_gate(&fifo).map_err(failed)?;
+    let (is_open, is_gone) = tokio::select! {
         biased;
-        opened = open_gate(&fifo, pid) => {
-            opened.map_err(|error| format!("{}: {error}", fifo.display()))
-        }
-        // With its init gone there is nobody left whom a closed FIFO could hurt.
-        _ = gone => Err("its init process has ended".to_owned()),
+        byte = read_byte(&gate) => (byte.map_err(failed)?, false),
+        // With its init gone there is nobody left whom a closed FIFO could hurt. The byte tells
+        // whether that was before or after the program was executed.
+        _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
+    };
+    if !is_open {
+        return Err("its init process has ended".to_owned());
     }
+    // runc takes a container that has the file for one that is still to be started.
+    std::fs::remove_file(&fifo).map_err(failed)?;
+    if !is_gone {
+        // Nothing can keep it any more; one that ends unseen has been executed all the same.
+        tokio::select! {
+            biased;
+            () = see_execution(&gate, pid) => {}
+            _ = gone => {}
+        }
+    }
+    Ok(())
 }
 
 /// Whether the state directory is runc's: `state.json` beside the FIFO. crun's has `status`.
@@ -69,23 +85,21 @@ fn is_runc(state: &Path) -> bool {
     is_fifo && state.join("state.json").exists() && !state.join("status").exists()
 }
 
-async fn open_gate(fifo: &Path, pid: i32) -> io::Result<()> {
+fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(fifo)?;
-    let gate = sys::watch(file.into(), Interest::READABLE)?;
-    if !read_byte(&gate).await? {
-        return Err(io::Error::other("the init process has died"));
-    }
-    // runc takes a container that has the file for one that is still to be started.
-    std::fs::remove_file(fifo)?;
-    // Only when the program is executed may something that waits for it be released, and only then
-    // is a signal meant for it not taken by runc. The other end is closed by the execution or, from
-    // runc 1.1.12 on, just before it. What else there is to read does not matter.
-    while read_byte(&gate).await? {}
+    Ok(sys::watch(file.into(), Interest::READABLE)?)
+}
+
+/// Waits until the program has been executed. Only then may something that waits for it be
+/// released, and only then is a signal meant for it not taken by runc.
+async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
+    // The other end is closed by the execution or, from runc 1.1.12 on, just before it. What else
+    // there is to read does not matter.
+    while read_byte(gate).await.unwrap_or(false) {}
     await_execution(pid).await;
-    Ok(())
 }
 
 /// Waits until a process that runc has made executes its program, or is gone.
@@ -112,12 +126,105 @@ pub(super) async fn await_execution(pid: i32) {
 async fn read_byte(gate: &AsyncFd<OwnedFd>) -> io::Result<bool> {
     loop {
         let mut ready = gate.readable().await?;
-        let mut byte = [0; 1];
-        match ready.try_io(|gate| Ok(read(gate.get_ref(), &mut byte)?)) {
+        match ready.try_io(take_byte) {
             Ok(Ok(count)) => return Ok(count > 0),
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(Err(error)) => return Err(error),
             Err(_would_block) => {}
+        }
+    }
+}
+
+fn take_byte(gate: &AsyncFd<OwnedFd>) -> io::Result<usize> {
+    Ok(read(gate.get_ref(), &mut [0; 1])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::path::PathBuf;
+    use std::process::{Child, Command, Stdio};
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use crate::reaper::Reaper;
+    use crate::runtime::Options;
+
+    use super::*;
+
+    /// A container as runc leaves it, and the FIFO.
+    fn parked(dir: &Path) -> (OciRuntime, PathBuf) {
+        let options = Options {
+            root: dir.display().to_string(),
+            ..Options::default()
+        };
+        let runtime = OciRuntime::new(&options, "default", dir, Reaper::default());
+        let state = runtime.state_dir("a");
+        std::fs::create_dir_all(&state).unwrap();
+        std::fs::write(state.join("state.json"), "{}").unwrap();
+        let fifo = state.join("exec.fifo");
+        mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        (runtime, fifo)
+    }
+
+    /// A process that is called what runc's are until they execute the program.
+    fn init() -> Child {
+        let mut init = Command::new("/bin/sh")
+            .args([
+                "-c",
+                "printf 'runc:[2:INIT]' > /proc/$$/comm; echo; read end",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = init.stdout.as_mut().unwrap();
+        stdout.read_exact(&mut [0]).unwrap();
+        init
+    }
+
+    /// The machine is so busy that the program's end is seen before its execution.
+    #[tokio::test]
+    async fn a_program_that_is_gone_before_it_was_seen_has_been_released() {
+        let dir = tempfile::tempdir().unwrap();
+        let (runtime, fifo) = parked(dir.path());
+        let mut init = init();
+        let pid = i32::try_from(init.id()).unwrap();
+        let path = fifo.clone();
+        let writer = std::thread::spawn(move || {
+            let mut fifo = OpenOptions::new().write(true).open(path).unwrap();
+            fifo.write_all(b"0").unwrap();
+        });
+        let (is_there, gone) = oneshot::channel();
+        let end = async {
+            while fifo.exists() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            drop(is_there);
+        };
+        let (released, ()) = tokio::join!(release(&runtime, "a", pid, false, gone), end);
+        drop(init.stdin.take());
+        init.wait().unwrap();
+        writer.join().unwrap();
+        assert_eq!(released, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn what_an_init_has_written_counts_when_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        for (written, expected) in [
+            (&b"0"[..], Ok(())),
+            (b"", Err("its init process has ended".to_owned())),
+        ] {
+            let (runtime, fifo) = parked(&dir.path().join(written.len().to_string()));
+            let mut both_ends = OpenOptions::new();
+            let mut both_ends = both_ends.read(true).write(true).open(&fifo).unwrap();
+            both_ends.write_all(written).unwrap();
+            let (is_there, gone) = oneshot::channel();
+            drop(is_there);
+            let released = release(&runtime, "a", 1, false, gone).await;
+            assert_eq!(released, expected);
         }
     }
 }
