@@ -90,7 +90,7 @@ fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(fifo)?;
-    Ok(sys::watch(file.into(), Interest::READABLE)?)
+    sys::watch(file.into(), Interest::READABLE)
 }
 
 /// Waits until the program has been executed. Only then may something that waits for it be
