@@ -252,6 +252,35 @@ fn a_container_that_is_killed_while_an_exec_is_slowly_started_is_stopped_and_can
     assert_eq!(end, ["/tasks/exit 137", "/tasks/delete 137"], "{topics:?}");
 }
 
+/// So it is with containerd's own shim, whose clients take a failed Exec for something worse.
+#[test]
+fn an_exec_is_added_to_a_container_that_ends_while_another_is_slowly_started_but_never_runs() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    pair.api()
+        .exec(&pair.a.exec_request("slow", &FOR_EVER))
+        .expect("Exec");
+    let slow = |api: TaskApi| api.start("a", "slow").is_err();
+    let failed = pair.during("exec", slow, |api| {
+        api.kill("a", "", 9, false).expect("Kill");
+        eventually("it is stopped", Duration::from_secs(1), || {
+            state(&api, "a", "") == "STOPPED"
+        });
+        api.exec(&pair.a.exec_request("late", &FOR_EVER))
+            .expect("another Exec");
+        let refused = api.start("a", "late");
+        assert_eq!(code(refused), Code::FAILED_PRECONDITION);
+        assert_eq!(state(&api, "a", "late"), "CREATED");
+    });
+    assert!(failed, "there is nothing to execute it in");
+    let api = pair.api();
+    assert_eq!(state(&api, "a", "slow"), "CREATED");
+    assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
+    assert_eq!(state(&api, "a", ""), "STOPPED");
+    let refused = api.exec(&pair.a.exec_request("never", &FOR_EVER));
+    assert_eq!(code(refused), Code::FAILED_PRECONDITION);
+}
+
 #[test]
 fn a_slow_kill_holds_up_nobody() {
     let host = Containerd::start();

@@ -41,9 +41,9 @@ impl Actor {
             ))
         })?;
         let task = self.task(&call.id)?;
-        if task.ended.is_some() {
-            let message = format!("exec {:?}: task {} is stopped", call.exec_id, call.id);
-            return Err(CallError::new(Kind::FailedPrecondition, message));
+        // Until its exit is published a process can be added; only its start is refused then.
+        if task.init.exit.is_some() {
+            return Err(stopped(&call.exec_id, &call.id));
         }
         if task.freezer == Freezer::Frozen {
             let message = format!("exec {:?}: task {} is paused", call.exec_id, call.id);
@@ -136,6 +136,7 @@ impl Actor {
             runtime: task.runtime.clone(),
             namespace,
             reaper,
+            is_late: task.ended.is_some(),
         };
         let work = execution.run();
         Ok((request, work))
@@ -232,6 +233,11 @@ impl Actor {
     }
 }
 
+fn stopped(exec_id: &str, id: &str) -> CallError {
+    let message = format!("exec {exec_id:?}: task {id} is stopped");
+    CallError::new(Kind::FailedPrecondition, message)
+}
+
 /// What comes of executing a process.
 type Executed = Result<(Child, Streams), CallError>;
 
@@ -247,10 +253,15 @@ struct Execution {
     runtime: OciRuntime,
     namespace: String,
     reaper: Reaper,
+    /// The container has ended.
+    is_late: bool,
 }
 
 impl Execution {
     async fn run(self) -> Executed {
+        if self.is_late {
+            return Err(stopped(&self.exec_id, &self.id));
+        }
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let spec = self.spec().map_err(|error| invalid(error.to_string()))?;
         let setting = Setting {
