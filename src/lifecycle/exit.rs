@@ -23,8 +23,9 @@ impl Pod {
             Some(State::Releasing { exit, .. } | State::Restarting { exit, .. }) => {
                 *exit = Some(status);
             }
+            // The process of a restart that has failed: how its container ended is known.
+            Some(State::BackingOff { .. } | State::Exited) | None => {}
             Some(_) => self.exited(now, id, status),
-            None => {}
         }
         self.settle(now);
     }

@@ -137,8 +137,12 @@ impl Pod {
                         name: container.name.clone(),
                         reason,
                     };
+                    let was_killed = container.stopping.kill_at.is_some();
                     self.report(report);
                     self.back_off(id, Duration::ZERO, status, now);
+                    if was_killed {
+                        self.dismiss(id);
+                    }
                 }
             }
         }

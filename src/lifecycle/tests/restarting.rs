@@ -127,6 +127,41 @@ fn a_sidecar_that_is_killed_while_it_is_being_restarted_is_not_forgotten() {
     world.check_end();
 }
 
+/// A sidecar whose every restart fails, three seconds after it was begun.
+fn not_restarted() -> World {
+    let fails = Script {
+        restart_takes: secs(3),
+        restart_fails: true,
+        ..stops_after(10)
+    };
+    running(job("Never").script("proxy", fails), &["proxy", "web"])
+}
+
+#[test]
+fn a_restart_that_fails_is_tried_again_and_nobody_is_told() {
+    let mut world = not_restarted();
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(60));
+    assert_eq!(world.reported("proxy"), None, "{:#?}", world.seen);
+    world.call(Call::Kill("proxy", TERM, None));
+    world.run_for(secs(10));
+    assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+    world.check_end();
+}
+
+#[test]
+fn a_sidecar_that_is_killed_during_a_restart_that_fails_is_not_forgotten() {
+    for signal in [TERM, Signal::KILL] {
+        let mut world = not_restarted();
+        world.call(Call::Crash("proxy", 1));
+        world.run_for(secs(1));
+        world.call(Call::Kill("proxy", signal, None));
+        world.run_for(secs(5));
+        assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+        world.check_end();
+    }
+}
+
 #[test]
 fn until_its_turn_to_stop_a_sidecar_is_restarted_and_an_app_is_not() {
     let world = job("Never").script("web", stops_after(5_000));

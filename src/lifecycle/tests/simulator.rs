@@ -35,6 +35,8 @@ pub struct Script {
     pub release_takes: Duration,
     /// From the decision to restart it until its program runs anew.
     pub restart_takes: Duration,
+    /// Its program is not executed anew: the process that was made for it is ended.
+    pub restart_fails: bool,
 }
 
 impl Default for Script {
@@ -45,6 +47,7 @@ impl Default for Script {
             exits_after: None,
             release_takes: ms(1),
             restart_takes: ms(40),
+            restart_fails: false,
         }
     }
 }
@@ -396,6 +399,11 @@ impl World {
         };
         process.alive = true;
         process.life = life;
+        if process.script.restart_fails {
+            self.schedule(ms(1), Event::Dies(id.clone(), life, ExitStatus::Signal(9)));
+            let outcome = Err("it could not be released".to_owned());
+            return self.pod.handle_restarted(self.now, id, outcome);
+        }
         process.executed = Some(self.now);
         let exits = process.script.exits_after;
         self.see(Seen::Executed(id.to_string()));
