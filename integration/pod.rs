@@ -22,6 +22,14 @@ pub const MESH: Pod = Pod(&[
     ("startup-probe.usher/proxy", TCP_PROBE),
 ]);
 
+/// A sidecar of a pod that the caller restarts nothing of.
+pub const JOB: Pod = Pod(&[
+    ("usher/sidecars", "proxy"),
+    ("startup-probe.usher/proxy", TCP_PROBE),
+    ("usher/apps", "work"),
+    ("usher/restart-policy", "Never"),
+]);
+
 /// An Update with the OCI specification's `LinuxResources` as JSON.
 pub fn resources(id: &str, json: &str) -> UpdateTaskRequest {
     let resources = Any {

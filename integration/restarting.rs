@@ -1,19 +1,15 @@
 //! Sidecars that come back in place: same task, same streams, another process.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::harness::{BareShim, Containerd, PATIENCE, Reader, Status, eventually, zombies};
-use crate::pod::{self, MESH, Pod, TCP_PROBE};
-
-/// A sidecar of a pod that the caller restarts nothing of.
-const JOB: Pod = Pod(&[
-    ("usher/sidecars", "proxy"),
-    ("startup-probe.usher/proxy", TCP_PROBE),
-    ("usher/apps", "work"),
-    ("usher/restart-policy", "Never"),
-]);
+use crate::harness::{
+    BareShim, ContainerSpec, Containerd, Gates, PATIENCE, Reader, Record, Status, eventually,
+    zombies,
+};
+use crate::pod::{self, JOB, MESH, Pod, TCP_PROBE};
 
 /// Kills a process behind everybody's back, as the kernel does when memory runs out.
 fn kill(pid: u32) {
@@ -133,6 +129,51 @@ fn readers_of_its_output_see_no_end_and_its_input_goes_on() {
 }
 
 #[test]
+fn what_is_asked_of_the_streams_while_the_next_life_is_made_is_done_to_it() {
+    for terminal in [false, true] {
+        let host = Containerd::start();
+        let gates = Gates::new(&host);
+        let script = match terminal {
+            false => "cat; echo over; exec sleep 1000",
+            true => "sleep 0.1; stty size; exec sleep 1000",
+        };
+        let args = ["/bin/sh", "-c", script];
+        let runtime = crate::harness::runtime_under_test();
+        let shim = BareShim::start(&host, &runtime, "proxy", &args, |config| {
+            config["annotations"] = json!({
+                "usher/sidecars": "proxy",
+                "restart.usher/proxy": "Always",
+            });
+            config["process"]["terminal"] = json!(terminal);
+        });
+        let mut request = gates.with(shim.create_request());
+        request.stdin = shim.fifo("stdin");
+        request.stdout = shim.fifo("stdout");
+        request.terminal = terminal;
+        let output = Reader::of(&request.stdout);
+        let api = shim.api();
+        api.create(&request).expect("Create");
+        api.start("proxy", "").expect("Start");
+        gates.close("create", "proxy");
+        kill(api.state("proxy", "").expect("State").pid);
+        gates.await_waiting("create");
+        match terminal {
+            false => drop(api.close_stdin("proxy", "").expect("CloseIO")),
+            true => drop(api.resize("proxy", "", 77, 33).expect("ResizePty")),
+        }
+        gates.open("create");
+        let expected = if terminal { "33 77" } else { "over" };
+        eventually("it has seen it", PATIENCE, || {
+            output.text().contains(expected)
+        });
+        api.kill("proxy", "", 9, false).expect("Kill");
+        api.wait("proxy", "").expect("Wait");
+        api.delete("proxy", "").expect("Delete");
+        output.finish();
+    }
+}
+
+#[test]
 fn what_update_has_changed_holds_in_the_next_life() {
     let host = Containerd::start();
     JOB.run_proxy(&host, &[]);
@@ -168,6 +209,198 @@ fn where_the_caller_restarts_the_shim_does_not() {
     let host = Containerd::start();
     MESH.run_proxy(&host, &[]);
     kill(pid_of(&host, "proxy"));
+    assert_eq!(host.wait_exit("proxy"), 137);
+}
+
+/// A proxy that crashes in its first lives, as many as there are, and then is one as any other.
+fn crashes_first(lives: usize) -> ContainerSpec {
+    let script = format!(
+        "echo life >> /shared/lives; test $(wc -l < /shared/lives) -gt {lives} || exit 1; \
+         exec /bin/witness proxy --listen 8080 --ready-after 300ms"
+    );
+    let spec = JOB.witness("proxy", &["--listen", "8080"]);
+    spec.script(&script)
+}
+
+fn lives(host: &Containerd) -> usize {
+    let lives = fs::read_to_string(host.shared_dir().join("lives"));
+    lives.map_or(0, |lives| lives.lines().count())
+}
+
+/// It takes the ten seconds of the first back-off.
+#[test]
+fn a_sidecar_that_crashes_twice_before_it_is_ready_holds_its_app_until_it_is() {
+    let host = Containerd::start();
+    let begun = Instant::now();
+    host.run(&crashes_first(2));
+    host.run(&JOB.witness("work", &[]));
+    assert_eq!(host.status("work"), Some(Status::Running));
+    let record = host.await_event("work", "start");
+    record.assert_before(("proxy", "ready"), ("work", "start"));
+    assert!(begun.elapsed() >= Duration::from_secs(10));
+    assert_eq!(lives(&host), 3);
+    for restart in [
+        "1 and is restarted in place in 0ns",
+        "1 and is restarted in place in 10s",
+    ] {
+        let line = format!("sidecar proxy ended with {restart}");
+        assert!(host.log_tail(2000).contains(&line), "{line}");
+    }
+    assert!(!has_exited(&host, "proxy"));
+}
+
+fn has_exited(host: &Containerd, id: &str) -> bool {
+    let topics = host.topics(id);
+    topics.iter().any(|topic| topic.starts_with("/tasks/exit"))
+}
+
+#[test]
+fn where_the_caller_restarts_it_an_app_waits_for_the_sidecar_that_does_not_crash() {
+    let host = Containerd::start();
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("startup-probe.usher/proxy", TCP_PROBE),
+        ("usher/start-mode", "Hold"),
+    ]);
+    host.run(&pod.witness("web", &[]));
+    for _ in 0..2 {
+        host.run(&pod.witness("proxy", &["--run-for", "50ms", "--exit", "1"]));
+        assert_eq!(host.wait_exit("proxy"), 1);
+        host.delete("proxy");
+    }
+    assert!(!host.record().has("web", "start"));
+    pod.run_proxy(&host, &["--ready-after", "200ms"]);
+    let record = host.await_event("web", "start");
+    assert_eq!(record.all("proxy", "start").count(), 3);
+    record.assert_before(("proxy", "ready"), ("web", "start"));
+}
+
+#[test]
+fn a_sidecar_that_runs_out_of_memory_comes_back_and_its_app_runs_on() {
+    let host = Containerd::start();
+    let script = "test -e /shared/again && exec /bin/witness proxy --listen 8080; \
+                  touch /shared/again; /bin/witness mark proxy eats; exec tail /dev/zero";
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/restart-policy", "Never"),
+    ]);
+    let spec = pod.witness("proxy", &["--listen", "8080"]).script(script);
+    host.run(&pod.witness("work", &["--beat", "100ms"]));
+    host.run(&spec.option(&["--memory-limit", "33554432"]));
+    host.await_event("work", "start");
+    let record = host.await_event("proxy", "ready");
+    record.assert_before(("proxy", "eats"), ("proxy", "ready"));
+    assert!(host.topics("proxy").contains(&"/tasks/oom".to_owned()));
+    assert!(!has_exited(&host, "proxy"));
+    let beats = |host: &Containerd| host.record().all("work", "beat").count();
+    let before = beats(&host);
+    eventually("the app goes on", PATIENCE, || beats(&host) > before);
+    // The limit holds in the new life too.
+    assert!(host.metrics("proxy").to_string().contains("33554432"));
+    host.kill_all(&["work", "proxy"], "SIGTERM");
+    assert_eq!(host.wait_exit("proxy"), 0);
+    assert_eq!(starts(&host, "work"), 1);
+}
+
+#[test]
+fn a_restart_in_place_needs_no_containerd() {
+    let host = Containerd::start();
+    JOB.run_proxy(&host, &[]);
+    let first = pid_of(&host, "proxy");
+    host.crash();
+    kill(first);
+    eventually("the proxy runs again", PATIENCE, || {
+        starts(&host, "proxy") == 2
+    });
+    host.start_again();
+    assert_eq!(host.status("proxy"), Some(Status::Running));
+    let known = host.tasks().into_iter().map(|task| task.pid);
+    assert_eq!(known.collect::<Vec<_>>(), [pid_of(&host, "proxy")]);
+    assert_eq!(host.exec("proxy", &["/bin/echo", "hello"]).out(), "hello\n");
+    host.kill("proxy", "SIGTERM");
+    assert_eq!(host.wait_exit("proxy"), 0);
+}
+
+#[test]
+fn a_containerd_that_is_started_while_a_sidecar_waits_for_its_next_life_sees_it_running() {
+    let host = Containerd::start();
+    host.run(&JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]));
+    let ended = |times| move |record: &Record| record.all("proxy", "exit").count() == times;
+    host.await_record("it has lived twice", ended(2));
+    host.crash();
+    host.start_again();
+    assert_eq!(host.status("proxy"), Some(Status::Running));
+    assert_eq!(host.pids("proxy"), []);
+    host.metrics("proxy");
+    // Asked to stop it need not live again.
+    host.kill("proxy", "SIGTERM");
+    assert_eq!(host.wait_exit("proxy"), 0);
+    host.delete("proxy");
+    assert_eq!(host.record().all("proxy", "start").count(), 2);
+}
+
+#[test]
+fn what_is_not_there_between_two_lives_is_refused_and_nothing_of_it_stays() {
+    let host = Containerd::start();
+    host.run(&JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]));
+    host.await_record("it has lived twice", |record| {
+        record.all("proxy", "exit").count() == 2
+    });
+    for command in ["pause", "resume"] {
+        let refused = host.ctr(&["tasks", command, "proxy"]);
+        assert!(!refused.ok(), "{command}: {}", refused.out());
+        assert_eq!(host.status("proxy"), Some(Status::Running), "{command}");
+    }
+    let exec = host.exec("proxy", &["/bin/true"]);
+    assert!(!exec.ok());
+    let (code, _) = host
+        .task_api("proxy")
+        .delete("proxy", "")
+        .expect_err("it lives");
+    assert_eq!(code, ttrpc::Code::FAILED_PRECONDITION);
+    host.await_record("it lives again", |record| {
+        record.all("proxy", "start").count() == 3
+    });
+    assert!(!has_exited(&host, "proxy"));
+}
+
+#[test]
+fn execs_end_with_the_life_that_they_began_in() {
+    for args in [&[][..], &["--with-ns", "pid:/proc/self/ns/pid"]] {
+        let host = Containerd::start();
+        let spec = JOB.witness("proxy", &["--listen", "8080"]).option(args);
+        host.run(&spec);
+        host.await_event("proxy", "start");
+        let exec = host.spawn_exec("proxy", "sleeper", &["/bin/sleep", "1000"]);
+        eventually("it is executed", PATIENCE, || host.pids("proxy").len() == 2);
+        kill(pid_of(&host, "proxy"));
+        assert_eq!(exec.finish(PATIENCE).code, Some(137));
+        eventually("the proxy runs again", PATIENCE, || {
+            starts(&host, "proxy") == 2
+        });
+        assert_eq!(host.exec("proxy", &["/bin/echo", "hello"]).out(), "hello\n");
+        host.kill("proxy", "SIGKILL");
+        assert_eq!(host.wait_exit("proxy"), 137);
+    }
+}
+
+#[test]
+fn a_sidecar_that_is_killed_while_it_is_paused_comes_back_unpaused() {
+    let host = Containerd::start();
+    JOB.run_proxy(&host, &[]);
+    host.must(&["tasks", "pause", "proxy"]);
+    kill(pid_of(&host, "proxy"));
+    // Of cgroup v1 it dies when it is thawed.
+    host.ctr(&["tasks", "resume", "proxy"]);
+    eventually("the proxy runs again", PATIENCE, || {
+        starts(&host, "proxy") == 2
+    });
+    assert_eq!(host.status("proxy"), Some(Status::Running));
+    for (command, status) in [("pause", Status::Paused), ("resume", Status::Running)] {
+        host.must(&["tasks", command, "proxy"]);
+        assert_eq!(host.status("proxy"), Some(status));
+    }
+    host.kill("proxy", "SIGKILL");
     assert_eq!(host.wait_exit("proxy"), 137);
 }
 

@@ -1,9 +1,9 @@
 //! An app's program is not executed before the sidecars are started, whichever is created first.
 //! Judged by what the containers have recorded.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::harness::{Containerd, PATIENCE, Status, eventually};
+use crate::harness::{Containerd, PATIENCE, Status, eventually, time_scale};
 use crate::pod::{EXEC_PROBE, MESH, Pod, TCP_PROBE};
 
 const MS: Duration = Duration::from_millis(1);
@@ -157,6 +157,105 @@ fn a_hold_that_lasts_too_long_ends_with_its_reason_in_sight() {
         run.err()
     );
     assert!(!host.record().has("web", "start"));
+}
+
+/// A sidecar that runs and never gets ready.
+const NEVER_READY: &[(&str, &str)] = &[
+    ("usher/sidecars", "proxy"),
+    (
+        "startup-probe.usher/proxy",
+        r#"{"tcpSocket":{"port":9},"periodMilliseconds":50,"failureThreshold":10000}"#,
+    ),
+];
+
+#[test]
+fn block_fails_at_its_deadline_with_the_name_of_a_sidecar_that_never_gets_ready() {
+    let host = Containerd::start();
+    let spec = |name: &str| {
+        let spec = Pod(NEVER_READY).witness(name, &[]);
+        let spec = spec.annotation("usher/start-mode", "Block");
+        spec.annotation("usher/startup-timeout", "1500ms")
+    };
+    host.run(&spec("proxy"));
+    let begun = Instant::now();
+    let run = host.try_run(&spec("web"));
+    assert!(begun.elapsed() >= 1500 * MS, "{:?}", begun.elapsed());
+    assert!(!run.ok());
+    assert!(
+        run.err().contains("sidecar proxy (not started yet)"),
+        "{}",
+        run.err()
+    );
+    assert!(!host.record().has("web", "start"));
+    assert_eq!(host.status("proxy"), Some(Status::Running));
+}
+
+#[test]
+fn an_app_that_is_held_for_a_sidecar_that_never_gets_ready_ends_with_its_reason_in_sight() {
+    let host = Containerd::start();
+    let spec = |name: &str| {
+        let spec = Pod(NEVER_READY).witness(name, &[]);
+        let spec = spec.annotation("usher/start-mode", "Hold");
+        spec.annotation("usher/startup-timeout", "6s")
+    };
+    host.run(&spec("proxy"));
+    let run = host.run_attached(&spec("web"));
+    assert_eq!(run.code, Some(1), "{}", run.err());
+    let waits_for = "sidecar proxy (not started yet)";
+    let notice = format!("usher: web is held: it waits for {waits_for}");
+    assert!(run.err().contains(&notice), "{}", run.err());
+    let reason = format!("is ended: it waited for {waits_for}");
+    assert!(run.err().contains(&reason), "{}", run.err());
+    // And in the log, for whoever looks there.
+    assert!(host.log_tail(2000).contains(&reason));
+    assert!(!host.record().has("web", "start"));
+}
+
+#[test]
+fn the_callers_own_init_containers_run_at_once_and_are_over_when_they_are() {
+    let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/native-init", "setup")]);
+    let host = Containerd::start();
+    // As kubelet does it: init containers one after another, each to its end.
+    host.run(&pod.witness("setup", &["--run-for", "100ms", "--exit", "3"]));
+    assert_eq!(host.wait_exit("setup"), 3);
+    host.delete("setup");
+    host.run(&pod.witness("setup", &["--run-for", "100ms"]));
+    assert_eq!(host.wait_exit("setup"), 0);
+    host.run(&pod.witness("web", &[]));
+    host.run(&pod.witness("proxy", &[]));
+    host.await_event("web", "start");
+    host.kill_all(&["web", "proxy"], "SIGTERM");
+    assert_eq!(host.wait_exit("proxy"), 0);
+    host.record()
+        .assert_before(("web", "exit"), ("proxy", "signal"));
+}
+
+#[test]
+fn a_sidecar_among_kubelets_own_init_containers_keeps_none_of_them_waiting() {
+    let pod = Pod(&[
+        ("usher/native-init", "setup"),
+        ("usher/sidecars", "proxy"),
+        ("startup-probe.usher/proxy", TCP_PROBE),
+    ]);
+    let host = Containerd::start();
+    // Kubelet has the proxy among its init containers, and starts the next one when it is started.
+    pod.run_proxy(&host, &["--ready-after", "300ms"]);
+    host.run(&pod.witness("setup", &["--run-for", "100ms"]));
+    assert_eq!(host.wait_exit("setup"), 0);
+    host.run(&pod.witness("web", &["--stop-after", "200ms"]));
+    let record = host.await_event("web", "start");
+    record.assert_before(("proxy", "ready"), ("web", "start"));
+    // From 1.29 on it asks the proxy when the apps have ended: nothing waits for a second request.
+    host.kill("web", "SIGTERM");
+    host.wait_exit("web");
+    let asked = Instant::now();
+    host.kill("proxy", "SIGTERM");
+    assert_eq!(host.wait_exit("proxy"), 0);
+    assert!(
+        asked.elapsed() < 1000 * MS * time_scale(),
+        "{:?}",
+        asked.elapsed()
+    );
 }
 
 #[test]

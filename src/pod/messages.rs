@@ -86,6 +86,8 @@ impl Actor {
         let runtime = self.task_mut(id).and_then(|task| {
             let state = match (task.exit(), task.freezer, task.init.started) {
                 (Some(_), _, _) => "stopped",
+                // Nothing of it is there to be frozen.
+                (None, _, _) if task.is_between_lives() => "without a process",
                 (None, Freezer::Freezing, _) => "being paused",
                 (None, Freezer::Frozen, _) => "paused",
                 (None, Freezer::Thawed, false) => "created",
@@ -129,21 +131,23 @@ impl Actor {
                 false => runtime.resume(&name).await,
             }
         };
+        let life = self.task(id).map_or(0, |task| task.init.pid);
         let id = ContainerId::from(id);
         self.job(work, move |actor, outcome| {
-            actor.frozen(&id, freeze, outcome, reply);
+            actor.frozen((&id, life), freeze, outcome, reply);
         });
     }
 
     fn frozen(
         &mut self,
-        id: &ContainerId,
+        (id, life): (&ContainerId, i32),
         paused: bool,
         outcome: Result<(), RuntimeError>,
         reply: Reply<()>,
     ) {
-        // A container that has ended meanwhile has no more to say.
-        let task = self.tasks.get_mut(id).filter(|task| task.ended.is_none());
+        // A container that has ended meanwhile has no more to say, nor another life of it.
+        let task = self.tasks.get_mut(id);
+        let task = task.filter(|task| task.ended.is_none() && task.init.pid == life);
         let frozen = task.map(|task| {
             task.freezer = match (paused, outcome.is_ok(), task.freezer) {
                 (true, true, _) => Freezer::Frozen,

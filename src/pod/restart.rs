@@ -62,15 +62,18 @@ impl Actor {
             is_deleted: task.remains == Remains::Gone,
             resources: task.resources.clone(),
         };
-        let mut streams = task.init.streams.take().unwrap_or_default();
+        // What the caller wants of them meanwhile is asked of others in their place.
+        let streams = task.init.streams.replace(Streams::default());
+        let mut streams = streams.unwrap_or_default();
         let work = async move {
             let created = life.create(&mut streams).await;
             Ok::<_, Panicked>((streams, created))
         };
         let id = id.clone();
         self.job(work, move |actor, outcome| match outcome {
-            Ok((streams, created)) => {
+            Ok((mut streams, created)) => {
                 if let Some(task) = actor.tasks.get_mut(&id) {
+                    streams.catch_up(task.init.streams.take());
                     task.init.streams = Some(streams);
                 }
                 actor.created_again(&id, created);

@@ -220,6 +220,19 @@ impl Streams {
         Ok(process)
     }
 
+    /// Does what was asked of `others`, which stood in the place of these.
+    pub fn catch_up(&mut self, others: Option<Streams>) {
+        let Some(others) = others else { return };
+        if others.is_closed {
+            self.close_stdin();
+        }
+        if let Some(size) = others.size
+            && let Err(error) = self.resize(size)
+        {
+            tracing::warn!(%error, "a terminal was not resized");
+        }
+    }
+
     /// Takes the terminal that the OCI runtime has made, if the process has one, when the runtime's
     /// command is over. `has_stdin` says whether it will be [connected](Streams::connect_stdin).
     ///
