@@ -14,6 +14,7 @@ mod leaks;
 mod parity;
 mod pod;
 mod refusals;
+mod releases;
 mod restarting;
 mod shimless;
 mod slow;

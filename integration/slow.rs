@@ -344,6 +344,25 @@ fn a_container_is_killed_while_it_is_slowly_paused() {
 }
 
 #[test]
+fn a_container_that_ends_while_it_is_being_paused_can_be_deleted() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    let api = pair.a.api();
+    pair.gates.close("delete", "a");
+    api.kill("a", "", 9, false).expect("kill");
+    api.wait("a", "").expect("wait");
+    pair.gates.await_waiting("delete");
+    // The state in which the runtime's pause leaves it that comes at the same moment.
+    let v1 = format!("/sys/fs/cgroup/freezer/{}/a/freezer.state", host.namespace);
+    let v2 = format!("/sys/fs/cgroup/{}/a/cgroup.freeze", host.namespace);
+    std::fs::write(v1, "FROZEN")
+        .or_else(|_| std::fs::write(v2, "1"))
+        .expect("freeze");
+    pair.gates.open("delete");
+    api.delete("a", "").expect("delete");
+}
+
+#[test]
 fn a_slow_update_holds_up_nobody() {
     let host = Containerd::start();
     let pair = Pair::running(&host);

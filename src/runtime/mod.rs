@@ -75,6 +75,12 @@ impl RuntimeError {
         matches!(self, RuntimeError::NotRun { source, .. } if is_shortage(source))
     }
 
+    /// Whether the runtime says that it does not remove a container for being paused.
+    fn is_frozen(&self) -> bool {
+        matches!(self, RuntimeError::Failed { message, .. }
+            if message.contains("not stopped: paused"))
+    }
+
     /// Whether the runtime says that the process to be signalled is gone, or the whole container.
     pub fn is_process_gone(&self) -> bool {
         self.is_unknown_container()
@@ -300,10 +306,17 @@ impl OciRuntime {
     ///
     /// [`RuntimeError`], with the runtime's own words; not if the container is unknown.
     pub async fn delete(&self, id: &str, force: bool) -> Result<(), RuntimeError> {
-        let deleted = match force {
+        let mut deleted = match force {
             true => self.simple(Verb::Delete, ["--force", id]).await,
             false => self.simple(Verb::Delete, [id]).await,
         };
+        if let Err(error) = &deleted
+            && error.is_frozen()
+        {
+            // It has ended while it was being paused.
+            self.resume(id).await?;
+            deleted = self.simple(Verb::Delete, [id]).await;
+        }
         match deleted {
             Err(error) if error.is_unknown_container() => Ok(()),
             other => other,
