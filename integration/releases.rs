@@ -358,7 +358,7 @@ fn releases_that_are_disturbed_are_never_early_and_never_lost() {
     println!("USHER_TEST_SEED={seed}");
     let host = Containerd::start();
     let mut random = Random(seed);
-    for number in 0..times(6, 40) {
+    for number in 0..times(12, 40) {
         round(&host, number, &mut random);
     }
 }

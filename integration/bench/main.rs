@@ -6,6 +6,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod chain;
 mod crowd;
 mod figures;
 mod idle;
@@ -25,7 +26,7 @@ pub struct Effort {
     pods: usize,
     /// For how long an idle pod is watched.
     idle: std::time::Duration,
-    /// Releases of a held container.
+    /// Releases of a held container, starts of a whole pod.
     releases: usize,
 }
 
@@ -63,12 +64,18 @@ fn main() {
     });
     progress("release of a held container");
     let releases = release::measure(runtimes[0], effort.releases);
+    progress("the stages of a start");
+    let stages = chain::stages(runtimes[0], effort.releases);
+    progress("whole pods, and by hand");
+    let whole_pods = chain::whole_pods(runtimes[0], effort.releases);
     let measured = report::Measured {
         runs,
         execs,
         crowd,
         pods,
         releases,
+        stages,
+        whole_pods,
     };
     report::print(runtimes, &effort, &measured);
 }

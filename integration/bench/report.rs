@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use super::Effort;
+use super::chain::Link;
 use super::figures::Figures;
 use super::idle::Pods;
 use super::release::Releases;
@@ -16,6 +17,9 @@ pub struct Measured {
     pub crowd: [f64; 2],
     pub pods: [Pods; 2],
     pub releases: Releases,
+    /// Milliseconds.
+    pub stages: Vec<(Link, Figures)>,
+    pub whole_pods: [Figures; 2],
 }
 
 pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
@@ -37,6 +41,12 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
         &format!("{} pods of 5 containers started at once", effort.crowd),
         crowd.map(|seconds| format!("{seconds:.1} s")),
         crowd[0] / crowd[1],
+    );
+    let whole_pods = &measured.whole_pods;
+    row(
+        "2 init containers, 3 sidecars, 2 apps, started one after another, against by hand",
+        [0, 1].map(|n| whole_pods[n].text("ms")),
+        whole_pods[0].median() / whole_pods[1].median(),
     );
     row(
         "shim's proportional memory, one pod of 5 containers alone",
@@ -62,7 +72,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
         pods[0].switches as f64 / pods[1].switches as f64,
     );
     println!();
-    println!("| from | to the app's first line of code, median (p10 … p90) |");
+    println!("| from | to the next program's first line of code, median (p10 … p90) |");
     println!("|---|---|");
     let Releases {
         after_probe,
@@ -83,6 +93,11 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
         "| the first line of code of a sidecar without probe | {} |",
         after_start.text("ms")
     );
+    for (Link(from, to, _), times) in &measured.stages {
+        let ratio = times.median() / bare.median();
+        let times = times.text("ms");
+        println!("| {from}, then {to} | {times}, {ratio:.2} of the FIFO |");
+    }
 }
 
 fn row(what: &str, [ours, theirs]: [String; 2], ratio: f64) {
