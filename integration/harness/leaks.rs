@@ -101,9 +101,11 @@ pub fn clean(host: &Containerd) -> Vec<String> {
     }
     let zombies = || -> Vec<String> {
         let shims = host.shims().into_iter();
+        let first_lives = first_lives(host);
         let of = |shim| zombies(shim).into_iter().map(move |pid| (shim, pid));
         let text = |(shim, pid)| format!("zombie {pid} of shim {shim}");
-        shims.flat_map(of).map(text).collect()
+        let is_left = |(_, pid): &(u32, u32)| !first_lives.contains(pid);
+        shims.flat_map(of).filter(is_left).map(text).collect()
     };
     let mut problems = match poll(SETTLING, || zombies().is_empty().then_some(())) {
         Some(()) => Vec::new(),
@@ -112,6 +114,20 @@ pub fn clean(host: &Containerd) -> Vec<String> {
     let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.delete_all()));
     problems.extend(left.unwrap_or_else(|_| vec!["containerd does not answer".to_owned()]));
     problems
+}
+
+/// The processes that containerd was told of at Create, of containers that have another one now:
+/// their numbers are kept until they are deleted.
+fn first_lives(host: &Containerd) -> Vec<u32> {
+    let tasks = host.tasks();
+    let events = host.events();
+    let created = events.iter().filter(|event| event.topic == "/tasks/create");
+    let pids = created.filter_map(|event| {
+        let pid = u32::try_from(event.data["pid"].as_u64()?).ok()?;
+        let task = tasks.iter().find(|task| task.id == event.container())?;
+        (task.pid != pid).then_some(pid)
+    });
+    pids.collect()
 }
 
 /// The children of a shim that have ended and were not collected.

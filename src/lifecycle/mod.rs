@@ -150,6 +150,14 @@ impl Pod {
         self.plan.as_ref()?.container(name).startup_probe.clone()
     }
 
+    /// Whether a container reads running though its process is gone: it is about to be restarted in
+    /// place, or its success is withheld.
+    pub fn is_between_lives(&self, id: &ContainerId) -> bool {
+        self.containers
+            .get(id)
+            .is_some_and(|container| container.is_alive() && !container.has_process())
+    }
+
     /// Whether the container's program has not been executed yet though its Start was answered.
     pub fn is_held(&self, id: &ContainerId) -> bool {
         self.containers

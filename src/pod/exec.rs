@@ -45,6 +45,16 @@ impl Actor {
         if task.init.exit.is_some() {
             return Err(stopped(&call.exec_id, &call.id));
         }
+        if self
+            .core
+            .is_between_lives(&ContainerId::from(call.id.as_str()))
+        {
+            let message = format!(
+                "exec {:?}: task {} has no process just now",
+                call.exec_id, call.id
+            );
+            return Err(CallError::new(Kind::FailedPrecondition, message));
+        }
         if task.freezer == Freezer::Frozen {
             let message = format!("exec {:?}: task {} is paused", call.exec_id, call.id);
             return Err(CallError::new(Kind::FailedPrecondition, message));
