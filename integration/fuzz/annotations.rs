@@ -7,11 +7,14 @@
 
 #[path = "../../src/plan/tests/cost.rs"]
 mod cost;
+#[allow(dead_code, unused_imports)]
+#[path = "../../src/plan/mod.rs"]
+mod plan;
 
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use usher::plan::{Identity, KubeletFacts, Plan, identity};
+use plan::{Identity, KubeletFacts, Plan, identity};
 
 fuzz_target!(|text: &str| {
     let annotations: BTreeMap<String, String> = text
