@@ -1,10 +1,15 @@
 //! Tells the program which commit it is built from: `USHER_REVISION` in the environment if it is
 //! set there, else what git says, else nothing (an archive of the sources has no history).
+//!
+//! And links it at a fixed address. A position-independent program is relocated when it starts, and
+//! every page that this touches is then a process's own: 0.2 MB for each pod of a node. Stack, heap
+//! and libraries stay where chance puts them.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
+    println!("cargo::rustc-link-arg-bins=-no-pie");
     println!("cargo::rerun-if-env-changed=USHER_REVISION");
     let given = std::env::var("USHER_REVISION").ok();
     let revision = given.or_else(from_git).unwrap_or_default();
