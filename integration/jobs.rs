@@ -36,6 +36,15 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
     host.await_event("web", "start");
     assert_eq!(host.status("setup"), Some(Status::Running));
     assert_eq!(host.pids("setup"), []);
+    // The number that the caller knows is no other process's.
+    let pid = host
+        .task_api("setup")
+        .state("setup", "")
+        .expect("State")
+        .pid;
+    let process = format!("/proc/{pid}");
+    let status = std::fs::read_to_string(format!("{process}/status")).expect("a zombie");
+    assert!(status.contains("State:\tZ"), "{status}");
     let figures = host.metrics("setup");
     assert!(figures.is_object() || figures.is_array(), "{figures}");
     let api = host.task_api("setup");
@@ -58,6 +67,11 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
     let exit = host.wait_exit_event("setup");
     assert_eq!(exit.exit_status(), 0);
     assert_eq!(host.status("web"), Some(Status::Running));
+    host.delete("setup");
+    assert!(
+        !std::path::Path::new(&process).exists(),
+        "it is collected by now"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Containerd, poll, run};
+use super::{Containerd, Status, poll, run};
 
 /// A shim ends some time after its last task was deleted.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -116,8 +116,8 @@ pub fn clean(host: &Containerd) -> Vec<String> {
     problems
 }
 
-/// The processes that containerd was told of at Create, of containers that have another one now:
-/// their numbers are kept until they are deleted.
+/// The processes that containerd was told of at Create, of containers that have another one now, or
+/// read running without one: their numbers are kept.
 fn first_lives(host: &Containerd) -> Vec<u32> {
     let tasks = host.tasks();
     let events = host.events();
@@ -125,7 +125,8 @@ fn first_lives(host: &Containerd) -> Vec<u32> {
     let pids = created.filter_map(|event| {
         let pid = u32::try_from(event.data["pid"].as_u64()?).ok()?;
         let task = tasks.iter().find(|task| task.id == event.container())?;
-        (task.pid != pid).then_some(pid)
+        let outlived = task.pid != pid || task.status == Status::Running;
+        outlived.then_some(pid)
     });
     pids.collect()
 }

@@ -14,15 +14,26 @@ use super::{Pod, Timer};
 impl Pod {
     /// Whether the end of a container's program is kept from the caller.
     pub(super) fn is_to_be_withheld(&self, container: &Container, status: ExitStatus) -> bool {
-        let would_be_restarted = self
-            .plan
-            .as_ref()
-            .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never);
         container.role == Role::Init
             && status == ExitStatus::Code(0)
-            && would_be_restarted
+            && self.is_restarted_by_its_caller()
             && !container.is_asked()
             && self.termination.is_none()
+    }
+
+    /// Whether a container may read running to the caller when its process is gone: until it is
+    /// removed no other process may have the number that the caller knows.
+    pub fn may_outlive_its_process(&self, id: &ContainerId) -> bool {
+        let may_be_withheld = self.containers.get(id).is_some_and(|container| {
+            container.role == Role::Init && self.is_restarted_by_its_caller()
+        });
+        may_be_withheld || self.may_restart_in_place(id)
+    }
+
+    fn is_restarted_by_its_caller(&self) -> bool {
+        self.plan
+            .as_ref()
+            .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never)
     }
 
     pub(super) fn settle_withheld(&mut self, now: Time) {

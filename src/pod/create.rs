@@ -153,7 +153,7 @@ impl Actor {
             Err(error) => tracing::warn!(container = %id, %error, "it will have no figures"),
         }
         task.init.pid = child.pid();
-        if task.first_pid.is_none() && self.core.may_restart_in_place(id) {
+        if task.first_pid.is_none() && self.core.may_outlive_its_process(id) {
             task.first_pid = Some(child.pid());
             self.reaper.reserve(child.pid());
         }

@@ -71,7 +71,7 @@ pub(super) struct Task {
     pub remains: Remains,
     /// It is to be restarted as soon as the OCI runtime has forgotten it.
     pub restart_due: bool,
-    /// Its first init process, if it may have several: the one that the caller was told of.
+    /// Its first init process, the one that the caller was told of, if it may read running without.
     pub first_pid: Option<i32>,
     /// What the caller has changed of its resources, if it may have several lives.
     pub resources: Option<Value>,
