@@ -67,8 +67,9 @@ pub enum Action {
     /// left of what ran before.
     Restart { id: ContainerId },
     /// Make one attempt of the container's startup probe, bounded by the probe's timeout, and
-    /// report it with [`handle_probed`](super::Pod::handle_probed).
-    Probe { id: ContainerId },
+    /// report it with [`handle_probed`](super::Pod::handle_probed): as that of this `life`, for the
+    /// container may have been restarted by then.
+    Probe { id: ContainerId, life: u64 },
     /// Publish the container's exit, with this code and the time it really exited.
     ReportExit { id: ContainerId, code: u32 },
     /// Write a line to the container's stderr; the reason why it was ended (`last_words`) goes to

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::plan::{RestartPolicy, Role};
 
 use super::action::Cause;
-use super::container::{Container, ExitStatus};
+use super::container::{Container, ExitStatus, State};
 use super::history::Past;
 use super::termination::Termination;
 use super::time::Time;
@@ -18,8 +18,7 @@ const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 impl Pod {
     /// The termination that is decided at `now` by what has ended.
     pub(super) fn completed(&mut self, now: Time) -> Option<Termination> {
-        let due = self.complete_since().is_some_and(|since| since <= now);
-        let cause = self.fatal.clone().or(due.then_some(Cause::Completed))?;
+        let (_, cause) = self.foreseen_end().filter(|(at, _)| *at <= now)?;
         let alive = self
             .containers
             .values()
@@ -28,20 +27,26 @@ impl Pod {
         Some(Termination::new(cause, now, deadline, now))
     }
 
-    /// Remembers that the end of a container is the end of the pod.
-    pub(super) fn judge_end(&mut self, container_ended: &str, role: Role, code: u32) {
-        let Some(plan) = &self.plan else { return };
-        let settings = plan.settings();
+    /// When the pod ends, and why, if nothing else happens.
+    fn foreseen_end(&self) -> Option<(Time, Cause)> {
+        let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
+        let complete = self.complete_since().map(|at| (at, Cause::Completed));
+        let ends = [fatal, complete].into_iter().flatten();
+        ends.min_by_key(|(at, _)| *at)
+    }
+
+    /// The end of the pod that it is when a container ends with `code`, if it is.
+    pub(super) fn fatal_end(&self, container: &Container, code: u32) -> Option<Cause> {
+        let settings = self.plan.as_ref()?.settings();
         if code == 0 || self.termination.is_some() {
-            return;
+            return None;
         }
-        let name = container_ended.to_owned();
+        let name = container.name.clone();
         if settings.essential.contains(&name) {
-            self.fatal
-                .get_or_insert(Cause::EssentialFailed { name, code });
-        } else if role == Role::Init && settings.restart_policy == RestartPolicy::Never {
-            self.fatal.get_or_insert(Cause::InitFailed { name, code });
+            return Some(Cause::EssentialFailed { name, code });
         }
+        let for_good = settings.restart_policy == RestartPolicy::Never;
+        (container.role == Role::Init && for_good).then_some(Cause::InitFailed { name, code })
     }
 
     /// Whether the end of a container with `status` is the end of the pod (`fatalToPod` in the
@@ -62,25 +67,27 @@ impl Pod {
     /// When the run is complete, if no container comes before.
     fn complete_since(&self) -> Option<Time> {
         let plan = self.plan.as_ref()?;
+        let lives = |container: &Container| {
+            container.role == Role::App && !matches!(container.state, State::Exited)
+        };
+        if self.containers.values().any(lives) {
+            return None;
+        }
         let is_over: fn(&Past) -> bool = match plan.settings().restart_policy {
             RestartPolicy::Always => return None,
             RestartPolicy::OnFailure => |past| past.code == Some(0),
             RestartPolicy::Never => |past| past.code.is_some(),
         };
         if let Some(apps) = plan.apps() {
-            let all_over = apps
-                .iter()
-                .all(|name| self.history.of(name).is_some_and(is_over));
-            return all_over.then_some(Time::default());
+            let pasts = apps.iter().map(|name| self.history.of(name));
+            return last_end(pasts, is_over);
         }
-        let mut apps = self
-            .history
-            .all()?
+        let apps = self.history.all()?;
+        let pasts = apps
             .filter(|(name, _)| plan.role(name) == Role::App)
-            .map(|(_, past)| past)
-            .peekable();
-        let complete = apps.peek().is_some() && apps.all(is_over);
-        complete.then(|| self.last_creation.after(LAST_APP_AFTER))
+            .map(|(_, past)| Some(past));
+        let last = last_end(pasts, is_over)?;
+        Some(last.max(self.last_creation.after(LAST_APP_AFTER)))
     }
 
     pub(super) fn completion_timers(&self, timers: &mut Vec<(Time, Timer)>) {
@@ -90,9 +97,18 @@ impl Pod {
             .any(|container| container.is_ordered() && container.is_alive());
         if self.termination.is_none()
             && somebody_is_left
-            && let Some(since) = self.complete_since()
+            && let Some((at, _)) = self.foreseen_end()
         {
-            timers.push((since, Timer::Completion));
+            timers.push((at, Timer::Completion));
         }
     }
+}
+
+/// When the last of all has ended, if all have, and there is one.
+fn last_end<'a>(
+    pasts: impl Iterator<Item = Option<&'a Past>>,
+    is_over: fn(&Past) -> bool,
+) -> Option<Time> {
+    let ends = pasts.map(|past| past.filter(|past| is_over(past)).map(|past| past.counts));
+    ends.collect::<Option<Vec<_>>>()?.into_iter().max()
 }

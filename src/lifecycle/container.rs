@@ -56,6 +56,9 @@ pub(super) struct Container {
     pub startup_failed: bool,
     /// How soon it is restarted in place the next time.
     pub back_off: BackOff,
+    /// Counts first executions in this pod: sidecars stop in the reverse order of it, wherever
+    /// they have been restarted in place since. None has happened at 0.
+    pub place: u64,
     /// When its Start was answered, until something was taken for its postStart handler.
     pub answered: Option<Answered>,
     /// The exec that is taken for the container's postStart handler, while it runs.
@@ -125,8 +128,8 @@ pub(super) struct Held {
 pub(super) struct Running {
     /// When its program was executed.
     pub since: Time,
-    /// Counts releases in this pod: sidecars stop in the reverse order of it.
-    pub number: u64,
+    /// Counts executions in this pod, so that no life is taken for another.
+    pub life: u64,
     pub startup: Startup,
 }
 
@@ -228,6 +231,18 @@ impl Container {
         self.request
             .as_ref()
             .is_some_and(|request| request.signal.is_some())
+    }
+
+    /// Whether its end is not of its own accord: the caller has asked for it, or the shim.
+    pub fn was_asked_or_told(&self) -> bool {
+        self.request.is_some() || self.was_told()
+    }
+
+    /// Whether it has been told to stop, or will be killed. One that failed its startup probe has
+    /// not been told to go: it has failed.
+    pub fn was_told(&self) -> bool {
+        let told = self.stopping.signalled || self.stopping.kill_at.is_some();
+        told && !self.startup_failed
     }
 
     /// Whether the caller's wish to stop it is still open at `now`. Where there is no grace period it

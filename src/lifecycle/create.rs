@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Plan, Role};
+use crate::plan::{ContainerKind, Plan, RestartPolicy, Role};
 
 use super::Pod;
 use super::action::{ContainerId, Refusal, Report};
 use super::container::{Blocked, Container, NewContainer, State, Stopping};
+use super::history::{End, NEVER_CREATED};
 use super::restart::BackOff;
 use super::time::Time;
 
@@ -60,6 +61,7 @@ impl Pod {
             ends_as: None,
             startup_failed: false,
             back_off: BackOff::default(),
+            place: 0,
             answered: None,
             post_start: None,
         };
@@ -81,13 +83,18 @@ impl Pod {
     /// The container is gone: it was deleted, or could not be created. With the last one the pod is
     /// over, and the next container opens a new one.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
-        if let Some(container) = self.containers.remove(id) {
-            let Container { name, number, .. } = container;
-            self.history.undone(&name, number);
-            // One that is restored from a checkpoint has no process whose end would answer its Start.
-            if let State::Blocked(Blocked { request, .. }) = container.state {
-                self.answer_start(id, request, Err(Refusal::EndedBeforeStart { name }));
-            }
+        let removed = self.containers.remove(id);
+        if let Some(container) = &removed
+            && container.kind == ContainerKind::Workload
+            && !matches!(container.state, State::Exited)
+        {
+            self.undo(now, container);
+        }
+        // One that is restored from a checkpoint has no process whose end would answer its Start.
+        if let Some(Container { state, name, .. }) = removed
+            && let State::Blocked(Blocked { request, .. }) = state
+        {
+            self.answer_start(id, request, Err(Refusal::EndedBeforeStart { name }));
         }
         if self.containers.is_empty() {
             let actions = std::mem::take(&mut self.actions);
@@ -97,6 +104,30 @@ impl Pod {
             };
         }
         self.settle(now);
+    }
+
+    /// The creation of a container came to nothing.
+    fn undo(&mut self, now: Time, container: &Container) {
+        let (name, number) = (&container.name, container.number);
+        if let Some(heir) = self.current(name).filter(|heir| heir.is_alive()) {
+            let heir = heir.number;
+            return self.history.inherit(name, number, heir);
+        }
+        // As if it had failed. Whoever restarts what has failed will try again.
+        let for_good = self
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.settings().restart_policy == RestartPolicy::Never);
+        let fatal = self
+            .fatal_end(container, NEVER_CREATED)
+            .filter(|_| for_good);
+        let end = End {
+            at: now,
+            code: NEVER_CREATED,
+            has_run: false,
+            asked: false,
+        };
+        self.history.ended(name, number, end, fatal);
     }
 
     /// Takes the first container's plan for the pod's, and compares every later one with it.

@@ -7,6 +7,7 @@ use crate::plan::{ContainerKind, RestartPolicy, Role, SidecarExitCode};
 use super::Pod;
 use super::action::{Action, ContainerId, Refusal};
 use super::container::{Blocked, Container, ExitStatus, State};
+use super::history::End;
 use super::stop::STOPPED;
 use super::termination::Termination;
 use super::time::Time;
@@ -23,8 +24,8 @@ impl Pod {
             Some(State::Releasing { exit, .. } | State::Restarting { exit, .. }) => {
                 *exit = Some(status);
             }
-            // The process of a restart that has failed: how its container ended is known.
-            Some(State::BackingOff { .. } | State::Exited) | None => {}
+            // Of a process that a failed restart has left behind.
+            Some(State::BackingOff { .. } | State::Withheld { .. } | State::Exited) | None => {}
             Some(_) => self.exited(now, id, status),
         }
         self.settle(now);
@@ -53,7 +54,7 @@ impl Pod {
         }
         if let Some(container) = self.containers.get(id) {
             let code = self.reported_code(container, status);
-            self.end_of_life(id, code);
+            self.end_of_life(now, id, code, false);
             self.report_exit(id, code);
         }
     }
@@ -68,7 +69,7 @@ impl Pod {
         }
         let is_withheld = self.is_to_be_withheld(container, status);
         // Before anything is told, for what is told may depend on it.
-        self.end_of_life(id, status.code());
+        self.end_of_life(now, id, status.code(), true);
         if is_withheld {
             if let Some(container) = self.containers.get_mut(id) {
                 container.state = State::Withheld { since: now };
@@ -85,16 +86,22 @@ impl Pod {
     }
 
     /// Remembers the end of a container, and what it means to the pod.
-    fn end_of_life(&mut self, id: &ContainerId, code: u32) {
+    fn end_of_life(&mut self, now: Time, id: &ContainerId, code: u32, has_run: bool) {
         let Some(container) = self.containers.get(id) else {
             return;
         };
         if container.kind != ContainerKind::Workload {
             return;
         }
-        let (name, number, role) = (container.name.clone(), container.number, container.role);
-        self.history.ended(&name, number, code);
-        self.judge_end(&name, role, code);
+        let end = End {
+            at: now,
+            code,
+            has_run,
+            asked: container.was_asked_or_told(),
+        };
+        let fatal = self.fatal_end(container, code);
+        let number = container.number;
+        self.history.ended(&container.name, number, end, fatal);
     }
 
     pub(super) fn report_exit(&mut self, id: &ContainerId, code: u32) {
@@ -125,12 +132,12 @@ impl Pod {
             .as_ref()
             .map(|plan| plan.settings().sidecar_exit_code);
         let is_hidden = match (container.role, policy) {
-            (Role::Init, _) => status == ExitStatus::Code(0),
+            (Role::Init, _) => false,
             (_, Some(SidecarExitCode::Mask)) => true,
             (_, Some(SidecarExitCode::Signal)) => matches!(status, ExitStatus::Signal(_)),
             (_, Some(SidecarExitCode::Propagate) | None) => false,
         };
-        match is_hidden {
+        match is_hidden || status == ExitStatus::Code(0) {
             true => self.code_of_no_failure(),
             false => status.code(),
         }

@@ -1,10 +1,19 @@
 //! What is remembered of names: containers come and go, their names have a past.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::action::Cause;
+use super::time::Time;
 
 /// How many names are remembered. A pod's spec has fewer; a caller that makes up new ones without
 /// end gets no completion inferred, which needs them all.
 const NAMES_AT_MOST: usize = 1024;
+
+/// A container that was asked to stop has not ended of its own accord: its caller may be about to
+/// create it again, whatever it ended with. Kubelet does so at once where a liveness probe has
+/// failed, or an image has changed.
+const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
 /// The past of all names of a pod.
 #[derive(Clone, Debug, Default)]
@@ -19,12 +28,27 @@ pub(super) struct History {
 pub(super) struct Past {
     /// Its last creation, by the pod's count.
     pub created: u64,
-    /// A container of that name has ended by itself with 0, in this sandbox.
+    /// A program of that name has ended by itself with 0, in this sandbox.
     pub succeeded: bool,
     /// It has been created again since it succeeded, by the pod's count.
     pub reopened: Option<u64>,
     /// The code that the last container of that name ended with; none while it lives.
     pub code: Option<u32>,
+    /// When that end counts for the whole pod, if none of that name is created before.
+    pub counts: Time,
+    /// The end of the pod that it is.
+    pub fatal: Option<Cause>,
+}
+
+/// How a container ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub at: Time,
+    pub code: u32,
+    /// Its program was executed.
+    pub has_run: bool,
+    /// It was asked to stop, or told to.
+    pub asked: bool,
 }
 
 impl History {
@@ -40,28 +64,45 @@ impl History {
         }
         past.created = number;
         past.code = None;
+        past.fatal = None;
     }
 
-    /// The container of the name that counts has ended with `code`.
-    pub fn ended(&mut self, name: &str, number: u64, code: u32) {
+    /// The container of the name with creation number `number` has ended; `fatal` is what that
+    /// means to the pod. Only the container that counts for the name does.
+    pub fn ended(&mut self, name: &str, number: u64, end: End, fatal: Option<Cause>) {
         if let Some(past) = self.names.get_mut(name)
             && past.created == number
         {
-            past.code = Some(code);
-            past.succeeded |= code == 0;
-            past.reopened = past.reopened.filter(|_| code != 0);
+            past.code = Some(end.code);
+            past.counts = match end.asked {
+                true => end.at.after(ASKED_COUNTS_AFTER),
+                false => end.at,
+            };
+            past.fatal = fatal;
+            if end.code == 0 && end.has_run && !end.asked {
+                past.succeeded = true;
+                past.reopened = None;
+            }
         }
     }
 
-    /// The creation of the name's container was undone.
-    pub fn undone(&mut self, name: &str, number: u64) {
+    /// The name's container with creation number `number` is gone though it has not ended: the one
+    /// before it, `heir`, counts again.
+    pub fn inherit(&mut self, name: &str, number: u64, heir: u64) {
         if let Some(past) = self.names.get_mut(name)
             && past.created == number
-            && past.code.is_none()
         {
-            // As if it had failed: the caller will try again.
-            past.code = Some(NEVER_CREATED);
+            past.created = heir;
         }
+    }
+
+    /// The end of the pod that comes first of all that ends of containers were, and when.
+    pub fn fatal(&self) -> Option<(Time, &Cause)> {
+        let fatal = self
+            .names
+            .values()
+            .filter_map(|past| Some((past.counts, past.fatal.as_ref()?)));
+        fatal.min_by_key(|(at, _)| *at)
     }
 
     /// Whether no container of another name was ever created.
@@ -82,7 +123,7 @@ impl History {
 
 /// Stands for the exit code of a container that could not be created; 128 is what containerd gives
 /// one that could not be started.
-const NEVER_CREATED: u32 = 128;
+pub(super) const NEVER_CREATED: u32 = 128;
 
 impl Past {
     /// Whether the container with creation number `number` need not wait for an init container

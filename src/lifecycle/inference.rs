@@ -64,7 +64,7 @@ impl Pod {
                 continue;
             }
             let due = container.is_parked()
-                || container.is_between_lives()
+                || container.is_between_lives() && self.termination.is_none()
                 || container.role == Role::NativeInit
                 || self.termination.is_none()
                     && self

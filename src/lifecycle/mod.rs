@@ -73,14 +73,12 @@ pub struct Pod {
     creations: u64,
     /// When a workload container was last created.
     last_creation: Time,
-    releases: u64,
+    executions: u64,
     /// How long callers wait beyond the grace period before they give up on a Kill: the longest
     /// timeout seen on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
     request_timeout: Option<Duration>,
     auto_budget: AutoBudget,
     termination: Option<Termination>,
-    /// What has ended the pod though its caller does not know.
-    fatal: Option<Cause>,
     actions: VecDeque<Action>,
 }
 

@@ -46,15 +46,16 @@ impl Startup {
 
 impl Pod {
     /// What became of [`Action::Probe`].
-    pub fn handle_probed(&mut self, now: Time, id: &ContainerId, succeeded: bool) {
+    pub fn handle_probed(&mut self, now: Time, id: &ContainerId, life: u64, succeeded: bool) {
         if let Some(container) = self.containers.get_mut(id)
-            && let State::Running(Running { startup, .. }) = &mut container.state
-            && let Startup::Probing(probing) = startup
-            // A result that nobody waits for is of a container that had the id before.
+            && let State::Running(running) = &mut container.state
+            // The container may have been restarted since, or had its id from another.
+            && running.life == life
+            && let Startup::Probing(probing) = &mut running.startup
             && probing.next.is_none()
         {
             if succeeded {
-                *startup = Startup::Done;
+                running.startup = Startup::Done;
                 self.report_if_started(now, id);
             } else {
                 probing.failures = probing.failures.saturating_add(1);
@@ -160,7 +161,7 @@ impl Pod {
             let Some(container) = self.containers.get_mut(&id) else {
                 continue;
             };
-            let Some(probing) = container.probing() else {
+            let Some((life, probing)) = container.probing() else {
                 continue;
             };
             if probing.failures >= probing.probe.failure_threshold {
@@ -168,7 +169,7 @@ impl Pod {
             } else if probing.next.is_some_and(|next| next <= now) {
                 probing.next = None;
                 probing.began = now;
-                self.actions.push_back(Action::Probe { id });
+                self.actions.push_back(Action::Probe { id, life });
             }
         }
     }
@@ -226,12 +227,13 @@ impl Pod {
 }
 
 impl Container {
-    fn probing(&mut self) -> Option<&mut Probing> {
+    fn probing(&mut self) -> Option<(u64, &mut Probing)> {
         match &mut self.state {
             State::Running(Running {
                 startup: Startup::Probing(probing),
+                life,
                 ..
-            }) => Some(probing),
+            }) => Some((*life, probing)),
             _ => None,
         }
     }

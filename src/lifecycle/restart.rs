@@ -42,15 +42,16 @@ impl Pod {
         if container.role != Role::Sidecar || container.stopping.killed {
             return false;
         }
-        // kubelet restarts what has failed its startup probe; what was told to go stays away.
-        let told_to_go =
-            container.is_asked() || container.stopping.signalled && !container.startup_failed;
+        // A termination's requests wait for their turn, and so long it is needed (KEP-753: sidecars
+        // are restarted until they are notified by their stop signal).
+        let asked_alone = container.is_asked() && self.termination.is_none();
+        let has_to_go = container.was_told() || asked_alone || self.turn_has_come(container);
         let wanted = match self.restart_policy(&container.name) {
             RestartPolicy::Always => true,
             RestartPolicy::OnFailure => status != ExitStatus::Code(0),
             RestartPolicy::Never => false,
         };
-        wanted && !told_to_go && !self.ends_the_pod(container, status)
+        wanted && !has_to_go && !self.ends_the_pod(container, status)
     }
 
     /// Whether a container may ever be restarted in place.
@@ -121,10 +122,10 @@ impl Pod {
         {
             match outcome {
                 Ok(()) => {
-                    self.releases = self.releases.saturating_add(1);
+                    self.executions = self.executions.saturating_add(1);
                     container.state = State::Running(Running {
                         since: now,
-                        number: self.releases,
+                        life: self.executions,
                         startup: Startup::begin(probe, now),
                     });
                     self.report_if_started(now, id);
@@ -137,10 +138,10 @@ impl Pod {
                         name: container.name.clone(),
                         reason,
                     };
-                    let was_killed = container.stopping.kill_at.is_some();
+                    let was_told = container.was_told();
                     self.report(report);
                     self.back_off(id, Duration::ZERO, status, now);
-                    if was_killed {
+                    if was_told {
                         self.dismiss(id);
                     }
                 }

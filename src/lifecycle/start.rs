@@ -6,6 +6,7 @@ use crate::plan::{Role, StartMode};
 
 use super::action::{Action, ContainerId, Refusal, Report, RequestId};
 use super::container::{Answered, Blocked, Container, Held, Running, Startup, State};
+use super::termination::Termination;
 use super::time::Time;
 use super::{Pod, Timer};
 
@@ -62,6 +63,8 @@ impl Pod {
         request: RequestId,
         patience: Option<Duration>,
     ) {
+        let decided = self.termination.as_ref().map(Termination::cause);
+        let decided = decided.filter(|cause| cause.is_decided()).cloned();
         let refusal = match self.containers.get_mut(id) {
             None => Some(Refusal::NotFound { id: id.clone() }),
             Some(container) => match container.state {
@@ -73,9 +76,16 @@ impl Pod {
                     });
                     None
                 }
-                _ => Some(Refusal::NotCreated {
-                    name: container.name.clone(),
-                    state: container.state_word(),
+                _ => Some(match decided {
+                    // Its end came before its Start.
+                    Some(because) if container.ends_as.is_some() => Refusal::Terminating {
+                        name: container.name.clone(),
+                        because,
+                    },
+                    _ => Refusal::NotCreated {
+                        name: container.name.clone(),
+                        state: container.state_word(),
+                    },
                 }),
             },
         };
@@ -109,10 +119,11 @@ impl Pod {
         let name = container.name.clone();
         match outcome {
             Ok(()) => {
-                self.releases = self.releases.saturating_add(1);
+                self.executions = self.executions.saturating_add(1);
+                container.place = self.executions;
                 container.state = State::Running(Running {
                     since: now,
-                    number: self.releases,
+                    life: self.executions,
                     startup: Startup::begin(probe, now),
                 });
                 if let Some(request) = request {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::plan::{GracePolicy, Role, Signal};
 
 use super::action::{Action, Cause, ContainerId, Refusal, RequestId};
-use super::container::{Container, State, StopRequest};
+use super::container::{Container, ExitStatus, State, StopRequest};
 use super::start::NOT_STARTED;
 use super::termination::Termination;
 use super::time::Time;
@@ -17,6 +17,9 @@ pub(super) const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// The code of a container that was asked to stop before its program was executed.
 pub(super) const STOPPED: u32 = 143;
+
+/// As what the end of a program counts that was never executed, and is not to be any more.
+const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 
 /// The code of a container that was killed before its program was executed.
 const KILLED: u32 = 137;
@@ -291,7 +294,15 @@ impl Pod {
                         format!("usher: {name} is not started: the pod terminates: {cause}");
                     self.end(id, NOT_STARTED, Some(message));
                 }
-                _ => self.end(id, STOPPED, None),
+                _ => {
+                    let code = match container.role {
+                        Role::Sidecar if !container.is_asked() => {
+                            self.code_of_one_told_to_go(container, NEVER_EXECUTED)
+                        }
+                        _ => STOPPED,
+                    };
+                    self.end(id, code, None)
+                }
             };
         }
         if container.is_between_lives() {

@@ -186,26 +186,34 @@ impl Pod {
             SidecarStopOrder::Parallel => running,
             SidecarStopOrder::Reverse => running
                 .into_iter()
-                .max_by_key(|id| self.release_number(id))
+                .max_by_key(|id| self.containers.get(id).map(place))
                 .into_iter()
                 .collect(),
         };
         parked.into_iter().chain(turn).collect()
     }
 
-    /// When a container was released, counted in the pod; one that is just being released is last.
-    fn release_number(&self, id: &ContainerId) -> u64 {
-        match self.containers.get(id).map(|container| &container.state) {
-            Some(State::Running(running)) => running.number,
-            _ => u64::MAX,
-        }
+    /// Whether it is a sidecar's turn to stop, dead or alive.
+    pub(super) fn turn_has_come(&self, sidecar: &Container) -> bool {
+        let is_time = self
+            .termination
+            .as_ref()
+            .is_some_and(|termination| termination.step >= Step::Sidecars);
+        let turn = self.turn(Step::Sidecars);
+        let turn = turn.iter().filter_map(|id| self.containers.get(id));
+        is_time
+            && turn
+                .filter(|other| !other.is_parked())
+                .all(|other| place(other) <= place(sidecar))
     }
 
     /// Whether a container whose step has come is to be signalled now: it was asked to stop, or
     /// nobody will ask.
     fn stop_is_due(&self, id: &ContainerId, now: Time) -> bool {
         self.containers.get(id).is_some_and(|container| {
+            // Nothing is left of it to be asked.
             container.is_asked()
+                || container.is_between_lives()
                 || self
                     .unasked_until(container)
                     .is_none_or(|until| until <= now)
@@ -254,6 +262,7 @@ impl Pod {
         }
     }
 
+    /// What is alive of those that are ordered.
     fn alive(&self, which: impl Fn(&Container) -> bool) -> Vec<ContainerId> {
         let alive = self.containers.iter().filter(|(_, container)| {
             container.is_ordered() && container.is_alive() && which(container)
@@ -286,5 +295,13 @@ impl Pod {
                 timers.push((until, Timer::Unasked));
             }
         }
+    }
+}
+
+/// The place of a sidecar in the order of starts; one that is just being started is last.
+fn place(sidecar: &Container) -> u64 {
+    match sidecar.state {
+        State::Releasing { .. } => u64::MAX,
+        _ => sidecar.place,
     }
 }

@@ -12,13 +12,11 @@ use super::time::Time;
 use super::{Pod, Timer};
 
 impl Pod {
-    /// Whether the end of a container's program is kept from the caller.
+    /// Whether the end of a container's program is kept from the caller, if only for a moment.
     pub(super) fn is_to_be_withheld(&self, container: &Container, status: ExitStatus) -> bool {
         container.role == Role::Init
             && status == ExitStatus::Code(0)
             && self.is_restarted_by_its_caller()
-            && !container.is_asked()
-            && self.termination.is_none()
     }
 
     /// Whether a container may read running to the caller when its process is gone: until it is

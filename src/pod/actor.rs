@@ -219,7 +219,7 @@ impl Actor {
                     self.signal(&id, signal, all, request);
                 }
                 Action::Restart { id } => self.restart(&id),
-                Action::Probe { id } => self.probe(id),
+                Action::Probe { id, life } => self.probe(id, life),
                 Action::ReportExit { id, code } => self.report_exit(&id, code),
                 Action::Tell {
                     id,
@@ -266,10 +266,10 @@ impl Actor {
         });
     }
 
-    fn probe(&mut self, id: ContainerId) {
+    fn probe(&mut self, id: ContainerId, life: u64) {
         let now = self.now();
         let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.startup_probe(&id)) else {
-            return self.core.handle_probed(now, &id, false);
+            return self.core.handle_probed(now, &id, life, false);
         };
         let target = probe::Target {
             id: id.as_str().to_owned(),
@@ -284,7 +284,7 @@ impl Actor {
                 debug!(container = %id, %reason, "probe failed");
             }
             let now = actor.now();
-            actor.core.handle_probed(now, &id, outcome.is_ok());
+            actor.core.handle_probed(now, &id, life, outcome.is_ok());
         });
     }
 

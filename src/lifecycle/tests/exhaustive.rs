@@ -49,7 +49,7 @@ struct Fork {
     succeeded: Vec<bool>,
     /// Which the driver is asked to restart, or to probe.
     restarts: Vec<bool>,
-    probes: Vec<bool>,
+    probes: Vec<Option<u64>>,
     /// Which were asked to stop, and are to die.
     doomed: Vec<bool>,
     starts_open: u32,
@@ -92,7 +92,7 @@ impl Model {
             lives: vec![Life::Absent; names.len()],
             succeeded: none.clone(),
             restarts: none.clone(),
-            probes: none.clone(),
+            probes: vec![None; names.len()],
             doomed: none,
             starts_open: 0,
             left: limits,
@@ -143,7 +143,7 @@ impl Model {
                 Life::Running { .. } if fork.left.crashes > 0 => events.push(Event::Exits(n, 1)),
                 _ => {}
             }
-            if fork.probes[n] {
+            if fork.probes[n].is_some() {
                 events.push(Event::Probed(n));
             }
             if fork.restarts[n] {
@@ -193,15 +193,16 @@ impl Model {
                 fork.pod.handle_restarted(now, &self.id(n), Ok(()));
             }
             Event::Probed(n) => {
-                fork.probes[n] = false;
+                let life = fork.probes[n].take().unwrap();
                 if fork.lives[n] == (Life::Running { ready: false }) {
                     fork.lives[n] = Life::Running { ready: true };
                 }
-                fork.pod.handle_probed(now, &self.id(n), true);
+                fork.pod.handle_probed(now, &self.id(n), life, true);
             }
             Event::Exits(n, code) => {
                 fork.left.crashes -= u32::from(code);
-                fork.succeeded[n] |= code == 0;
+                // What was told to stop has not done its part, whatever it ends with.
+                fork.succeeded[n] |= code == 0 && !fork.doomed[n];
                 self.exit(fork, n, ExitStatus::Code(code));
             }
             Event::Dies(n) => self.exit(fork, n, ExitStatus::Signal(9)),
@@ -229,7 +230,7 @@ impl Model {
     fn exit(&self, fork: &mut Fork, n: usize, status: ExitStatus) {
         fork.lives[n] = Life::Gone;
         fork.doomed[n] = false;
-        fork.probes[n] = false;
+        fork.probes[n] = None;
         fork.pod.handle_exit(fork.now, &self.id(n), status);
     }
 
@@ -258,7 +259,7 @@ impl Model {
                     let n = self.index(&id);
                     fork.doomed[n] = fork.lives[n] != Life::Gone;
                 }
-                Action::Probe { id } => fork.probes[self.index(&id)] = true,
+                Action::Probe { id, life } => fork.probes[self.index(&id)] = Some(life),
                 Action::Restart { id } => fork.restarts[self.index(&id)] = true,
                 Action::AnswerKill { .. }
                 | Action::ReportExit { .. }

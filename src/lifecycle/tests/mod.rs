@@ -7,6 +7,7 @@ mod exhaustive;
 mod fixtures;
 mod inference;
 mod init;
+mod interleavings;
 mod kubelet;
 mod pods;
 mod promises;

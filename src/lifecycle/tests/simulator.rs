@@ -35,8 +35,12 @@ pub struct Script {
     pub release_takes: Duration,
     /// From the decision to restart it until its program runs anew.
     pub restart_takes: Duration,
-    /// Its program is not executed anew: the process that was made for it is ended.
-    pub restart_fails: bool,
+    /// How many restarts fail before one succeeds.
+    pub restarts_fail: u32,
+    /// The OCI runtime cannot create it.
+    pub cannot_be_created: bool,
+    /// From the beginning of a probe's attempt, which decides its result, until that is known.
+    pub probe_takes: Duration,
 }
 
 impl Default for Script {
@@ -47,7 +51,9 @@ impl Default for Script {
             exits_after: None,
             release_takes: ms(1),
             restart_takes: ms(40),
-            restart_fails: false,
+            restarts_fail: 0,
+            cannot_be_created: false,
+            probe_takes: ms(1),
         }
     }
 }
@@ -69,8 +75,10 @@ enum Event {
     Created(ContainerId),
     Released(ContainerId),
     Restarted(ContainerId),
-    Probed(ContainerId),
+    Probed(ContainerId, u64, bool),
     Dies(ContainerId, u64, ExitStatus),
+    /// A process that never came to be its container's.
+    LeftoverDies(ContainerId, ExitStatus),
     Caller(Call),
 }
 
@@ -349,6 +357,10 @@ impl World {
                 let Some(process) = self.processes.get_mut(&id) else {
                     return;
                 };
+                if process.script.cannot_be_created {
+                    self.processes.remove(&id);
+                    return self.pod.handle_removed(self.now, &id);
+                }
                 process.alive = true;
                 let start = process.start_when_created.take();
                 self.pod.handle_created(self.now, &id);
@@ -358,10 +370,8 @@ impl World {
             }
             Event::Released(id) => self.released(&id),
             Event::Restarted(id) => self.restarted(&id),
-            Event::Probed(id) => {
-                let ready = self.is_ready(id.as_str());
-                self.pod.handle_probed(self.now, &id, ready);
-            }
+            Event::Probed(id, life, ready) => self.pod.handle_probed(self.now, &id, life, ready),
+            Event::LeftoverDies(id, status) => self.pod.handle_exit(self.now, &id, status),
             Event::Dies(id, life, status) => {
                 if self
                     .processes
@@ -397,13 +407,19 @@ impl World {
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
+        if process.script.restarts_fail > 0 {
+            process.script.restarts_fail -= 1;
+            // Its new process was there, and could not be released: the driver ends it.
+            process.life = life;
+            let outcome = Err("its program could not be executed".to_owned());
+            self.pod.handle_restarted(self.now, id, outcome);
+            return self.schedule(
+                ms(1),
+                Event::LeftoverDies(id.clone(), ExitStatus::Signal(9)),
+            );
+        }
         process.alive = true;
         process.life = life;
-        if process.script.restart_fails {
-            self.schedule(ms(1), Event::Dies(id.clone(), life, ExitStatus::Signal(9)));
-            let outcome = Err("it could not be released".to_owned());
-            return self.pod.handle_restarted(self.now, id, outcome);
-        }
         process.executed = Some(self.now);
         let exits = process.script.exits_after;
         self.see(Seen::Executed(id.to_string()));
@@ -450,6 +466,14 @@ impl World {
         while let Some(action) = self.pod.poll_action() {
             self.carry_out(action);
         }
+        // Nothing is left that would have to wait for the next event, whatever that is.
+        if self.pod.poll_timeout().is_some_and(|at| at <= self.now) {
+            return;
+        }
+        let mut settled = self.pod.clone();
+        settled.handle_timeout(self.now);
+        let left = settled.poll_action();
+        assert!(left.is_none(), "{left:?} was forgotten: {:#?}", self.seen);
     }
 
     fn carry_out(&mut self, action: Action) {
@@ -487,7 +511,11 @@ impl World {
                 let takes = self.script_of(&id).restart_takes;
                 self.schedule(takes, Event::Restarted(id));
             }
-            Action::Probe { id } => self.schedule(ms(1), Event::Probed(id)),
+            Action::Probe { id, life } => {
+                let ready = self.is_ready(id.as_str());
+                let takes = self.script_of(&id).probe_takes;
+                self.schedule(takes, Event::Probed(id, life, ready));
+            }
             Action::ReportExit { id, code } => {
                 if let Some(process) = self.processes.get_mut(&id) {
                     assert!(!process.reported, "{id} exits twice: {:#?}", self.seen);

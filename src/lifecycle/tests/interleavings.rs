@@ -1,0 +1,473 @@
+//! Interleavings in which the rules of starting and running are easily lost.
+
+use crate::lifecycle::{Phase, Refusal};
+use crate::plan::{KubeletFacts, PreStop, Signal};
+
+use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
+use super::simulator::{Call, Script, World, ms, secs};
+
+const QUICK_PROBE: (&str, &str) = (
+    "startup-probe.usher/proxy",
+    r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":1000}"#,
+);
+
+fn ends(after: u64, code: u8) -> Script {
+    Script {
+        exits_after: Some((ms(after), code)),
+        ..Script::default()
+    }
+}
+
+fn job(policy: &'static str, more: &[(&'static str, &'static str)]) -> World {
+    let mut annotations = vec![("sidecars", "proxy"), ("restart-policy", policy)];
+    annotations.extend_from_slice(more);
+    World::new(&annotations)
+}
+
+// === init containers ===
+
+#[test]
+fn an_init_container_that_ends_because_it_was_told_to_has_not_done_its_part() {
+    let world = World::new(&[("init", "migrate")]).script("migrate", stops_after(5));
+    let mut world = world;
+    world.call(Call::Run("migrate", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(20));
+    // The pod is deleted, and kubelet's requests are ten milliseconds apart.
+    ask_all(&mut world, &["migrate", "web"], TERM);
+    world.run_for(secs(5));
+    assert_eq!(world.executed("web"), None, "{:#?}", world.seen);
+    assert_eq!(world.reported("web"), Some(143));
+}
+
+#[test]
+fn an_init_container_that_is_stopped_under_on_failure_is_not_left_out_of_the_next_sandbox() {
+    let mut world = World::new(&[("init", "migrate"), ("restart-policy", "OnFailure")])
+        .with_sandbox()
+        .script("migrate", stops_after(300));
+    for name in ["migrate", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(20));
+    world.call(Call::Crash("pause", 137));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("migrate"), Some(143), "{:#?}", world.seen);
+}
+
+#[test]
+fn an_init_container_that_died_before_its_program_ran_has_not_succeeded() {
+    let mut world = World::new(&[("init", "one two")]).script("one", ends(10_000, 0));
+    for name in ["one", "two", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(1));
+    world.call(Call::Crash("two", 0));
+    world.run_for(secs(60));
+    assert_eq!(world.executed("two"), None);
+    assert_eq!(world.executed("web"), None, "{:#?}", world.seen);
+}
+
+#[test]
+fn under_never_an_init_container_that_cannot_be_created_ends_the_pod() {
+    let broken = Script {
+        cannot_be_created: true,
+        ..Script::default()
+    };
+    let mut world = World::new(&[("init", "migrate"), ("restart-policy", "Never")])
+        .with_sandbox()
+        .script("migrate", broken);
+    world.call(Call::Run("web", None));
+    world.run_for(secs(1));
+    world.call(Call::Run("migrate", None));
+    world.run_for(secs(1));
+    assert_eq!(world.reported("web"), Some(1), "{:#?}", world.seen);
+    assert!(world.told("web").join(" ").contains("migrate failed"));
+}
+
+#[test]
+fn an_older_init_container_counts_again_when_the_newer_one_could_not_be_created() {
+    let broken = Script {
+        cannot_be_created: true,
+        ..Script::default()
+    };
+    let mut world = World::new(&[("init", "migrate")])
+        .script("migrate", ends(2_000, 0))
+        .script("migrate#2", broken);
+    world.call(Call::Run("migrate", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(1));
+    world.call(Call::Run("migrate#2", None));
+    world.run_for(secs(5));
+    assert!(world.is_executing("web"), "{:#?}", world.seen);
+}
+
+#[test]
+fn the_success_of_an_older_init_container_is_not_that_of_its_successor() {
+    let mut world = World::new(&[("init", "migrate")])
+        .script("migrate", ends(2_000, 0))
+        .script("migrate#2", ends(6_000, 0));
+    world.call(Call::Run("migrate", None));
+    world.run_for(secs(1));
+    world.call(Call::Run("migrate#2", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(4));
+    assert_eq!(world.executed("web"), None, "{:#?}", world.seen);
+    world.run_for(secs(4));
+    assert!(world.is_executing("web"));
+}
+
+#[test]
+fn an_init_container_that_was_killed_as_the_first_of_a_deleted_pod_has_not_ended_it() {
+    let pre_stop = KubeletFacts {
+        pre_stop: Some(PreStop::Exec {
+            command: vec!["/bin/bye".to_owned()],
+        }),
+        ..KubeletFacts::default()
+    };
+    let mut world = World::new(&[
+        ("init", "migrate"),
+        ("sidecars", "proxy logs"),
+        ("startup-order", "proxy logs migrate"),
+        ("restart-policy", "Never"),
+    ])
+    .with_sandbox()
+    .facts("proxy", pre_stop)
+    .script("logs", stops_after(500));
+    for name in ["proxy", "logs", "migrate", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(30));
+    world.call(Call::Crash("migrate", 0));
+    world.seen.clear();
+    // It ran, and now it is created again and killed with the rest.
+    world.call(Call::Run("migrate#2", None));
+    world.run_for(secs(1));
+    ask_all(&mut world, &["migrate#2"], Signal::KILL);
+    ask_all(&mut world, &["logs", "web"], Signal::QUIT);
+    world.run_for(ms(600));
+    assert_eq!(
+        world.signals("web").first().map(|(_, signal)| *signal),
+        Some(Signal::QUIT),
+        "{:#?}",
+        world.seen
+    );
+    // Its preStop handler has not been seen yet.
+    assert_eq!(world.signalled("proxy"), None, "{:#?}", world.seen);
+}
+
+// === restarts in place ===
+
+#[test]
+fn a_sidecar_that_dies_before_its_turn_to_stop_comes_back_though_it_was_asked() {
+    let world = job("Never", &[]).script("web", stops_after(5_000));
+    let mut world = running(world, &["proxy", "web"]);
+    ask_all(&mut world, &["web", "proxy"], TERM);
+    world.run_for(secs(1));
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(1));
+    assert!(world.is_executing("proxy"), "{:#?}", world.seen);
+    assert_eq!(world.reported("proxy"), None);
+    world.run_for(secs(10));
+    assert!(world.signalled("proxy") >= world.died("web"));
+    assert_eq!(world.reported("proxy"), Some(0));
+    world.check_end();
+}
+
+#[test]
+fn a_sidecar_that_waits_to_be_restarted_when_its_turn_to_stop_comes_ends() {
+    for asked in [&["web", "api", "proxy"][..], &["web", "api"]] {
+        let world = job("Never", &[])
+            .script("proxy", ends(500, 1))
+            .script("web", stops_after(500))
+            .script("api", stops_after(500));
+        let mut world = world;
+        for name in ["proxy", "web", "api"] {
+            world.call(Call::Run(name, None));
+        }
+        world.run_for(secs(3));
+        assert!(world.is_executing("web") && !world.is_alive("proxy"));
+        let now = world.now;
+        ask_all(&mut world, asked, TERM);
+        world.run_for(secs(2));
+        assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+        assert_eq!(world.pod.phase(), Phase::Terminated);
+        assert!(world.executions("proxy").iter().all(|at| *at < now));
+    }
+}
+
+#[test]
+fn a_sidecar_that_dies_in_its_turn_stays_away() {
+    let pre_stop = KubeletFacts {
+        pre_stop: Some(PreStop::Exec {
+            command: vec!["/bin/bye".to_owned()],
+        }),
+        ..KubeletFacts::default()
+    };
+    let world = job("Never", &[]).facts("proxy", pre_stop);
+    let mut world = running(world, &["proxy", "web", "api"]);
+    ask_all(&mut world, &["web", "api"], TERM);
+    world.run_for(secs(3));
+    // Its turn has come, and its preStop handler has not.
+    world.call(Call::Crash("proxy", 7));
+    world.run_for(secs(1));
+    assert_eq!(world.reported("proxy"), Some(7), "{:#?}", world.seen);
+    assert_eq!(world.executions("proxy"), []);
+}
+
+#[test]
+fn a_restart_in_place_does_not_change_the_order_of_stopping() {
+    let world = World::new(&[
+        ("sidecars", "net proxy"),
+        ("startup-order", "net proxy"),
+        ("restart-policy", "Never"),
+    ])
+    .script("proxy", stops_after(400));
+    let mut world = running(world, &["net", "proxy", "web"]);
+    world.call(Call::Crash("net", 1));
+    world.run_for(secs(5));
+    ask_all(&mut world, &["net", "proxy", "web"], TERM);
+    world.run_for(secs(5));
+    assert!(
+        world.signalled("net") >= world.died("proxy"),
+        "{:#?}",
+        world.seen
+    );
+}
+
+#[test]
+fn the_end_of_a_process_that_could_not_be_made_the_containers_is_not_its_end() {
+    let world = job("Never", &[]).script(
+        "proxy",
+        Script {
+            restarts_fail: 1,
+            ..Script::default()
+        },
+    );
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(30));
+    assert_eq!(world.reported("proxy"), None, "{:#?}", world.seen);
+    assert!(world.is_executing("proxy"));
+}
+
+#[test]
+fn a_sidecar_that_is_killed_during_a_restart_that_fails_has_ended() {
+    let world = job("Never", &[]).script(
+        "proxy",
+        Script {
+            restarts_fail: 1,
+            restart_takes: secs(3),
+            ..Script::default()
+        },
+    );
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(1));
+    world.call(Call::Kill("proxy", Signal::KILL, None));
+    world.run_for(secs(60));
+    assert!(world.reported("proxy").is_some(), "{:#?}", world.seen);
+    assert_eq!(world.executions("proxy"), []);
+    world.check_end();
+}
+
+#[test]
+fn a_probe_of_a_life_that_is_over_says_nothing_of_the_next() {
+    let mut world = job("Never", &[QUICK_PROBE]).script(
+        "proxy",
+        Script {
+            ready_after: Some(ms(950)),
+            probe_takes: ms(90),
+            ..Script::default()
+        },
+    );
+    world.call(Call::Run("proxy", None));
+    world.call(Call::Run("web", None));
+    // The attempt that would succeed is under way when it crashes.
+    world.run_for(ms(1_040));
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(10));
+    let again = world.executions("proxy")[1];
+    assert!(
+        world.executed("web").unwrap() >= again.after(ms(950)),
+        "{:#?}",
+        world.seen
+    );
+}
+
+#[test]
+fn probes_that_flap_hold_back_what_comes_while_the_sidecar_is_down() {
+    let world = job("OnFailure", &[QUICK_PROBE]).script(
+        "proxy",
+        Script {
+            ready_after: Some(ms(700)),
+            ..Script::default()
+        },
+    );
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(ms(100));
+    world.call(Call::Crash("web", 1));
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(5));
+    let again = world.executions("proxy")[0];
+    assert!(world.executed("web#2").unwrap() >= again.after(ms(700)));
+}
+
+// === ends of the pod ===
+
+#[test]
+fn under_on_failure_an_app_that_was_told_to_go_is_waited_for() {
+    for apps in [&[("apps", "web")][..], &[]] {
+        let mut world = running(job("OnFailure", apps), &["proxy", "web"]);
+        // Its liveness probe has failed: kubelet stops it, and creates it again though it ends
+        // with 0.
+        world.call(Call::Kill("web", TERM, None));
+        world.run_for(secs(2));
+        assert_eq!(world.reported("web"), Some(0));
+        world.call(Call::Delete("web"));
+        world.call(Call::Run("web#2", None));
+        world.run_for(secs(60));
+        assert!(world.is_executing("web#2"), "{:#?}", world.seen);
+        assert!(world.is_executing("proxy"));
+    }
+}
+
+#[test]
+fn an_app_that_was_told_to_go_and_is_not_created_again_has_done_its_work() {
+    for apps in [&[("apps", "web")][..], &[]] {
+        let mut world = running(job("OnFailure", apps), &["proxy", "web"]);
+        world.call(Call::Kill("web", TERM, None));
+        world.run_for(secs(28));
+        assert!(world.is_executing("proxy"), "{:#?}", world.seen);
+        world.run_for(secs(5));
+        assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+    }
+}
+
+#[test]
+fn an_essential_container_that_was_told_to_go_and_comes_again_ends_nothing() {
+    let world = job("OnFailure", &[("essential", "web")]).script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.run_for(secs(30));
+    world.call(Call::Kill("web", Signal::KILL, None));
+    world.run_for(secs(1));
+    assert_eq!(world.reported("web"), Some(137));
+    assert!(world.is_executing("proxy"), "{:#?}", world.seen);
+    world.call(Call::Delete("web"));
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(120));
+    assert!(world.is_executing("web#2") && world.is_executing("proxy"));
+}
+
+#[test]
+fn an_essential_container_that_was_told_to_go_and_does_not_come_again_ends_the_pod() {
+    let world = job("Never", &[("essential", "web"), ("apps", "web api")]).script("web", deaf());
+    let mut world = running(world, &["proxy", "web", "api"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.run_for(secs(30));
+    world.call(Call::Kill("web", Signal::KILL, None));
+    world.run_for(secs(29));
+    assert!(world.is_executing("api"));
+    world.run_for(secs(5));
+    assert!(!world.is_alive("api") && !world.is_alive("proxy"));
+}
+
+#[test]
+fn an_essential_container_that_heeds_a_deletion_first_does_not_cut_the_others_short() {
+    let world = job("Always", &[("essential", "web")])
+        .script("web", deaf())
+        .script("api", stops_after(700));
+    let mut world = running(world, &["proxy", "web", "api"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.call(Call::Crash("web", 143));
+    ask_all(&mut world, &["proxy", "api"], Signal::QUIT);
+    world.run_for(secs(5));
+    let quit = world.signals("api").iter().all(|(_, s)| *s == Signal::QUIT);
+    assert!(quit, "{:#?}", world.seen);
+}
+
+#[test]
+fn a_run_is_not_complete_while_an_app_lives() {
+    let broken = Script {
+        cannot_be_created: true,
+        ..Script::default()
+    };
+    let world = job("Never", &[("apps", "web")]).script("web#2", broken);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(60));
+    assert!(world.is_executing("web"), "{:#?}", world.seen);
+    assert!(world.is_executing("proxy"));
+}
+
+#[test]
+fn a_sidecar_that_never_ran_is_no_failure_of_a_run_that_is_complete() {
+    let world = job(
+        "OnFailure",
+        &[("apps", "web"), ("restart.usher/proxy", "Never")],
+    );
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(1));
+    world.call(Call::Create("proxy#2"));
+    world.run_for(secs(1));
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("proxy#2"), Some(0), "{:#?}", world.seen);
+}
+
+#[test]
+fn under_on_failure_a_sidecar_that_stops_in_order_is_not_left_out_of_the_next_sandbox() {
+    for policy in ["Mask", "Signal", "Propagate"] {
+        let world = job(
+            "OnFailure",
+            &[("apps", "web"), ("sidecar-exit-code", policy)],
+        );
+        let mut world = running(world.script("web", deaf()), &["proxy", "web"]);
+        ask_all(&mut world, &["proxy", "web"], TERM);
+        world.run_for(secs(1));
+        world.call(Call::Kill("web", Signal::KILL, None));
+        world.run_for(secs(5));
+        assert_eq!(
+            world.reported("proxy"),
+            Some(143),
+            "{policy}: {:#?}",
+            world.seen
+        );
+    }
+}
+
+// === nothing is forgotten ===
+
+#[test]
+fn a_completed_init_container_does_not_keep_sidecars_from_stopping() {
+    let world = World::new(&[("init", "migrate"), ("sidecars", "proxy logs")])
+        .script("migrate", ends(200, 0));
+    let mut world = running(world, &["migrate", "proxy", "logs"]);
+    let asked = world.now;
+    ask_all(&mut world, &["proxy", "logs"], TERM);
+    world.run_for(secs(60));
+    assert_eq!(world.reported("migrate"), Some(0));
+    assert!(
+        world.died("proxy") <= Some(asked.after(secs(1))),
+        "{:#?}",
+        world.seen
+    );
+}
+
+#[test]
+fn a_start_in_a_pod_that_failed_names_what_failed() {
+    let mut world = World::new(&[("init", "migrate"), ("restart-policy", "Never")])
+        .with_sandbox()
+        .script("migrate", ends(100, 2));
+    world.call(Call::Run("migrate", None));
+    world.run_for(secs(1));
+    world.call(Call::Delete("migrate"));
+    world.call(Call::Create("web"));
+    world.run_for(secs(1));
+    world.call(Call::Start("web", None));
+    world.run_for(secs(1));
+    let refusal = world.start_answer("web").unwrap().1.unwrap_err();
+    assert!(matches!(refusal, Refusal::Terminating { .. }), "{refusal}");
+}
