@@ -143,12 +143,20 @@ impl Pod {
 
     /// Asks those to stop whose turn it is; true when nothing of the step is left.
     fn stop(&mut self, step: Step, now: Time) -> bool {
-        for id in self.turn(step) {
-            if self.stop_is_due(&id, now) {
-                self.deliver_stop(&id);
+        let mut left = self.members(step).len();
+        while left > 0 {
+            for id in self.turn(step) {
+                if self.stop_is_due(&id, now) {
+                    self.deliver_stop(&id);
+                }
+            }
+            // What had no process has ended in that, and it is the turn of the next.
+            let before = std::mem::replace(&mut left, self.members(step).len());
+            if left == before {
+                return false;
             }
         }
-        self.members(step).is_empty()
+        true
     }
 
     /// What is alive of those that a step is for. Init containers are stopped with the apps: nothing

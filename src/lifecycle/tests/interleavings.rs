@@ -471,3 +471,24 @@ fn a_start_in_a_pod_that_failed_names_what_failed() {
     let refusal = world.start_answer("web").unwrap().1.unwrap_err();
     assert!(matches!(refusal, Refusal::Terminating { .. }), "{refusal}");
 }
+
+#[test]
+fn sidecars_that_wait_to_be_restarted_end_one_after_another_without_a_wait() {
+    let world = World::new(&[("sidecars", "a b c"), ("restart-policy", "Never")])
+        .script("a", stops_after(100))
+        .script("b", ends(200, 1))
+        .script("c", ends(200, 1));
+    let mut world = world;
+    for name in ["a", "b", "c", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(5));
+    let asked = world.now;
+    ask_all(&mut world, &["a", "b", "c", "web"], TERM);
+    world.run_for(secs(60));
+    assert!(
+        world.died("a") <= Some(asked.after(secs(1))),
+        "{:#?}",
+        world.seen
+    );
+}
