@@ -1,33 +1,167 @@
-//! Whatever the caller does, in whatever order: nothing panics, nothing spins, every request is
-//! answered once, and no program runs that may not.
+//! Whatever the caller does, in whatever order, with whatever pod: nothing panics, nothing spins,
+//! every request is answered once and in time, and no program runs that may not.
+
+use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::lifecycle::{ContainerId, ExitStatus, Phase};
-use crate::plan::Signal;
+use crate::lifecycle::{ContainerId, ExitStatus, Phase, Time};
+use crate::plan::{Plan, Role, Signal};
 
-use super::simulator::{Call, Script, Seen, World, ms, secs};
+use super::simulator::{Call, Script, Seen, World, ms, name_of, secs};
 
-const NAMES: [&str; 6] = ["proxy", "logs", "setup", "web", "api", "pause"];
+const INITS: [&str; 2] = ["one", "two"];
+const SIDECARS: [&str; 3] = ["proxy", "logs", "mesh"];
+/// A native init container, two apps, and what is in no list: a guest where apps are listed.
+const OTHERS: [&str; 4] = ["native", "web", "api", "other"];
+
+/// Each container may come three times.
+const IDS: [[&str; 3]; 9] = [
+    ["one", "one#2", "one#3"],
+    ["two", "two#2", "two#3"],
+    ["proxy", "proxy#2", "proxy#3"],
+    ["logs", "logs#2", "logs#3"],
+    ["mesh", "mesh#2", "mesh#3"],
+    ["native", "native#2", "native#3"],
+    ["web", "web#2", "web#3"],
+    ["api", "api#2", "api#3"],
+    ["other", "other#2", "other#3"],
+];
+
+const STARTUP_TIMEOUT: Duration = secs(30);
+const PROBE: &str = r#"{"tcpSocket":{"port":80},"periodMilliseconds":200,"failureThreshold":20}"#;
+
+/// What a pod's annotations say.
+#[derive(Clone, Debug)]
+struct Shape {
+    inits: usize,
+    sidecars: usize,
+    /// A startup order, where there is one.
+    order: Option<Vec<&'static str>>,
+    listed: bool,
+    mode: &'static str,
+    policy: &'static str,
+    exit_code: &'static str,
+    restart: Option<&'static str>,
+    essential: Option<&'static str>,
+    with_sandbox: bool,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let policies = || prop::sample::select(vec!["Always", "OnFailure", "Never"]);
+    (
+        (0_usize..=2, 1_usize..=3, any::<bool>(), any::<bool>()),
+        prop::sample::select(vec!["Auto", "Block", "Hold"]),
+        policies(),
+        prop::sample::select(vec!["Mask", "Signal", "Propagate"]),
+        prop::option::of(policies()),
+        prop::option::of(prop::sample::select(vec!["web", "proxy"])),
+        any::<bool>(),
+    )
+        .prop_flat_map(
+            |(
+                (inits, sidecars, serial, listed),
+                mode,
+                policy,
+                exit_code,
+                restart,
+                essential,
+                with_sandbox,
+            )| {
+                let names = INITS[..inits].iter().chain(&SIDECARS[..sidecars]);
+                let names: Vec<_> = names.copied().collect();
+                Just(names).prop_shuffle().prop_map(move |order| Shape {
+                    inits,
+                    sidecars,
+                    order: serial.then_some(order),
+                    listed,
+                    mode,
+                    policy,
+                    exit_code,
+                    restart,
+                    essential,
+                    with_sandbox,
+                })
+            },
+        )
+}
+
+impl Shape {
+    fn plan(&self) -> Plan {
+        let (inits, sidecars) = (
+            INITS[..self.inits].join(" "),
+            SIDECARS[..self.sidecars].join(" "),
+        );
+        let order = self.order.as_ref().map(|order| order.join(" "));
+        let mut annotations = vec![
+            ("sidecars", sidecars.as_str()),
+            ("native-init", "native"),
+            ("restart-policy", self.policy),
+            ("start-mode", self.mode),
+            ("sidecar-exit-code", self.exit_code),
+            ("startup-timeout", "30s"),
+            ("grace-period", "5s"),
+            ("startup-probe.usher/proxy", PROBE),
+        ];
+        if self.inits > 0 {
+            annotations.push(("init", &inits));
+        }
+        if let Some(order) = &order {
+            annotations.push(("startup-order", order));
+        }
+        if self.listed {
+            annotations.push(("apps", "web api"));
+        }
+        if let Some(essential) = self.essential {
+            annotations.push(("essential", essential));
+        }
+        if let Some(restart) = self.restart {
+            annotations.push(("restart.usher/proxy", restart));
+        }
+        Plan::parse(&super::simulator::expand(&annotations)).unwrap()
+    }
+
+    fn world(&self, scripts: &[Script]) -> World {
+        let mut world = World::with_plan(self.plan());
+        let names = INITS.iter().chain(&SIDECARS).chain(&OTHERS);
+        for (name, script) in names.zip(scripts) {
+            world = world.script(name, script.clone());
+        }
+        match self.with_sandbox {
+            true => world.with_sandbox(),
+            false => world,
+        }
+    }
+}
 
 fn call() -> impl Strategy<Value = Call> {
-    let name = || prop::sample::select(NAMES.as_slice());
+    // The first life of a container is the most likely.
+    let id = || {
+        let life = prop_oneof![4 => Just(0_usize), 2 => Just(1), 1 => Just(2)];
+        (prop::sample::select(IDS.as_slice()), life).prop_map(|(ids, life)| ids[life])
+    };
     let patience = || prop::option::of((1_u64..200).prop_map(secs));
     let signal = prop::sample::select(vec![
         Signal::TERM,
         Signal::KILL,
         Signal::QUIT,
-        Signal::new(1).unwrap(),
+        hangup(),
     ]);
     prop_oneof![
-        6 => (name(), patience()).prop_map(|(name, patience)| Call::Run(name, patience)),
-        1 => name().prop_map(Call::Create),
-        1 => (name(), patience()).prop_map(|(name, patience)| Call::Start(name, patience)),
-        1 => name().prop_map(Call::GiveUp),
-        3 => (name(), signal, patience()).prop_map(|(name, signal, p)| Call::Kill(name, signal, p)),
-        3 => name().prop_map(Call::Delete),
-        2 => (name(), 0_u8..3).prop_map(|(name, code)| Call::Crash(name, code)),
+        8 => (id(), patience()).prop_map(|(name, patience)| Call::Run(name, patience)),
+        1 => id().prop_map(Call::Create),
+        1 => (id(), patience()).prop_map(|(name, patience)| Call::Start(name, patience)),
+        1 => id().prop_map(Call::GiveUp),
+        1 => (id(), 0_u64..3_000).prop_map(|(name, takes)| Call::PostStart(name, ms(takes))),
+        3 => (id(), signal, patience()).prop_map(|(name, signal, p)| Call::Kill(name, signal, p)),
+        3 => id().prop_map(Call::Delete),
+        2 => (id(), 0_u8..3).prop_map(|(name, code)| Call::Crash(name, code)),
+        1 => Just(Call::Crash("pause", 137)),
     ]
+}
+
+fn hangup() -> Signal {
+    Signal::new(1).unwrap()
 }
 
 fn script() -> impl Strategy<Value = Script> {
@@ -36,15 +170,21 @@ fn script() -> impl Strategy<Value = Script> {
         maybe(3_000),
         maybe(3_000),
         prop::option::of((0_u64..5_000, 0_u8..2)),
-        0_u64..50,
+        (0_u64..50, 0_u64..3_000, 0_u32..2),
+        (0_u32..10, 0_u64..300),
     )
-        .prop_map(|(ready_after, stops_after, exits, release)| Script {
-            ready_after,
-            stops_after,
-            exits_after: exits.map(|(after, code)| (ms(after), code)),
-            release_takes: ms(release),
-            ..Script::default()
-        })
+        .prop_map(
+            |(ready_after, stops_after, exits, takes, (luck, probe))| Script {
+                ready_after,
+                stops_after,
+                exits_after: exits.map(|(after, code)| (ms(after), code)),
+                release_takes: ms(takes.0),
+                restart_takes: ms(takes.1),
+                restarts_fail: takes.2,
+                cannot_be_created: luck == 0,
+                probe_takes: ms(probe),
+            },
+        )
 }
 
 proptest! {
@@ -52,35 +192,12 @@ proptest! {
 
     #[test]
     fn every_call_is_answered_and_no_program_runs_out_of_turn(
-        mode in prop::sample::select(vec!["Auto", "Block", "Hold"]),
-        policy in prop::sample::select(vec!["Always", "OnFailure", "Never"]),
-        listed in any::<bool>(),
-        essential in prop::sample::select(vec!["web", "logs"]),
-        with_sandbox in any::<bool>(),
-        scripts in prop::collection::vec(script(), 5),
-        calls in prop::collection::vec((0_u64..4_000, call()), 1..40),
+        shape in shape(),
+        scripts in prop::collection::vec(script(), 9),
+        calls in prop::collection::vec((0_u64..4_000, call()), 1..60),
     ) {
-        let probe = r#"{"tcpSocket":{"port":80},"periodMilliseconds":200,"failureThreshold":20}"#;
-        let mut annotations = vec![
-            ("init", "setup"),
-            ("sidecars", "proxy logs"),
-            ("restart-policy", policy),
-            ("essential", essential),
-            ("start-mode", mode),
-            ("startup-timeout", "30s"),
-            ("grace-period", "5s"),
-            ("startup-probe.usher/proxy", probe),
-        ];
-        if listed {
-            annotations.push(("apps", "web api"));
-        }
-        let mut world = World::new(&annotations);
-        for (name, script) in NAMES.iter().zip(scripts) {
-            world = world.script(name, script);
-        }
-        if with_sandbox {
-            world = world.with_sandbox();
-        }
+        let plan = shape.plan();
+        let mut world = shape.world(&scripts);
         for (wait, call) in calls {
             world.call_in(ms(wait), call);
             let end = world.now.after(ms(wait));
@@ -88,8 +205,9 @@ proptest! {
                 let before = world.seen.len();
                 let more = world.step(end);
                 for (_, seen) in &world.seen[before..] {
-                    if let Seen::Released(name) = seen {
-                        prop_assert!(may_run(&world, name), "{name} is released too early: {:#?}", world.seen);
+                    if let Seen::Released(id) = seen {
+                        let too_early = awaited(&world, &plan, id);
+                        prop_assert!(too_early.is_empty(), "{id} is released before {too_early:?}: {:#?}", world.seen);
                     }
                 }
                 if !more {
@@ -106,22 +224,85 @@ proptest! {
         }
         world.check_end();
         prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_)), "it never ended");
-        for name in NAMES {
-            prop_assert!(!world.pod.is_held(&ContainerId::from(name)), "{name} is held for ever");
+        for id in IDS.iter().flatten() {
+            prop_assert!(!world.pod.is_held(&ContainerId::from(*id)), "{id} is held for ever");
+        }
+        for (wait, patience) in &world.start_waits {
+            let bound = match shape.mode {
+                "Hold" => Duration::ZERO,
+                "Auto" => patience.map_or(secs(10), |patience| secs(10).min(patience / 2)),
+                _ => patience.map_or(STARTUP_TIMEOUT, |patience| {
+                    STARTUP_TIMEOUT.min(patience.saturating_sub(secs(2)))
+                }),
+            };
+            // A release takes up to 50 ms here.
+            prop_assert!(*wait <= bound + ms(50), "a Start waits for {wait:?} of {bound:?}");
+        }
+        if shape.mode == "Auto" {
+            prop_assert!(world.blocked_for() <= secs(10) + ms(50) * 60);
         }
     }
 }
 
-/// An app is released only while both sidecars are started: the one would answer its startup probe,
-/// the other, which has none, runs. Nothing but the init container comes before that has succeeded.
-fn may_run(world: &World, name: &str) -> bool {
-    let set_up = || {
-        let mut seen = world.seen.iter().map(|(_, seen)| seen);
-        seen.any(|seen| *seen == Seen::Died("setup".to_owned(), ExitStatus::Code(0)))
+/// Those that a container may not be released before, by what is seen from outside.
+fn awaited(world: &World, plan: &Plan, id: &str) -> Vec<String> {
+    let name = name_of(id);
+    let stages = match plan.role(name) {
+        Role::Init | Role::Sidecar => plan.position(name).unwrap(),
+        Role::App if name != "pause" => usize::MAX,
+        _ => 0,
     };
-    match name {
-        "web" | "api" => set_up() && world.is_ready("proxy") && world.is_executing("logs"),
-        "proxy" | "logs" => set_up(),
-        _ => true,
-    }
+    let before = plan.stages().iter().take(stages);
+    let names = before.flat_map(|stage| stage.0.iter());
+    names
+        .filter(|other| match plan.role(other) {
+            Role::Init => !has_succeeded_for(world, other, id),
+            _ => !is_up(world, plan, other),
+        })
+        .cloned()
+        .collect()
+}
+
+/// Whether the sidecar of that name which was created last runs and has answered its probe.
+fn is_up(world: &World, plan: &Plan, name: &str) -> bool {
+    let mut lives = world.created.iter().rev().map(|(_, id)| id.as_str());
+    let last = lives.find(|id| name_of(id) == name && world.exists(id));
+    let is_probed = plan.container(name).startup_probe.is_some();
+    last.is_some_and(|id| match is_probed {
+        true => world.is_ready(id),
+        false => world.is_executing(id),
+    })
+}
+
+/// Whether an init container has succeeded by itself, and was not created again between that and
+/// the creation of the container that waits for it.
+fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
+    let created = |which: &dyn Fn(&str) -> bool| -> Vec<Time> {
+        let times = world.created.iter().filter(|(_, id)| which(id));
+        times.map(|(at, _)| *at).collect()
+    };
+    let own = created(&|id| id == waits).last().copied();
+    let last_success = world
+        .seen
+        .iter()
+        .enumerate()
+        .rev()
+        .find_map(|(n, (at, seen))| {
+            let Seen::Died(id, ExitStatus::Code(0)) = seen else {
+                return None;
+            };
+            let earlier = || world.seen[..n].iter().rev().map(|(_, seen)| seen);
+            let ran = earlier().find_map(|seen| match seen {
+                Seen::Executed(who) if who == id => Some(true),
+                // Any other is a stop signal wherever it comes from.
+            Seen::Signalled(who, signal) if who == id && *signal != hangup() => Some(false),
+                _ => None,
+            });
+            (name_of(id) == name && ran == Some(true)).then_some(*at)
+        });
+    let Some((success, own)) = last_success.zip(own) else {
+        return false;
+    };
+    let again = created(&|id| name_of(id) == name);
+    !again.iter().any(|at| *at > success && *at < own)
 }

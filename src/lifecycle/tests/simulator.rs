@@ -18,7 +18,7 @@ pub const fn secs(seconds: u64) -> Duration {
 }
 
 /// Containers of one name have ids of their own: `web`, `web#2`.
-fn name_of(id: &str) -> &str {
+pub fn name_of(id: &str) -> &str {
     id.split('#').next().unwrap_or_default()
 }
 
@@ -79,6 +79,7 @@ enum Event {
     Dies(ContainerId, u64, ExitStatus),
     /// A process that never came to be its container's.
     LeftoverDies(ContainerId, ExitStatus),
+    PostStartOver(ContainerId),
     Caller(Call),
 }
 
@@ -92,6 +93,8 @@ pub enum Call {
     /// Give up on the Start that is under way.
     GiveUp(&'static str),
     Kill(&'static str, Signal, Option<Duration>),
+    /// Execute its postStart handler, which takes so long.
+    PostStart(&'static str, Duration),
     /// Delete what has ended.
     Delete(&'static str),
     /// The process dies by itself.
@@ -134,6 +137,13 @@ pub struct World {
     pub(super) asked: Vec<RequestId>,
     /// What each Create answered that was refused.
     pub refused: Vec<Refusal>,
+    /// What was created, and when.
+    pub created: Vec<(Time, String)>,
+    /// How long each Start waited for its answer, and how long it was willing to.
+    pub start_waits: Vec<(Duration, Option<Duration>)>,
+    start_calls: BTreeMap<RequestId, (Time, Option<Duration>)>,
+    /// From when to when Starts waited.
+    blocked: Vec<(Time, Time)>,
 }
 
 impl World {
@@ -157,7 +167,23 @@ impl World {
             answered: BTreeMap::new(),
             asked: Vec::new(),
             refused: Vec::new(),
+            created: Vec::new(),
+            start_waits: Vec::new(),
+            start_calls: BTreeMap::new(),
+            blocked: Vec::new(),
         }
+    }
+
+    /// For how long at least one Start was waiting for its answer.
+    pub fn blocked_for(&self) -> Duration {
+        let mut blocked = self.blocked.clone();
+        blocked.sort();
+        let (mut until, mut total) = (Time::default(), Duration::ZERO);
+        for (from, to) in blocked {
+            total += to.since(from.max(until));
+            until = until.max(to);
+        }
+        total
     }
 
     pub fn script(mut self, name: &str, script: Script) -> World {
@@ -275,6 +301,9 @@ impl World {
                     .get(&id)
                     .map(|process| process.starts.clone());
                 for request in starts.unwrap_or_default() {
+                    if let Some((asked, _)) = self.start_calls.remove(&request) {
+                        self.blocked.push((asked, self.now));
+                    }
                     // Nobody waits for the answer any more: whether it comes does not matter.
                     self.asked.retain(|asked| *asked != request);
                     self.pod.handle_start_abandoned(self.now, &id, request);
@@ -290,6 +319,18 @@ impl World {
                 };
                 self.pod
                     .handle_kill(self.now, &ContainerId::from(name), request, kill);
+            }
+            Call::PostStart(name, takes) => {
+                let id = ContainerId::from(name);
+                let argv = ["/bin/post-start".to_owned()];
+                let exec = Exec {
+                    id: "post-start",
+                    argv: &argv,
+                    has_deadline: false,
+                };
+                if self.pod.handle_exec(self.now, &id, &exec).is_ok() {
+                    self.schedule(takes, Event::PostStartOver(id));
+                }
             }
             Call::Delete(name) => {
                 let id = ContainerId::from(name);
@@ -335,6 +376,7 @@ impl World {
                     start_when_created: start,
                 };
                 self.processes.insert(id.clone(), process);
+                self.created.push((self.now, name.to_owned()));
                 self.schedule(ms(30), Event::Created(id));
             }
         }
@@ -344,6 +386,7 @@ impl World {
         let request = self.request();
         let id = ContainerId::from(name);
         self.asked.push(request);
+        self.start_calls.insert(request, (self.now, patience));
         if let Some(process) = self.processes.get_mut(&id) {
             process.starts.push(request);
         }
@@ -371,6 +414,9 @@ impl World {
             Event::Released(id) => self.released(&id),
             Event::Restarted(id) => self.restarted(&id),
             Event::Probed(id, life, ready) => self.pod.handle_probed(self.now, &id, life, ready),
+            Event::PostStartOver(id) => {
+                self.pod.handle_exec_over(self.now, &id, "post-start");
+            }
             Event::LeftoverDies(id, status) => self.pod.handle_exit(self.now, &id, status),
             Event::Dies(id, life, status) => {
                 if self
@@ -460,6 +506,10 @@ impl World {
 
     fn answer(&mut self, request: RequestId) {
         *self.answered.entry(request).or_default() += 1;
+        if let Some((asked, patience)) = self.start_calls.remove(&request) {
+            self.start_waits.push((self.now.since(asked), patience));
+            self.blocked.push((asked, self.now));
+        }
     }
 
     fn drain(&mut self) {
