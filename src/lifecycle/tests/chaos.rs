@@ -141,12 +141,7 @@ fn call() -> impl Strategy<Value = Call> {
         (prop::sample::select(IDS.as_slice()), life).prop_map(|(ids, life)| ids[life])
     };
     let patience = || prop::option::of((1_u64..200).prop_map(secs));
-    let signal = prop::sample::select(vec![
-        Signal::TERM,
-        Signal::KILL,
-        Signal::QUIT,
-        hangup(),
-    ]);
+    let signal = prop::sample::select(vec![Signal::TERM, Signal::KILL, Signal::QUIT, hangup()]);
     prop_oneof![
         8 => (id(), patience()).prop_map(|(name, patience)| Call::Run(name, patience)),
         1 => id().prop_map(Call::Create),
@@ -295,7 +290,7 @@ fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
             let ran = earlier().find_map(|seen| match seen {
                 Seen::Executed(who) if who == id => Some(true),
                 // Any other is a stop signal wherever it comes from.
-            Seen::Signalled(who, signal) if who == id && *signal != hangup() => Some(false),
+                Seen::Signalled(who, signal) if who == id && *signal != hangup() => Some(false),
                 _ => None,
             });
             (name_of(id) == name && ran == Some(true)).then_some(*at)

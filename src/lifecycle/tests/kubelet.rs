@@ -4,7 +4,10 @@
 //! spec, each waiting for the answer of the Start before it; one whose Start has failed is left for
 //! the next round; what has exited is created anew, with a back-off; at the end of the pod all are
 //! asked to stop at once, and killed when the grace period is over. From 1.29 on its own sidecars
-//! are asked when all others are gone.
+//! are asked when all others are gone. A postStart handler is waited for before the next container
+//! is created. A container whose liveness probe has failed is stopped, waited for, and created again
+//! whatever it ended with. Without its sandbox all of a pod is stopped, and started in a new one but
+//! for what has ended with 0 under `OnFailure`, and all that has run under `Never`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,13 +43,21 @@ struct Record {
     status: Status,
     not_before: Time,
     back_off: Duration,
+    /// How long after its end it may be created again.
+    puts_off: Duration,
+    /// How long its postStart handler takes.
+    post_start: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     None,
     Starting(Time),
+    /// Its postStart handler runs until then.
+    Handling(Time),
     Running,
+    /// It was asked to stop since its liveness probe has failed.
+    Stopping(Time),
     Exited(u32),
 }
 
@@ -74,6 +85,8 @@ impl Kubelet {
             status: Status::None,
             not_before: Time::default(),
             back_off: Duration::ZERO,
+            puts_off: Duration::ZERO,
+            post_start: None,
         };
         Kubelet {
             policy,
@@ -108,6 +121,51 @@ impl Kubelet {
         }
     }
 
+    /// The container has a postStart handler, which takes so long.
+    pub fn post_start(&mut self, name: &str, takes: Duration) {
+        if let Some(record) = self.records.iter_mut().find(|record| record.name == name) {
+            record.post_start = Some(takes);
+        }
+    }
+
+    /// The liveness probe of a container has failed for the last time.
+    pub fn unhealthy(&mut self, world: &mut World, name: &str) {
+        let busy = self.records.iter().any(|record| record.status.is_busy());
+        let record = self.records.iter_mut().find(|record| record.name == name);
+        // A pod worker does one thing after another, and this is not about what it is doing.
+        if let Some(record) = record.filter(|record| !busy && record.status == Status::Running)
+            && self.ending.is_none()
+        {
+            record.status = Status::Stopping(world.now);
+            let patience = Some(REQUEST_TIMEOUT + self.grace);
+            world.call(Call::Kill(record.id.unwrap(), Signal::TERM, patience));
+        }
+    }
+
+    /// The sandbox has died: all is stopped, and the pod goes on in another, `next`, if it does.
+    pub fn change_sandbox(&mut self, world: &mut World, next: World) {
+        world.call(Call::Crash("pause", 137));
+        self.ending = Some(world.now);
+        self.run_for(world, self.grace + secs(10));
+        assert!(alive(world).is_empty(), "{:#?}", world.seen);
+        let later = next.now.max(world.now);
+        *world = next;
+        world.run_for(later.since(world.now));
+        (self.heard, self.killed) = (world.seen.len(), false);
+        (self.ending, self.asked) = (None, Vec::new());
+        for record in &mut self.records {
+            let stays_out = match (self.policy, record.status) {
+                (RestartPolicy::Always, _) | (_, Status::None) => false,
+                (RestartPolicy::OnFailure, status) => status == Status::Exited(0),
+                (RestartPolicy::Never, _) => true,
+            };
+            record.id = None;
+            if !stays_out {
+                record.status = Status::None;
+            }
+        }
+    }
+
     /// The pod is deleted.
     pub fn delete(&mut self, world: &World) {
         self.ending.get_or_insert(world.now);
@@ -132,6 +190,12 @@ impl Kubelet {
         }
     }
 
+    /// The container of a name that was created last.
+    pub fn current(&self, name: &str) -> Option<&'static str> {
+        let record = self.records.iter().find(|record| record.name == name)?;
+        record.id
+    }
+
     /// How often a container was created.
     pub fn creations(&self, name: &str) -> u32 {
         let record = self.records.iter().find(|record| record.name == name);
@@ -143,7 +207,7 @@ impl Kubelet {
             .iter()
             .map(|(_, seen)| seen.clone())
             .collect();
-        let mut woken = relisted;
+        let (mut woken, mut unhealthy) = (relisted, None);
         for seen in &news {
             match seen {
                 Seen::StartAnswered(id, answer) => {
@@ -151,21 +215,45 @@ impl Kubelet {
                     if let Some(record) = self.by_id(id)
                         && matches!(record.status, Status::Starting(_))
                     {
-                        record.status = match answer {
-                            Ok(()) => Status::Running,
-                            Err(_) => Status::Exited(128),
+                        record.status = match (answer, record.post_start) {
+                            (Ok(()), None) => Status::Running,
+                            (Ok(()), Some(takes)) => {
+                                world.call(Call::PostStart(record.id.unwrap(), takes));
+                                Status::Handling(world.now.after(takes))
+                            }
+                            (Err(_), _) => {
+                                // containerd deletes what it could not start.
+                                world.call(Call::Kill(record.id.unwrap(), Signal::KILL, None));
+                                record.not_before = world.now.after(record.puts_off);
+                                Status::Exited(128)
+                            }
                         };
                     }
                 }
                 Seen::ExitReported(id, code) => {
-                    if let Some(record) = self.by_id(id) {
+                    if let Some(record) = self.by_id(id)
+                        && !matches!(record.status, Status::Starting(_))
+                    {
+                        let was_unhealthy = matches!(record.status, Status::Stopping(_));
                         record.status = Status::Exited(*code);
+                        record.not_before = world.now.after(record.puts_off);
+                        if was_unhealthy {
+                            unhealthy = record.id;
+                        }
                     }
                 }
                 _ => {}
             }
         }
         self.heard = world.seen.len();
+        if let Some(id) = unhealthy
+            && let Some(record) = self.by_id(id)
+            && record.not_before <= world.now
+            && self.policy != RestartPolicy::Never
+            && self.ending.is_none()
+        {
+            return self.by_id(id).unwrap().create(world);
+        }
         if woken {
             self.sync(world);
         }
@@ -177,6 +265,20 @@ impl Kubelet {
 
     fn sync(&mut self, world: &mut World) {
         // A pod worker does one thing after another.
+        for record in &mut self.records {
+            match record.status {
+                Status::Handling(until) if until <= world.now => record.status = Status::Running,
+                Status::Handling(_) => return,
+                Status::Stopping(since) => {
+                    if world.now >= since.after(self.grace) {
+                        record.status = Status::Stopping(world.now);
+                        world.call(Call::Kill(record.id.unwrap(), Signal::KILL, None));
+                    }
+                    return;
+                }
+                _ => {}
+            }
+        }
         let waiting = self
             .records
             .iter_mut()
@@ -189,6 +291,7 @@ impl Kubelet {
                 return;
             }
             record.status = Status::Exited(128);
+            record.not_before = world.now.after(record.puts_off);
             self.start_errors += 1;
             let id = record.id.unwrap();
             world.call(Call::GiveUp(id));
@@ -204,7 +307,7 @@ impl Kubelet {
         let policy = self.policy;
         for record in &mut self.records {
             let due = match (record.kind, record.status) {
-                (_, Status::Starting(_)) => return,
+                (_, Status::Starting(_) | Status::Handling(_) | Status::Stopping(_)) => return,
                 (_, Status::None) => true,
                 (Kind::NativeSidecar, Status::Exited(_)) => true,
                 (Kind::NativeInit, Status::Exited(0)) => false,
@@ -257,6 +360,16 @@ impl Kubelet {
     }
 }
 
+impl Status {
+    /// The pod worker waits for it.
+    fn is_busy(self) -> bool {
+        matches!(
+            self,
+            Status::Starting(_) | Status::Handling(_) | Status::Stopping(_)
+        )
+    }
+}
+
 impl Record {
     fn create(&mut self, world: &mut World) {
         if let Some(old) = self.id {
@@ -270,7 +383,7 @@ impl Record {
         self.id = Some(id);
         self.status = Status::Starting(world.now);
         // The first restart comes at once.
-        self.not_before = world.now.after(self.back_off);
+        self.puts_off = self.back_off;
         self.back_off = (self.back_off * 2).clamp(secs(10), secs(300));
         world.call(Call::Run(id, Some(REQUEST_TIMEOUT)));
     }

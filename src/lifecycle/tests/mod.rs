@@ -13,6 +13,7 @@ mod pods;
 mod promises;
 mod record;
 mod restarting;
+mod sandboxes;
 mod simulator;
 mod starting;
 mod stopping;
