@@ -59,13 +59,20 @@ impl Pod {
         is_essential && status != ExitStatus::Code(0)
     }
 
-    /// Whether the pod has done what it is there for.
-    pub(super) fn is_complete(&self) -> bool {
-        self.complete_since().is_some()
+    /// Whether the pod has done what it is there for, as its caller sees it at `now`: there what
+    /// was asked to stop counts at once.
+    pub(super) fn is_complete(&self, now: Time) -> bool {
+        self.completion().is_some_and(|(known, _)| known <= now)
     }
 
     /// When the run is complete, if no container comes before.
     fn complete_since(&self) -> Option<Time> {
+        self.completion().map(|(known, counts)| known.max(counts))
+    }
+
+    /// From when on no more apps are expected, and when the end of the last one counts, if all that
+    /// are known have ended as the restart policy wants it.
+    fn completion(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         let lives = |container: &Container| {
             container.role == Role::App && !matches!(container.state, State::Exited)
@@ -80,14 +87,14 @@ impl Pod {
         };
         if let Some(apps) = plan.apps() {
             let pasts = apps.iter().map(|name| self.history.of(name));
-            return last_end(pasts, is_over);
+            return Some((Time::default(), last_end(pasts, is_over)?));
         }
         let apps = self.history.all()?;
         let pasts = apps
             .filter(|(name, _)| plan.role(name) == Role::App)
             .map(|(_, past)| Some(past));
-        let last = last_end(pasts, is_over)?;
-        Some(last.max(self.last_creation.after(LAST_APP_AFTER)))
+        let known = self.last_creation.after(LAST_APP_AFTER);
+        Some((known, last_end(pasts, is_over)?))
     }
 
     pub(super) fn completion_timers(&self, timers: &mut Vec<(Time, Timer)>) {

@@ -53,7 +53,7 @@ impl Pod {
             _ => {}
         }
         if let Some(container) = self.containers.get(id) {
-            let code = self.reported_code(container, status);
+            let code = self.reported_code(container, status, now);
             self.end_of_life(now, id, code, false);
             self.report_exit(id, code);
         }
@@ -79,7 +79,7 @@ impl Pod {
         if let Some(code) = self
             .containers
             .get(id)
-            .map(|container| self.reported_code(container, status))
+            .map(|container| self.reported_code(container, status, now))
         {
             self.report_exit(id, code);
         }
@@ -112,7 +112,7 @@ impl Pod {
     }
 
     /// The code the caller is told (KEP-753 draft: a sidecar that was told to go has not failed).
-    fn reported_code(&self, container: &Container, status: ExitStatus) -> u32 {
+    fn reported_code(&self, container: &Container, status: ExitStatus, now: Time) -> u32 {
         if let Some(code) = container.ends_as {
             return code;
         }
@@ -120,13 +120,18 @@ impl Pod {
             && container.stopping.signalled
             && !container.startup_failed;
         match told_to_go {
-            true => self.code_of_one_told_to_go(container, status),
+            true => self.code_of_one_told_to_go(container, status, now),
             false => status.code(),
         }
     }
 
     /// The code that is told of a container that ended with `status` because it was told to.
-    pub(super) fn code_of_one_told_to_go(&self, container: &Container, status: ExitStatus) -> u32 {
+    pub(super) fn code_of_one_told_to_go(
+        &self,
+        container: &Container,
+        status: ExitStatus,
+        now: Time,
+    ) -> u32 {
         let policy = self
             .plan
             .as_ref()
@@ -138,19 +143,19 @@ impl Pod {
             (_, Some(SidecarExitCode::Propagate) | None) => false,
         };
         match is_hidden || status == ExitStatus::Code(0) {
-            true => self.code_of_no_failure(),
+            true => self.code_of_no_failure(now),
             false => status.code(),
         }
     }
 
     /// Kubelet leaves out of the next sandbox of a pod under `OnFailure` what has ended with 0, though
     /// it is needed there, unless the pod has done what it is there for.
-    fn code_of_no_failure(&self) -> u32 {
+    fn code_of_no_failure(&self, now: Time) -> u32 {
         let is_run_again = self
             .plan
             .as_ref()
             .is_some_and(|plan| plan.settings().restart_policy == RestartPolicy::OnFailure);
-        match is_run_again && !self.is_complete() {
+        match is_run_again && !self.is_complete(now) {
             true => STOPPED,
             false => 0,
         }

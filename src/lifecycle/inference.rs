@@ -71,7 +71,7 @@ impl Pod {
                         .lone_stop_due(&id, container)
                         .is_some_and(|due| due <= now);
             if due {
-                self.deliver_stop(&id);
+                self.deliver_stop(&id, now);
             }
         }
     }

@@ -142,7 +142,7 @@ impl Pod {
                     self.report(report);
                     self.back_off(id, Duration::ZERO, status, now);
                     if was_told {
-                        self.dismiss(id);
+                        self.dismiss(id, now);
                     }
                 }
             }

@@ -195,7 +195,7 @@ impl Pod {
             return;
         };
         if container.is_between_lives() {
-            self.dismiss(id);
+            self.dismiss(id, now);
             self.actions.push_back(Action::AnswerKill {
                 request,
                 answer: Ok(()),
@@ -215,7 +215,7 @@ impl Pod {
                 answer: Ok(()),
             });
         } else if self.grants_last_chance(container) {
-            self.last_chance(id, now.after(LAST_CHANCE));
+            self.last_chance(id, now.after(LAST_CHANCE), now);
             self.actions.push_back(Action::AnswerKill {
                 request,
                 answer: Ok(()),
@@ -244,7 +244,7 @@ impl Pod {
 
     /// Delivers the stop signal, or TERM where that was delivered before, and sees to it that
     /// SIGKILL follows at `kill_at`.
-    pub(super) fn last_chance(&mut self, id: &ContainerId, kill_at: Time) {
+    pub(super) fn last_chance(&mut self, id: &ContainerId, kill_at: Time, now: Time) {
         let Some(container) = self.containers.get(id) else {
             return;
         };
@@ -252,7 +252,7 @@ impl Pod {
             return;
         }
         if container.is_between_lives() {
-            return self.dismiss(id);
+            return self.dismiss(id, now);
         }
         let executing = matches!(
             container.state,
@@ -282,7 +282,7 @@ impl Pod {
 
     /// Delivers the stop signal. A container whose program is just being executed gets it when that
     /// is done: the runtime's parked init would take it for its own.
-    pub(super) fn deliver_stop(&mut self, id: &ContainerId) {
+    pub(super) fn deliver_stop(&mut self, id: &ContainerId, now: Time) {
         let Some(container) = self.containers.get(id) else {
             return;
         };
@@ -297,7 +297,7 @@ impl Pod {
                 _ => {
                     let code = match container.role {
                         Role::Sidecar if !container.is_asked() => {
-                            self.code_of_one_told_to_go(container, NEVER_EXECUTED)
+                            self.code_of_one_told_to_go(container, NEVER_EXECUTED, now)
                         }
                         _ => STOPPED,
                     };
@@ -306,7 +306,7 @@ impl Pod {
             };
         }
         if container.is_between_lives() {
-            return self.dismiss(id);
+            return self.dismiss(id, now);
         }
         if container.stopping.signalled || !matches!(container.state, State::Running(_)) {
             return;

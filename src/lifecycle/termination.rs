@@ -147,7 +147,7 @@ impl Pod {
         while left > 0 {
             for id in self.turn(step) {
                 if self.stop_is_due(&id, now) {
-                    self.deliver_stop(&id);
+                    self.deliver_stop(&id, now);
                 }
             }
             // What had no process has ended in that, and it is the turn of the next.
@@ -264,8 +264,8 @@ impl Pod {
         }
         for id in alive {
             match self.containers.get(&id).is_some_and(Container::is_parked) {
-                true => self.deliver_stop(&id),
-                false => self.last_chance(&id, deadline.after(LAST_CHANCE)),
+                true => self.deliver_stop(&id, now),
+                false => self.last_chance(&id, deadline.after(LAST_CHANCE), now),
             }
         }
     }

@@ -45,7 +45,7 @@ impl Pod {
                             .is_some_and(|until| until <= now))
             });
             if is_due {
-                self.dismiss(&id);
+                self.dismiss(&id, now);
             }
         }
     }
@@ -61,7 +61,7 @@ impl Pod {
     }
 
     /// Tells the caller of the end of a container whose process is long gone.
-    pub(super) fn dismiss(&mut self, id: &ContainerId) {
+    pub(super) fn dismiss(&mut self, id: &ContainerId, now: Time) {
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
@@ -72,7 +72,7 @@ impl Pod {
         };
         container.state = State::Exited;
         if let Some(container) = self.containers.get(id) {
-            let code = self.code_of_one_told_to_go(container, status);
+            let code = self.code_of_one_told_to_go(container, status, now);
             self.report_exit(id, code);
         }
     }

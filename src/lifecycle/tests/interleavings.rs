@@ -492,3 +492,28 @@ fn sidecars_that_wait_to_be_restarted_end_one_after_another_without_a_wait() {
         world.seen
     );
 }
+
+#[test]
+fn under_on_failure_a_run_whose_apps_may_not_all_have_come_is_not_complete() {
+    let world = job("OnFailure", &[]).with_sandbox();
+    let mut world = world;
+    world.call(Call::Run("proxy", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(5));
+    // Kubelet was about to create the next app, whose image takes a while.
+    world.call(Call::Crash("pause", 137));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("web"), Some(0));
+    assert_eq!(world.reported("proxy"), Some(143), "{:#?}", world.seen);
+}
+
+#[test]
+fn under_on_failure_a_run_whose_apps_have_all_ended_with_0_is_complete_though_they_were_asked() {
+    let world = job("OnFailure", &[("apps", "web")]).with_sandbox();
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("pause", 137));
+    world.run_for(secs(5));
+    // Neither is needed in the next sandbox.
+    assert_eq!(world.reported("web"), Some(0));
+    assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+}
