@@ -58,8 +58,9 @@ fn a_sidecar_that_is_killed_comes_back_and_nobody_notices() {
             .collect::<Vec<_>>(),
         [second]
     );
-    // With its only app the job is over.
     host.kill("work", "SIGTERM");
+    host.wait_exit("work");
+    host.kill("proxy", "SIGTERM");
     assert_eq!(host.wait_exit("proxy"), 0);
     let shim = host.shims()[0];
     host.delete("proxy");

@@ -196,12 +196,12 @@ proptest! {
         let apps = &APPS[..case.apps];
         // What kubelet stopped may have ended with 0: it is done then, unless it comes again.
         let is_done = |name: &&str| case.policy == 1 && kubelet.code(name) == Some(0);
-        if apps.iter().all(|name| is_done(&name)) {
+        if apps.iter().all(&is_done) {
             return Ok(());
         }
         for name in SIDECARS[..case.sidecars].iter().chain(apps) {
             prop_assert!(
-                is_done(&name) || runs(&world, &kubelet, name),
+                is_done(name) || runs(&world, &kubelet, name),
                 "{name} does not run, {:?}: {:#?}", kubelet.code(name), world.seen
             );
         }
