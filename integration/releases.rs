@@ -236,7 +236,15 @@ impl<'host> Pod<'host> {
             self.shim.api().call_and_vanish("Start", &request, app.at);
             thread::sleep(app.pause);
         }
-        let started = self.shim.api().start(id, "");
+        // It can take a moment until the shim knows that the first one has gone.
+        let mut started = self.shim.api().start(id, "");
+        eventually("no Start is under way", PATIENCE, || {
+            let is_under_way = matches!(&started, Err((_, why)) if why.contains("it is starting"));
+            if is_under_way {
+                started = self.shim.api().start(id, "");
+            }
+            !is_under_way
+        });
         if app.disturbance == Disturbance::None {
             started.unwrap_or_else(|e| panic!("start {id}: {e:?}"));
         }
