@@ -35,7 +35,12 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
     host.run(&pod.witness("web", &[]));
     host.await_event("web", "start");
     assert_eq!(host.status("setup"), Some(Status::Running));
-    assert_eq!(host.pids("setup"), []);
+    let number = host
+        .task_api("setup")
+        .state("setup", "")
+        .expect("State")
+        .pid;
+    assert_eq!(host.pids("setup"), [(number, None)]);
     // The number that the caller knows is no other process's.
     let pid = host
         .task_api("setup")
@@ -63,6 +68,10 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
         })
         .expect_err("nothing runs there any more");
     assert_eq!(code, ttrpc::Code::FAILED_PRECONDITION);
+    // A containerd that is started again leaves it alone.
+    host.crash();
+    host.start_again();
+    assert_eq!(host.status("setup"), Some(Status::Running));
     host.kill("setup", "SIGTERM");
     let exit = host.wait_exit_event("setup");
     assert_eq!(exit.exit_status(), 0);

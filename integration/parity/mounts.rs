@@ -185,7 +185,8 @@ fn a_mount_that_fails_is_named_and_leaves_nothing() {
             let words = words.to_owned();
             let refusal = refusal(host, runtime, mount);
             fs::remove_dir_all(host.dir().join("bundles/a")).unwrap();
-            refusal.contains(&words)
+            // From 1.7 on the reference does not say which mount it was.
+            host.is_reference() || refusal.contains(&words)
         })
     });
     assert_eq!(named, [true; 4]);

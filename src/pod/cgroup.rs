@@ -11,9 +11,15 @@ use crate::lifecycle::ContainerId;
 use super::process::Task;
 use super::{Actor, CallError, Kind, Reply};
 
-/// The cgroup of a task, unless it has no process just now, and the process ids and names of its
-/// execs.
-type Members = (Option<Arc<Cgroup>>, Vec<(i32, String)>);
+/// The processes of a task.
+#[derive(Debug)]
+pub enum Members {
+    /// Those in its cgroup; of its execs the process ids and names.
+    Of(Arc<Cgroup>, Vec<(i32, String)>),
+    /// None runs just now, and the task lives on. containerd, when it is started again, deletes a
+    /// task without a process (from 1.7 on), so there is the one that has ended and is not collected.
+    Ended(Option<i32>),
+}
 
 /// Where the figures of a task are.
 #[derive(Debug)]
@@ -74,7 +80,7 @@ impl Actor {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
             if task.is_between_lives() {
-                return Ok((None, Vec::new()));
+                return Ok(Members::Ended(task.first_pid));
             }
             let cgroup = task.cgroup.clone().filter(|_| task.ended.is_none());
             let cgroup = cgroup.ok_or_else(|| {
@@ -83,7 +89,7 @@ impl Actor {
             })?;
             let execs = task.execs.iter();
             let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
-            Ok((Some(cgroup), execs.collect()))
+            Ok(Members::Of(cgroup, execs.collect()))
         });
         let _ = reply.send(answer);
     }

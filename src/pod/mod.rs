@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::stdio::Paths;
 
 pub use actor::Actor;
-pub use cgroup::Figures;
+pub use cgroup::{Figures, Members};
 pub use error::{CallError, Kind, Panicked};
 pub use process::{Deleted, Exit, StateAnswer, Status};
 

@@ -23,7 +23,7 @@ use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
 use crate::pod::{
-    CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Pod,
+    CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members, Pod,
     Status as TaskStatus,
 };
 use crate::stdio::{Paths, Size};
@@ -237,8 +237,10 @@ impl Task for Service {
         let members = self
             .pod
             .ask(move |actor, reply| actor.members(&req.id, reply));
-        let (cgroup, execs) = members.await.map_err(status)?;
-        let processes = cgroup.map_or(Vec::new(), |cgroup| cgroup.processes());
+        let (processes, execs) = match members.await.map_err(status)? {
+            Members::Of(cgroup, execs) => (cgroup.processes(), execs),
+            Members::Ended(process) => (process.map(pid).into_iter().collect(), Vec::new()),
+        };
         let processes = processes.into_iter().map(|process| {
             let exec = execs.iter().find(|(exec, _)| pid(*exec) == process);
             // What containerd's clients show beside the process id.
