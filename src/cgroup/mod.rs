@@ -10,13 +10,14 @@ mod v1;
 mod v2;
 
 use std::fmt::Display;
-use std::fs;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use cgroups_rs::fs::Controllers;
 use cgroups_rs::fs::cgroup::get_cgroups_relative_paths_by_pid;
 use containerd_shim::util::convert_to_any;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use nix::errno::Errno;
 
 use hierarchy::Hierarchy;
 use v1::V1;
@@ -74,13 +75,25 @@ impl Cgroup {
     }
 
     /// The processes in it, and in the cgroups below it.
-    pub fn processes(&self) -> Vec<u32> {
+    ///
+    /// # Errors
+    ///
+    /// One sentence if they cannot be read, as for want of a descriptor; not if it is gone.
+    pub fn processes(&self) -> Result<Vec<u32>, String> {
         let mut processes = Vec::new();
         for directory in below(self.directory()) {
-            let text = read::text(&directory.join("cgroup.procs")).unwrap_or_default();
-            processes.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));
+            let file = directory.join("cgroup.procs");
+            match fs::read_to_string(&file) {
+                Ok(text) => {
+                    processes.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // It is being removed.
+                Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => {}
+                Err(error) => return Err(format!("processes in {}: {error}", file.display())),
+            }
         }
-        processes
+        Ok(processes)
     }
 
     /// How many of its processes the kernel has killed because memory ran out; none where memory is

@@ -171,14 +171,14 @@ impl NextLife {
             return Ok(());
         };
         let gone = async {
-            while !cgroup.processes().is_empty() {
+            while cgroup.processes() != Ok(Vec::new()) {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         };
         let gone = tokio::time::timeout(GONE_WITHIN, gone).await;
         gone.map_err(|_| {
             let left = cgroup.processes();
-            format!("processes {left:?} of its last life are still in its cgroup")
+            format!("of its last life there is still in its cgroup: {left:?}")
         })
     }
 }

@@ -238,7 +238,10 @@ impl Task for Service {
             .pod
             .ask(move |actor, reply| actor.members(&req.id, reply));
         let (processes, execs) = match members.await.map_err(status)? {
-            Members::Of(cgroup, execs) => (cgroup.processes(), execs),
+            Members::Of(cgroup, execs) => {
+                let processes = cgroup.processes().map_err(CallError::unknown);
+                (processes.map_err(status)?, execs)
+            }
             Members::Ended(process) => (process.map(pid).into_iter().collect(), Vec::new()),
         };
         let processes = processes.into_iter().map(|process| {
