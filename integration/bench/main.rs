@@ -66,6 +66,7 @@ fn main() {
     let releases = release::measure(runtimes[0], effort.releases);
     progress("the stages of a start");
     let stages = chain::stages(runtimes[0], effort.releases);
+    let by_hand_after_exits = release::by_hand_after_exits(effort.releases);
     progress("whole pods, and by hand");
     let whole_pods = chain::whole_pods(runtimes[0], effort.releases);
     let measured = report::Measured {
@@ -75,6 +76,7 @@ fn main() {
         pods,
         releases,
         stages,
+        by_hand_after_exits,
         whole_pods,
     };
     report::print(runtimes, &effort, &measured);

@@ -3,8 +3,13 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings, default_config};
@@ -72,32 +77,83 @@ fn by_shim(host: &Containerd, runtime: &str, pod: &str, probed: bool) -> f64 {
 /// runc alone.
 fn by_hand(host: &Containerd, n: usize) -> f64 {
     let id = format!("bare-{n}");
-    let bundle = host.dir().join(&id);
-    let root = host.dir().join("bare-runc");
-    fs::create_dir_all(&bundle).expect("the bundle");
-    let config = default_config(host, &id, &["/bin/witness", &id]);
-    fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
-    let runc = |arguments: &[&str]| {
-        let mut command = Command::new("runc");
-        command
-            .arg("--root")
-            .arg(&root)
-            .args(arguments)
-            .current_dir(&bundle);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        host.enter(&mut command);
-        let status = command.status().expect("runc");
-        assert!(status.success(), "runc {arguments:?}: {status}");
-    };
-    runc(&["create", &id]);
-    let fifo = root.join(&id).join("exec.fifo");
+    let runc = BareRunc::new(host);
+    runc.create(&id, &[]);
     let begin = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .expect("a clock after 1970");
-    let mut fifo = File::open(fifo).expect("the exec FIFO");
-    fifo.read_exact(&mut [0])
-        .expect("the byte that runc writes");
+    runc.open_gate(&id);
     let started = host.await_event(&id, "start").at(&id, "start");
-    runc(&["delete", "--force", &id]);
+    runc.delete(&id);
     (started - begin.as_nanos() as u64) as f64 / 1e6
+}
+
+/// Milliseconds from the exit of a container's program, as it saw it itself, to the first line of
+/// the next one's code: the least that it takes, with runc alone and this program as their parent.
+pub fn by_hand_after_exits(repetitions: usize) -> Figures {
+    let host = Containerd::start();
+    set_child_subreaper(true).expect("to adopt runc's children");
+    let runc = BareRunc::new(&host);
+    let once = |n: usize| {
+        let [first, second] = [format!("first-{n}"), format!("second-{n}")];
+        runc.create(&first, &["--run-for", "50ms"]);
+        runc.create(&second, &[]);
+        runc.open_gate(&first);
+        waitpid(runc.pid(&first), None).expect("its exit");
+        runc.open_gate(&second);
+        let record = host.await_event(&second, "start");
+        [&first, &second].map(|id| runc.delete(id));
+        (record.at(&second, "start") - record.at(&first, "exit")) as f64 / 1e6
+    };
+    let figures = (0..repetitions).map(once).collect();
+    set_child_subreaper(false).expect("to adopt no more");
+    figures
+}
+
+/// runc, with a root of its own.
+struct BareRunc<'host> {
+    host: &'host Containerd,
+    root: PathBuf,
+}
+
+impl<'host> BareRunc<'host> {
+    fn new(host: &'host Containerd) -> Self {
+        let root = host.dir().join("bare-runc");
+        Self { host, root }
+    }
+
+    /// A container whose witness is parked.
+    fn create(&self, id: &str, options: &[&str]) {
+        let bundle = self.host.dir().join(id);
+        fs::create_dir_all(&bundle).expect("the bundle");
+        let args = [&["/bin/witness", id], options].concat();
+        let config = default_config(self.host, id, &args);
+        fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
+        let [bundle, pid] = [bundle.clone(), bundle.join("pid")].map(|p| p.display().to_string());
+        self.run(&["create", "--bundle", &bundle, "--pid-file", &pid, id]);
+    }
+
+    fn pid(&self, id: &str) -> Pid {
+        let pid = fs::read_to_string(self.host.dir().join(id).join("pid")).expect("its pid");
+        Pid::from_raw(pid.parse().expect("a number"))
+    }
+
+    fn open_gate(&self, id: &str) {
+        let mut fifo = File::open(self.root.join(id).join("exec.fifo")).expect("the exec FIFO");
+        fifo.read_exact(&mut [0])
+            .expect("the byte that runc writes");
+    }
+
+    fn delete(&self, id: &str) {
+        self.run(&["delete", "--force", id]);
+    }
+
+    fn run(&self, arguments: &[&str]) {
+        let mut command = Command::new("runc");
+        command.arg("--root").arg(&self.root).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.host.enter(&mut command);
+        let status = command.status().expect("runc");
+        assert!(status.success(), "runc {arguments:?}: {status}");
+    }
 }

@@ -156,6 +156,12 @@ impl Pod {
             .is_some_and(|container| container.is_alive() && !container.has_process())
     }
 
+    /// Whether the program of a container is to be executed by what is to be done next.
+    pub fn is_about_to_release(&self) -> bool {
+        let mut actions = self.actions.iter();
+        actions.any(|action| matches!(action, Action::Release { .. }))
+    }
+
     /// Whether the container's program has not been executed yet though its Start was answered.
     pub fn is_held(&self, id: &ContainerId) -> bool {
         self.containers

@@ -32,8 +32,8 @@ const ANNOUNCED_AT_MOST: usize = 256;
 /// When a shim that cannot end this moment looks again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// How long a release has the machine to itself before it is logged.
-const LOG_RELEASES_AFTER: Duration = Duration::from_millis(5);
+/// How long a release has the machine to itself: what can wait waits.
+pub(super) const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 
 /// The owner of a pod.
 pub struct Actor {
@@ -237,7 +237,7 @@ impl Actor {
                 .any(|report| matches!(report, Report::Released { .. }));
             tokio::spawn(async move {
                 if released {
-                    sleep(LOG_RELEASES_AFTER).await;
+                    sleep(RELEASES_WITHIN).await;
                 }
                 reports.iter().for_each(log);
             });

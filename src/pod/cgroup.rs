@@ -96,12 +96,16 @@ impl Actor {
 }
 
 impl Task {
-    /// Its init has ended: says why if memory ran out, and keeps its figures, for the OCI runtime
-    /// will remove its cgroup before it is deleted.
-    pub(super) fn leave_cgroup(&mut self) {
+    /// Its init has ended: says why if memory ran out.
+    pub(super) fn end_watch(&mut self) {
         if let Some(watch) = self.oom_watch.take() {
             watch.look();
         }
+    }
+
+    /// Keeps the figures of one whose init has ended: the OCI runtime will remove its cgroup before
+    /// it is deleted.
+    pub(super) fn keep_figures(&mut self) {
         let figures = self.cgroup.as_ref().map(|cgroup| cgroup.metrics());
         match figures {
             Some(Ok(figures)) => self.last_figures = Some(figures),

@@ -7,6 +7,7 @@ use crate::lifecycle::{ContainerId, ExitStatus, Kill};
 use crate::plan::Signal;
 use crate::runtime::insist;
 
+use super::actor::RELEASES_WITHIN;
 use super::exec::exit_event;
 use super::process::Freezer;
 use super::{Actor, CallError, KillCall, Kind, Panicked, Reply};
@@ -105,10 +106,11 @@ impl Actor {
         };
         task.ended = Some(SystemTime::now());
         task.freezer = Freezer::Thawed;
-        task.leave_cgroup();
+        task.end_watch();
         // A release that is still waiting ends with it.
         let was_releasing = task.releasing.take().is_some();
         if !task.facts.has_own_pid_namespace {
+            task.keep_figures();
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
             // it can be deleted another container of the same id may come, which must not be hit.
             let (runtime, name) = (task.runtime.clone(), id.to_string());
@@ -123,11 +125,37 @@ impl Actor {
                 actor.core.handle_exit(now, &id, status);
             });
         }
+        let now = self.now();
+        self.core.handle_exit(now, id, status);
+        if self.core.is_about_to_release() && !self.core.may_restart_in_place(id) {
+            return self.leave_cgroup_later(id);
+        }
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.keep_figures();
+        }
         if !was_releasing {
             self.clear_away(id);
         }
-        let now = self.now();
-        self.core.handle_exit(now, id, status);
+    }
+
+    /// Another program is waiting for this end: until it runs it has the machine to itself.
+    fn leave_cgroup_later(&self, id: &ContainerId) {
+        let Some(init) = self.tasks.get(id).map(|task| task.init.pid) else {
+            return;
+        };
+        let pause = async {
+            tokio::time::sleep(RELEASES_WITHIN).await;
+            Ok::<_, Panicked>(())
+        };
+        let id = id.clone();
+        self.job(pause, move |actor, _| {
+            // Another container may have the id by now.
+            let task = actor.tasks.get_mut(&id);
+            if let Some(task) = task.filter(|task| task.init.pid == init && !task.deleting) {
+                task.keep_figures();
+                actor.clear_away(&id);
+            }
+        });
     }
 
     /// Publishes the exit of a container when it is known and those of its execs are published.
