@@ -68,7 +68,9 @@ fn info_names_the_runtime_and_passes_on_what_the_oci_runtime_can_do() {
     };
     assert_eq!(info.name, runtime_under_test());
     assert_eq!(info.version.version, env!("CARGO_PKG_VERSION"));
-    assert_eq!(info.features.type_url, FEATURES);
+    // Debian 12's crun does not tell.
+    let expected = if features.is_empty() { "" } else { FEATURES };
+    assert_eq!(info.features.type_url, expected);
     assert_eq!(info.features.value, features);
 }
 

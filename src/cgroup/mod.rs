@@ -9,8 +9,9 @@ mod read;
 mod v1;
 mod v2;
 
+use std::ffi::OsStr;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use cgroups_rs::fs::Controllers;
@@ -94,6 +95,14 @@ impl Cgroup {
             }
         }
         Ok(processes)
+    }
+
+    /// Whether its name has a container's id in it, as cgroups have that are made for one.
+    pub fn is_named_after(&self, id: &str) -> bool {
+        let directory = self.directory();
+        let name = directory.as_deref().and_then(Path::file_name);
+        name.and_then(OsStr::to_str)
+            .is_some_and(|name| name.contains(id))
     }
 
     /// How many of its processes the kernel has killed because memory ran out; none where memory is

@@ -3,9 +3,11 @@
 use std::io;
 use std::time::{Duration, SystemTime};
 
+use crate::cgroup::Cgroup;
 use crate::lifecycle::{ContainerId, ExitStatus, Kill};
 use crate::plan::Signal;
 use crate::runtime::insist;
+use crate::sys;
 
 use super::actor::RELEASES_WITHIN;
 use super::exec::exit_event;
@@ -14,6 +16,10 @@ use super::{Actor, CallError, KillCall, Kind, Panicked, Reply};
 
 /// How long the exit of a container waits for those of its execs, which the kernel kills with it.
 const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often what is left of a container is looked for, and killed, when its init has ended.
+const REST_LOOKS: u32 = 200;
+const REST_LOOKS_APART: Duration = Duration::from_millis(10);
 
 impl Actor {
     /// Sends a signal to a container or one of its execs.
@@ -114,8 +120,18 @@ impl Actor {
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
             // it can be deleted another container of the same id may come, which must not be hit.
             let (runtime, name) = (task.runtime.clone(), id.to_string());
-            let kill_all =
-                async move { insist(|| runtime.kill(&name, Signal::KILL.number(), true)).await };
+            // One of its own, by its name: in any other there may be anybody.
+            let cgroup = task
+                .cgroup
+                .clone()
+                .filter(|cgroup| cgroup.is_named_after(id.as_str()));
+            let kill_all = async move {
+                let killed = insist(|| runtime.kill(&name, Signal::KILL.number(), true)).await;
+                if let Some(cgroup) = cgroup {
+                    end_the_rest(&cgroup).await;
+                }
+                killed
+            };
             let id = id.clone();
             return self.job(kill_all, move |actor, outcome| {
                 if let Err(error) = outcome {
@@ -214,4 +230,27 @@ impl Actor {
             self.begin_delete(id, reply);
         }
     }
+}
+
+/// Kills what the OCI runtime has left in the cgroups of a container whose init has ended: crun
+/// kills nothing in those below the container's own, and from 1.2 on runc nothing at all where the
+/// init is gone.
+async fn end_the_rest(cgroup: &Cgroup) {
+    for _ in 0..REST_LOOKS {
+        match cgroup.processes() {
+            Ok(processes) if processes.is_empty() => return,
+            Ok(processes) => {
+                for pid in processes
+                    .into_iter()
+                    .filter_map(|pid| i32::try_from(pid).ok())
+                {
+                    // It may have ended by itself just now.
+                    let _ = sys::kill(pid, Signal::KILL.number());
+                }
+            }
+            Err(error) => tracing::debug!(%error, "what is left is not known yet"),
+        }
+        tokio::time::sleep(REST_LOOKS_APART).await;
+    }
+    tracing::warn!("processes are left in the cgroup of a container that has ended");
 }

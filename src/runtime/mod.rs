@@ -300,6 +300,14 @@ impl OciRuntime {
         self.run(command, None).await
     }
 
+    /// Whether the runtime complains of a state directory that there is not: crun's way to say that it
+    /// knows no such container.
+    fn is_stateless(&self, id: &str, error: &RuntimeError) -> bool {
+        let state = self.state_dir(id);
+        matches!(error, RuntimeError::Failed { message, .. }
+            if message.contains(&state.display().to_string()) && !state.exists())
+    }
+
     /// Removes a container that has ended, or, with `force`, any.
     ///
     /// # Errors
@@ -318,7 +326,7 @@ impl OciRuntime {
             deleted = self.simple(Verb::Delete, [id]).await;
         }
         match deleted {
-            Err(error) if error.is_unknown_container() => Ok(()),
+            Err(error) if error.is_unknown_container() || self.is_stateless(id, &error) => Ok(()),
             other => other,
         }
     }
