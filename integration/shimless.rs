@@ -355,6 +355,20 @@ fn serving(host: &Containerd) -> Vec<u32> {
     shims
 }
 
+/// Whether somebody is connected to the shim of a task. If one dies before, containerd forgets it
+/// without a call of `delete`, and its socket stays, whichever shim it is.
+fn is_talked_to(host: &Containerd, id: &str) -> bool {
+    let address = fs::read_to_string(host.bundle_dir(id).join("address")).unwrap_or_default();
+    let path = address.trim_start_matches("unix://");
+    let sockets = fs::read_to_string("/proc/net/unix").expect("the sockets");
+    // The state of one that is connected is 03 (`include/uapi/linux/net.h`).
+    let mut sockets = sockets.lines().map(|line| line.split_whitespace());
+    sockets.any(|mut fields| {
+        let state = fields.nth(5);
+        !path.is_empty() && state == Some("03") && fields.nth(1) == Some(path)
+    })
+}
+
 #[test]
 fn a_shim_that_dies_at_any_moment_of_a_run_leaves_nothing() {
     let mut chance = Chance::new();
@@ -367,6 +381,9 @@ fn a_shim_that_dies_at_any_moment_of_a_run_leaves_nothing() {
         eventually("there is a shim", PATIENCE, || {
             shims = serving(&host);
             !shims.is_empty()
+        });
+        eventually("containerd talks to it", PATIENCE, || {
+            is_talked_to(&host, &id)
         });
         let moment = chance.below(Duration::from_millis(150));
         std::thread::sleep(moment);
