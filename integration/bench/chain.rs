@@ -45,7 +45,8 @@ fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
     let names = NAMES.map(|name| format!("{name}-{n}"));
     let [setup, migrate, net, mesh, app] = &names;
     let options: [&[&str]; 5] = [
-        &["--run-for", "50ms"],
+        // Longer than `ctr run`, which created it last, is busy with it.
+        &["--run-for", "300ms"],
         &["--run-for", "50ms"],
         &[],
         &["--listen", "8080", "--ready-after", "150ms"],

@@ -34,7 +34,7 @@ impl Effort {
     fn from_arguments() -> Self {
         let quick = std::env::args().any(|argument| argument == "--quick");
         let (pairs, crowd, pods, idle, releases) = if quick {
-            (8, 6, 5, 3, 5)
+            (8, 6, 5, 3, 10)
         } else {
             (40, 50, 30, 10, 25)
         };
