@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::cgroup::Cgroup;
 use crate::lifecycle::{ContainerId, ExitStatus, Kill};
 use crate::plan::Signal;
-use crate::runtime::insist;
+use crate::runtime::{await_execution, insist};
 use crate::sys;
 
 use super::actor::RELEASES_WITHIN;
@@ -32,7 +32,7 @@ impl Actor {
             return drop(reply.send(Err(CallError::new(Kind::InvalidArgument, message))));
         };
         if !call.exec_id.is_empty() {
-            return drop(reply.send(self.kill_exec(&call, signal)));
+            return self.kill_exec(call, signal, reply);
         }
         if let Err(error) = self.task(&call.id) {
             return drop(reply.send(Err(error)));
@@ -59,7 +59,31 @@ impl Actor {
         }
     }
 
-    fn kill_exec(&mut self, call: &KillCall, signal: Signal) -> Result<(), CallError> {
+    /// Its Start is answered when runc is done with it, which is a moment before its program is
+    /// executed: until then runc's own code would take a signal for itself.
+    fn kill_exec(&mut self, call: KillCall, signal: Signal, reply: Reply<()>) {
+        let pid = match self.pid_of_exec(&call) {
+            Ok(pid) if signal == Signal::KILL => {
+                return drop(reply.send(self.kill_process(pid, signal, &call.exec_id)));
+            }
+            Ok(pid) => pid,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let executed = async move {
+            await_execution(pid).await;
+            Ok::<_, Panicked>(())
+        };
+        self.job(executed, move |actor, _| {
+            // It may have ended meanwhile, and its number may be another's.
+            let still = actor.pid_of_exec(&call).is_ok_and(|now| now == pid);
+            let _ = reply.send(match still {
+                true => actor.kill_process(pid, signal, &call.exec_id),
+                false => Err(CallError::finished(&call.exec_id)),
+            });
+        });
+    }
+
+    fn pid_of_exec(&self, call: &KillCall) -> Result<i32, CallError> {
         let exec = self.task(&call.id)?.execs.get(&call.exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))?;
         if exec.process.exit.is_some() {
@@ -72,7 +96,7 @@ impl Actor {
             );
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        self.kill_process(exec.process.pid, signal, &call.exec_id)
+        Ok(exec.process.pid)
     }
 
     /// Sends a signal to a process of ours; `name` is what the caller knows it by.

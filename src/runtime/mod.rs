@@ -28,7 +28,7 @@ use crate::reaper::{Child, Reaper};
 pub use bundle::{Bundle, BundleError};
 pub use checkpoint::{Checkpoint, Restore};
 pub use options::Options;
-pub use release::release;
+pub use release::{await_execution, release};
 
 /// Where runc keeps the state of containers if the options do not say otherwise; containerd's
 /// runc shim has the same default.
@@ -249,10 +249,7 @@ impl OciRuntime {
             command.arg(argument);
         }
         self.run(command, Some(stdio)).await?;
-        let child = expectation.claim(read_pid(Verb::Exec, &pid_file.0).await?);
-        // Or a signal could be taken by runc's own code.
-        release::await_execution(child.pid()).await;
-        Ok(child)
+        Ok(expectation.claim(read_pid(Verb::Exec, &pid_file.0).await?))
     }
 
     /// Sends a signal to a container's init process, or to all of its processes.

@@ -103,7 +103,7 @@ async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
 }
 
 /// Waits until a process that runc has made executes its program, or is gone.
-pub(super) async fn await_execution(pid: i32) {
+pub async fn await_execution(pid: i32) {
     let comm = format!("/proc/{pid}/comm");
     let is_parked = || std::fs::read(&comm).is_ok_and(|comm| comm.trim_ascii_end() == PARKED);
     let (looks, pause) = SHORT_LOOKS;
