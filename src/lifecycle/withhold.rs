@@ -34,17 +34,14 @@ impl Pod {
             .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never)
     }
 
+    /// What is asked to stop, or ended by a termination, is dismissed there.
     pub(super) fn settle_withheld(&mut self, now: Time) {
         for id in self.ids() {
-            let is_due = self.containers.get(&id).is_some_and(|container| {
-                matches!(container.state, State::Withheld { .. })
-                    && (self.termination.is_some()
-                        || container.is_asked()
-                        || self
-                            .withheld_until(container)
-                            .is_some_and(|until| until <= now))
-            });
-            if is_due {
+            let until = self
+                .containers
+                .get(&id)
+                .and_then(|container| self.withheld_until(container));
+            if until.is_some_and(|until| until <= now) {
                 self.dismiss(&id, now);
             }
         }

@@ -517,3 +517,55 @@ fn under_on_failure_a_run_whose_apps_have_all_ended_with_0_is_complete_though_th
     assert_eq!(world.reported("web"), Some(0));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
 }
+
+#[test]
+fn a_sidecar_that_heeds_its_last_chance_before_its_turn_stays_away() {
+    let world = job("Never", &[]).script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    ask_all(&mut world, &["web", "proxy"], TERM);
+    world.run_for(secs(1));
+    // Its stop signal and two seconds, and it needs less.
+    world.call(Call::Kill("proxy", Signal::KILL, None));
+    world.run_for(secs(1));
+    assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+    assert_eq!(world.executions("proxy"), []);
+}
+
+#[test]
+fn a_sidecar_that_dies_after_a_lone_request_stays_away() {
+    let mut world = running(job("Never", &[]), &["proxy", "web"]);
+    world.call(Call::Kill("proxy", TERM, None));
+    world.run_for(ms(300));
+    assert_eq!(world.signalled("proxy"), None);
+    world.call(Call::Crash("proxy", 4));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("proxy"), Some(4), "{:#?}", world.seen);
+    assert_eq!(world.executions("proxy"), []);
+}
+
+#[test]
+fn a_run_is_not_complete_while_an_older_app_of_the_name_lives() {
+    let mut world = running(job("Never", &[("apps", "web")]), &["proxy", "web", "web#2"]);
+    world.call(Call::Crash("web#2", 0));
+    world.run_for(secs(60));
+    assert!(world.is_executing("web"), "{:#?}", world.seen);
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("proxy"), Some(0));
+}
+
+#[test]
+fn the_attempt_that_reaches_the_threshold_is_the_last() {
+    let probe = r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":3}"#;
+    let never_ready = Script {
+        ready_after: None,
+        ..Script::default()
+    };
+    let mut world = World::new(&[("sidecars", "proxy"), ("startup-probe.usher/proxy", probe)])
+        .script("proxy", never_ready);
+    world.call(Call::Run("proxy", None));
+    world.run_for(secs(5));
+    let executed = world.executed("proxy").unwrap();
+    // At 0, 100 and 200 ms, and its result takes one more.
+    assert_eq!(world.signalled("proxy"), Some(executed.after(ms(201))));
+}
