@@ -39,7 +39,10 @@ impl BackOff {
 impl Pod {
     /// Whether a container whose program has ended with `status` is restarted in place.
     pub(super) fn restarts_in_place(&self, container: &Container, status: ExitStatus) -> bool {
-        if container.role != Role::Sidecar || container.stopping.killed {
+        // One that failed its startup probe is killed where it does not heed its stop signal.
+        let failed_by_itself = container.startup_failed && container.request.is_none();
+        let was_killed = container.stopping.killed && !failed_by_itself;
+        if container.role != Role::Sidecar || was_killed {
             return false;
         }
         // A termination's requests wait for their turn, and so long it is needed (KEP-753: sidecars

@@ -177,6 +177,7 @@ fn script() -> impl Strategy<Value = Script> {
                 restart_takes: ms(takes.1),
                 restarts_fail: takes.2,
                 cannot_be_created: luck == 0,
+                cannot_be_released: luck == 1,
                 probe_takes: ms(probe),
             },
         )

@@ -569,3 +569,116 @@ fn the_attempt_that_reaches_the_threshold_is_the_last() {
     // At 0, 100 and 200 ms, and its result takes one more.
     assert_eq!(world.signalled("proxy"), Some(executed.after(ms(201))));
 }
+
+#[test]
+fn a_sidecar_that_was_told_to_stop_in_a_termination_that_was_none_stays_away() {
+    let world = job("Never", &[]).script("proxy", stops_after(3_000));
+    let mut world = running(world, &["proxy", "web", "api"]);
+    ask_all(&mut world, &["web", "api"], TERM);
+    world.run_for(secs(2));
+    // Nobody has asked for it, but its turn had come.
+    assert!(world.signalled("proxy").is_some());
+    world.call(Call::Run("job", None));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+    assert_eq!(world.executions("proxy"), []);
+}
+
+#[test]
+fn a_held_container_that_cannot_be_released_ends_with_the_reason() {
+    let stuck = Script {
+        cannot_be_released: true,
+        ..Script::default()
+    };
+    let mut world = World::new(&[("sidecars", "proxy")]).script("web", stuck);
+    world.call(Call::Run("web", None));
+    world.run_for(secs(1));
+    world.call(Call::Run("proxy", None));
+    world.run_for(secs(1));
+    assert_eq!(world.reported("web"), Some(1), "{:#?}", world.seen);
+    assert!(world.told("web").join(" ").contains("it is stuck"));
+    world.check_end();
+}
+
+const IMPATIENT_PROBE: (&str, &str) = (
+    "startup-probe.usher/proxy",
+    r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":5}"#,
+);
+
+#[test]
+fn each_life_of_a_sidecar_has_its_own_startup_and_its_own_failure() {
+    let never_ready = Script {
+        ready_after: None,
+        ..Script::default()
+    };
+    let mut world = job("Never", &[IMPATIENT_PROBE]).script("proxy", never_ready);
+    world.call(Call::Run("proxy", None));
+    world.run_for(secs(60));
+    let lives = world.executions("proxy").len();
+    assert!(lives > 2);
+    assert_eq!(world.signals("proxy").len(), lives, "{:#?}", world.seen);
+}
+
+#[test]
+fn a_sidecar_that_has_to_be_killed_after_its_startup_probe_failed_comes_back_too() {
+    let deaf = Script {
+        ready_after: None,
+        ..deaf()
+    };
+    let mut world = job("Never", &[IMPATIENT_PROBE, ("grace-period", "1s")]).script("proxy", deaf);
+    world.call(Call::Run("proxy", None));
+    world.call(Call::Run("web", None));
+    world.run_for(ms(1_600));
+    assert_eq!(world.executions("proxy").len(), 2, "{:#?}", world.seen);
+    assert_eq!(world.reported("proxy"), None);
+    // That its last life failed is no reason why this one should.
+    ask_all(&mut world, &["proxy", "web"], TERM);
+    world.run_for(secs(10));
+    assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+}
+
+#[test]
+fn a_killed_sidecar_stays_away_though_its_startup_probe_has_failed() {
+    let deaf = Script {
+        ready_after: None,
+        ..deaf()
+    };
+    let mut world = job("Never", &[IMPATIENT_PROBE]).script("proxy", deaf);
+    world.call(Call::Run("proxy", None));
+    world.run_for(secs(1));
+    world.call(Call::Kill("proxy", Signal::KILL, None));
+    world.run_for(secs(60));
+    assert_eq!(world.reported("proxy"), Some(137), "{:#?}", world.seen);
+    assert_eq!(world.executions("proxy").len(), 1);
+}
+
+#[test]
+fn init_containers_are_no_apps_that_have_done_their_work() {
+    let world = job("Never", &[("init", "migrate")]).script("migrate", ends(200, 0));
+    let mut world = world;
+    world.call(Call::Run("migrate", None));
+    world.call(Call::Run("proxy", None));
+    world.run_for(secs(120));
+    assert!(world.is_executing("proxy"), "{:#?}", world.seen);
+}
+
+#[test]
+fn kubelets_own_sidecars_do_not_keep_a_run_from_being_complete() {
+    let world = job("Never", &[("native-init", "mesh")]);
+    let mut world = running(world, &["mesh", "proxy", "web"]);
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+    assert!(world.is_executing("mesh"));
+}
+
+#[test]
+fn a_guest_runs_in_a_pod_that_has_ended() {
+    let mut world = running(job("Never", &[("apps", "web")]), &["proxy", "web"]);
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(5));
+    assert_eq!(world.pod.phase(), Phase::Terminated);
+    world.call(Call::Run("debugger", None));
+    world.run_for(secs(1));
+    assert!(world.is_executing("debugger"));
+}

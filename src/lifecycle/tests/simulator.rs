@@ -35,6 +35,8 @@ pub struct Script {
     pub release_takes: Duration,
     /// From the decision to restart it until its program runs anew.
     pub restart_takes: Duration,
+    /// Its program cannot be executed: it stays parked.
+    pub cannot_be_released: bool,
     /// How many restarts fail before one succeeds.
     pub restarts_fail: u32,
     /// The OCI runtime cannot create it.
@@ -51,6 +53,7 @@ impl Default for Script {
             exits_after: None,
             release_takes: ms(1),
             restart_takes: ms(40),
+            cannot_be_released: false,
             restarts_fail: 0,
             cannot_be_created: false,
             probe_takes: ms(1),
@@ -436,6 +439,10 @@ impl World {
         };
         if !process.alive {
             let outcome = Err("its init process has ended".to_owned());
+            return self.pod.handle_released(self.now, id, outcome);
+        }
+        if process.script.cannot_be_released {
+            let outcome = Err("it is stuck".to_owned());
             return self.pod.handle_released(self.now, id, outcome);
         }
         process.executed = Some(self.now);
