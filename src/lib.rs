@@ -16,6 +16,7 @@
 //! | [`reaper`] | the one owner of all child processes |
 //! | [`events`] | events out, in order |
 //! | [`shim`] | the process: arguments, bootstrap, serving, `delete` |
+//! | [`cli`] | the `usher` command: one file a command |
 //! | [`sys`] | the system calls that have no safe wrapper |
 
 #![cfg_attr(
@@ -35,6 +36,7 @@
 #![deny(unsafe_code)]
 
 pub mod cgroup;
+pub mod cli;
 pub mod events;
 pub mod lifecycle;
 pub mod plan;

@@ -1,0 +1,7 @@
+//! `usher`, the command for people.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    usher::cli::main(std::env::args_os())
+}

@@ -1,0 +1,85 @@
+//! `usher`, the command for people and their scripts: one file a command.
+//!
+//! A command is a struct of its arguments with a `run` that writes to the standard output it is
+//! given. Facts go there, as text or, with `-o json`, as JSON; everything else goes to standard
+//! error. Its exit status is 0 if all is well, 1 if something is not, 2 if the arguments make no
+//! sense.
+
+mod completion;
+mod man;
+// Until the first commands that print facts are here.
+#[allow(dead_code)]
+mod output;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Parser, Subcommand};
+
+use output::{Failure, Stdout};
+
+/// How help is coloured: as cargo's.
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Shows what the usher shims of this node do, and what they would do
+///
+/// usher is a containerd runtime shim that ushers the containers of a pod in and out in order. This
+/// command is for those who write pods for it, and for those who look after its nodes.
+///
+/// Facts go to standard output, as JSON with `-o json`; everything else goes to standard error.
+/// Colours are only for terminals, and for none where NO_COLOR is set.
+#[derive(Debug, Parser)]
+#[command(name = "usher", version, styles = STYLES, propagate_version = false)]
+#[command(
+    after_help = "Exit status: 0 if all is well, 1 if something is not, 2 if the arguments make no sense."
+)]
+struct Usher {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Only commands that work.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Completion(completion::Completion),
+    Man(man::Man),
+}
+
+/// Runs the command with these arguments, of which the first is the program's name.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let usher = match Usher::try_parse_from(arguments) {
+        Ok(usher) => usher,
+        Err(said) => {
+            // Help that was asked for is no error, and goes to standard output.
+            let status = said.exit_code();
+            let _ = said.print();
+            return ExitCode::from(u8::try_from(status).unwrap_or(2));
+        }
+    };
+    let mut stdout = Stdout::new();
+    match usher.command.run(&mut stdout) {
+        Ok(status) => status,
+        // Whoever reads has enough, as `head` does: no reason to complain.
+        Err(Failure::NobodyReads) => ExitCode::SUCCESS,
+        Err(Failure::Because(why)) => {
+            output::complain(&why);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Command {
+    fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        match self {
+            Command::Completion(command) => command.run(stdout),
+            Command::Man(command) => command.run(stdout),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What a command says, and how: text for people, JSON for scripts, colours for terminals.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+use anstream::AutoStream;
+use anstyle::{AnsiColor, Style};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use tabled::builder::Builder;
+use tabled::settings::object::Columns;
+use tabled::settings::{Padding, Style as Borders};
+
+/// Headings, names: what the eye looks for.
+pub(super) const BOLD: Style = Style::new().bold();
+/// What is as it should be.
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
+/// What needs looking at.
+pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
+/// What is wrong.
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
+/// What is there for completeness.
+pub(super) const FAINT: Style = Style::new().dimmed();
+
+/// Why a command could not do what it was asked to.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Standard output has been closed by whoever reads it.
+    NobodyReads,
+    /// One sentence.
+    Because(String),
+}
+
+/// Standard output. Styles are left out where it is no terminal, and under `NO_COLOR`.
+pub(super) struct Stdout {
+    stream: AutoStream<Box<dyn Write>>,
+}
+
+/// For commands that print facts.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct Output {
+    /// How facts are printed; the names of JSON's fields do not change
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t
+    )]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For programs: one JSON document
+    Json,
+}
+
+/// Rows under a heading, as kubectl prints them.
+pub(super) struct Table(Builder);
+
+// === impl Failure ===
+
+impl Failure {
+    pub(super) fn because(why: impl Into<String>) -> Failure {
+        Failure::Because(why.into())
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// An error in writing the answer.
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Failure::NobodyReads,
+            _ => Failure::Because(format!("the answer cannot be written: {error}")),
+        }
+    }
+}
+
+// === impl Stdout ===
+
+impl Stdout {
+    pub(super) fn new() -> Stdout {
+        let choice = AutoStream::choice(&io::stdout());
+        Stdout {
+            stream: AutoStream::new(Box::new(io::stdout()), choice),
+        }
+    }
+
+    /// Text, which may be styled.
+    pub(super) fn text(&mut self, text: impl Display) -> Result<(), Failure> {
+        Ok(write!(self.stream, "{text}")?)
+    }
+
+    /// Text without styles.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.stream.write_all(bytes)?)
+    }
+
+    /// One JSON document.
+    pub(super) fn json(&mut self, facts: &impl Serialize) -> Result<(), Failure> {
+        let mut document = serde_json::to_vec_pretty(facts)
+            .map_err(|error| Failure::Because(format!("the answer cannot be encoded: {error}")))?;
+        document.push(b'\n');
+        self.bytes(&document)
+    }
+}
+
+// === impl Output ===
+
+impl Output {
+    pub(super) fn is_json(self) -> bool {
+        self.format == Format::Json
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    pub(super) fn new<T: Display>(heading: impl IntoIterator<Item = T>) -> Table {
+        let mut table = Table(Builder::new());
+        table.row(heading.into_iter().map(|cell| styled(BOLD, cell)));
+        table
+    }
+
+    pub(super) fn row<T: Display>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.0
+            .push_record(cells.into_iter().map(|cell| cell.to_string()));
+    }
+}
+
+/// With a line break after each row.
+impl Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut table = self.0.clone().build();
+        table
+            .with(Borders::empty())
+            .with(Padding::new(0, 3, 0, 0))
+            .modify(Columns::last(), Padding::zero());
+        for line in table.to_string().lines() {
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// `what` in a style.
+pub(super) fn styled(style: Style, what: impl Display) -> String {
+    format!("{style}{what}{style:#}")
+}
+
+/// One sentence on standard error: why the command failed.
+pub(super) fn complain(why: &str) {
+    let _ = writeln!(anstream::stderr(), "{}: {why}", styled(BAD, "usher"));
+}
+
+/// One sentence on standard error: what does not stop the command, but should be known.
+pub(super) fn warn(what: &str) {
+    let _ = writeln!(anstream::stderr(), "{}: {what}", styled(WARNING, "warning"));
+}
