@@ -21,6 +21,7 @@
 //! | `probe.rs` | startup probes, postStart: when a sidecar is started |
 //! | `stop.rs` | signals in, and how they are delivered |
 //! | `inference.rs` | what a stop request means: is the pod terminating? |
+//! | `grace.rs` | how the steps of a termination share the grace period |
 //! | `termination.rs` | the steps of a termination and their budget |
 //! | `exit.rs` | what an end means, and the code that is told |
 //! | `restart.rs` | sidecars that are restarted in place, and their back-off |
@@ -34,6 +35,7 @@ mod container;
 mod create;
 mod exit;
 mod gate;
+mod grace;
 mod history;
 mod inference;
 mod probe;
@@ -54,6 +56,7 @@ use crate::plan::{ContainerKind, Plan};
 
 pub use action::{Action, Cause, ContainerId, Refusal, Report, RequestId, Step};
 pub use container::{ExitStatus, NewContainer};
+pub use grace::{Budget, LEAST, STEPS, Share};
 pub use probe::Exec;
 pub use stop::Kill;
 pub use time::Time;

@@ -1,18 +1,14 @@
 //! From annotations to a plan: each key by itself, then all of them together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::container::{ContainerPlan, check_use};
 use super::error::{Entry, MAX_TOTAL_BYTES, PlanError, Problem, quote};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::list::MAX_NAMES;
 use super::role::{Cast, Lists, Role};
-use super::settings::{GracePolicy, Settings, parse_grace_extension};
+use super::settings::{GracePolicy, RESERVED, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
-
-/// The steps that `Reserve` puts time aside for need this much at least.
-const RESERVED: Duration = Duration::from_secs(6);
 
 /// What has been read so far; each value is right by itself.
 #[derive(Debug, Default)]

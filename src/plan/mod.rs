@@ -43,8 +43,8 @@ pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Role, Stage};
 pub use settings::{
-    CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RestartPolicy, Settings,
-    SidecarExitCode, SidecarStopOrder, StartMode,
+    CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RESERVED, RestartPolicy,
+    Settings, SidecarExitCode, SidecarStopOrder, StartMode,
 };
 pub use signal::{ParseSignalError, Signal};
 

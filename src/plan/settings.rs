@@ -9,6 +9,9 @@ use super::error::Problem;
 use super::json::{self, Whole};
 use super::word::words;
 
+/// What [`GracePolicy::Reserve`] puts aside of a grace period, which has to be as long at least.
+pub const RESERVED: Duration = Duration::from_secs(6);
+
 /// What holds for the whole pod. [`Settings::default`] is a pod that says nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {

@@ -1,0 +1,264 @@
+//! How the steps of a termination share the grace period.
+//!
+//! KEP-753 draft, "Alternatives to kill the pod in the expected time". Pure arithmetic, in times
+//! since the termination began: the core asks it for the share of the step it is in, and whoever
+//! explains a pod for the worst case.
+
+use std::time::Duration;
+
+use crate::plan::{GraceExtension, GracePolicy, RESERVED, Settings};
+
+use super::action::Step;
+
+/// What a step has at least, wherever the policy leaves it anything: kubelet's own minimum
+/// (`minimumGracePeriodInSeconds`).
+pub const LEAST: Duration = Duration::from_secs(2);
+
+/// The most steps that come after the first.
+const LATER_STEPS: u32 = 4;
+
+/// The steps that a pod can have.
+pub const STEPS: [Step; 5] = [
+    Step::Hooks,
+    Step::PreExit,
+    Step::Apps,
+    Step::PostExit,
+    Step::Sidecars,
+];
+
+/// The time of a whole termination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// How the steps share it.
+    pub policy: GracePolicy,
+    /// The grace period as the caller really gives it.
+    pub grace: Duration,
+    /// How far a defer container may go beyond it, if it may.
+    pub extension: Option<Duration>,
+}
+
+/// The time of one step, since the termination began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// When those are asked to stop whose turn would have come later; nothing new begins then.
+    pub ask_all: Duration,
+    /// When what is alive of the step gets SIGKILL.
+    pub kill: Duration,
+}
+
+impl Budget {
+    /// The budget of a pod with these settings, if its caller gives it `grace`.
+    pub fn new(settings: &Settings, grace: Duration) -> Budget {
+        let policy = match settings.grace_policy {
+            GracePolicy::Reserve if grace < RESERVED => GracePolicy::Strict,
+            policy => policy,
+        };
+        let extension = settings.grace_extension.map(|extension| match extension {
+            GraceExtension::Probe { max } => max,
+            GraceExtension::Interval {
+                interval,
+                count,
+                max,
+            } => interval.saturating_mul(count).min(max),
+        });
+        // Whoever lets a defer container go on beyond the end cannot mean to have all others killed
+        // at it.
+        let policy = match (extension, policy) {
+            (Some(_), GracePolicy::Shared | GracePolicy::Strict) => GracePolicy::Overrun,
+            (_, policy) => policy,
+        };
+        Budget {
+            policy,
+            grace,
+            extension,
+        }
+    }
+
+    /// The share of a `step` that begins at `began`; none if there is so little time that the policy
+    /// skips it.
+    pub fn share(&self, step: Step, began: Duration) -> Option<Share> {
+        let least = began.saturating_add(LEAST);
+        let limit = match self.policy {
+            GracePolicy::Reserve => self.grace.saturating_sub(RESERVED),
+            _ => self.grace,
+        };
+        let may_be_skipped = matches!(step, Step::Hooks | Step::PreExit | Step::PostExit);
+        let kill = match self.policy {
+            GracePolicy::Shared if step == Step::Hooks => limit,
+            GracePolicy::Shared => {
+                return Some(Share {
+                    ask_all: limit,
+                    kill: limit.saturating_add(LEAST),
+                });
+            }
+            GracePolicy::Strict => {
+                return Some(Share {
+                    ask_all: limit,
+                    kill: limit,
+                });
+            }
+            GracePolicy::SkipHooks if may_be_skipped && least > limit => return None,
+            GracePolicy::SkipHooks if may_be_skipped => limit,
+            // "Each later step has at least 2 s": the first has what there is.
+            GracePolicy::Reserve | GracePolicy::Overrun if step == Step::Hooks => limit,
+            GracePolicy::Reserve | GracePolicy::Overrun | GracePolicy::SkipHooks => {
+                limit.max(least)
+            }
+        };
+        // Those that come last share the end of it.
+        let half = kill
+            .saturating_sub(began)
+            .checked_div(2)
+            .unwrap_or_default();
+        let ask_all = match step {
+            Step::Hooks => kill,
+            _ => kill.saturating_sub(half.min(LEAST)),
+        };
+        Some(Share { ask_all, kill })
+    }
+
+    /// The share of a defer container's step when it has been granted an extension beyond the grace
+    /// period: at its end it is asked to stop, and killed a moment later.
+    pub fn extended(&self, granted: Duration) -> Share {
+        let ask_all = self.grace.saturating_add(granted);
+        Share {
+            ask_all,
+            kill: ask_all.saturating_add(LEAST),
+        }
+    }
+
+    /// When each of the `steps` that a pod has is over, if each takes all that it may, since the
+    /// termination began. In the order of the steps.
+    pub fn worst_case(&self, steps: &[Step]) -> Vec<(Step, Duration)> {
+        let mut at = Duration::ZERO;
+        let present = STEPS.iter().filter(|step| steps.contains(step));
+        present
+            .map(|step| {
+                let share = match (step, self.extension) {
+                    (Step::PreExit | Step::PostExit, Some(extension)) if at <= self.grace => {
+                        Some(self.extended(extension))
+                    }
+                    _ => self.share(*step, at),
+                };
+                at = share.map_or(at, |share| share.kill.max(at));
+                (*step, at)
+            })
+            .collect()
+    }
+
+    /// For how long the answer of a stop request is withheld whose signal is not delivered yet. The
+    /// caller's own timer starts at the answer, and it kills at the end of the grace period.
+    pub fn withholds(&self) -> Duration {
+        match self.policy {
+            GracePolicy::Overrun => LEAST.saturating_mul(LATER_STEPS),
+            GracePolicy::SkipHooks => LEAST.saturating_mul(2),
+            GracePolicy::Shared | GracePolicy::Reserve | GracePolicy::Strict => Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLICIES: [GracePolicy; 5] = [
+        GracePolicy::Shared,
+        GracePolicy::Reserve,
+        GracePolicy::Overrun,
+        GracePolicy::SkipHooks,
+        GracePolicy::Strict,
+    ];
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn budget(policy: GracePolicy, grace: u64) -> Budget {
+        let settings = Settings {
+            grace_policy: policy,
+            ..Settings::default()
+        };
+        Budget::new(&settings, secs(grace))
+    }
+
+    /// When the last of all steps is over.
+    fn whole(budget: Budget) -> Duration {
+        budget.worst_case(&STEPS).last().unwrap().1
+    }
+
+    #[test]
+    fn the_worst_cases_are_those_of_the_draft() {
+        let worst = POLICIES.map(|policy| whole(budget(policy, 20)).as_secs());
+        assert_eq!(worst, [20 + 2, 20 + 2, 20 + 8, 20 + 4, 20]);
+        let steps = budget(GracePolicy::Reserve, 20).worst_case(&STEPS);
+        let ends: Vec<_> = steps.iter().map(|(_, end)| end.as_secs()).collect();
+        assert_eq!(ends, [14, 16, 18, 20, 22]);
+    }
+
+    #[test]
+    fn a_step_that_a_pod_does_not_have_takes_no_time() {
+        let steps = [Step::Apps, Step::Sidecars];
+        let worst = budget(GracePolicy::Overrun, 20).worst_case(&steps);
+        assert_eq!(worst, [(Step::Apps, secs(20)), (Step::Sidecars, secs(22))]);
+    }
+
+    #[test]
+    fn reserve_is_strict_where_there_is_nothing_to_reserve() {
+        assert_eq!(budget(GracePolicy::Reserve, 5).policy, GracePolicy::Strict);
+        assert_eq!(budget(GracePolicy::Reserve, 6).policy, GracePolicy::Reserve);
+    }
+
+    #[test]
+    fn hooks_and_defers_are_skipped_when_time_is_short() {
+        let budget = budget(GracePolicy::SkipHooks, 20);
+        for step in [Step::PreExit, Step::PostExit] {
+            assert!(budget.share(step, secs(18)).is_some());
+            assert_eq!(budget.share(step, secs(19)), None);
+        }
+        assert_eq!(budget.share(Step::Apps, secs(19)).unwrap().kill, secs(21));
+    }
+
+    #[test]
+    fn an_extension_comes_on_top() {
+        let settings = Settings {
+            grace_extension: Some(GraceExtension::Interval {
+                interval: secs(30),
+                count: 2,
+                max: secs(50),
+            }),
+            ..Settings::default()
+        };
+        let budget = Budget::new(&settings, secs(20));
+        let worst = budget.worst_case(&[Step::PostExit, Step::Sidecars]);
+        let expected = [(Step::PostExit, secs(72)), (Step::Sidecars, secs(74))];
+        assert_eq!(worst, expected);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_step_has_less_than_its_policy_says_and_all_stay_within_the_worst_case(
+            policy in prop::sample::select(POLICIES.to_vec()),
+            grace in 0_u64..40,
+            parts in prop::collection::vec(0.0_f64..=1.0, 5),
+        ) {
+            let budget = budget(policy, grace);
+            let mut at = Duration::ZERO;
+            for (step, part) in STEPS.iter().zip(parts) {
+                let Some(share) = budget.share(*step, at) else { continue };
+                prop_assert!(share.ask_all <= share.kill);
+                let later = *step != Step::Hooks;
+                let may_be_short = matches!(budget.policy, GracePolicy::Shared | GracePolicy::Strict);
+                if later && !may_be_short {
+                    prop_assert!(share.kill >= at + LEAST);
+                    prop_assert!(share.ask_all < share.kill && share.ask_all >= at);
+                }
+                at += share.kill.saturating_sub(at).mul_f64(part);
+            }
+            prop_assert!(at <= whole(budget));
+        }
+    }
+}
