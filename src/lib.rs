@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
 //! | [`lifecycle`] | the pure core: decides everything, does nothing |
+//! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`runtime`] | the OCI runtime: runc's commands, bundles, the exec FIFO |
@@ -46,6 +47,7 @@ pub mod reaper;
 pub mod rootfs;
 pub mod runtime;
 pub mod shim;
+pub mod sizing;
 pub mod stdio;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -1,0 +1,260 @@
+//! How large a pod is at each moment of its life: a pure function of what its containers ask for
+//! and may use, and of when they run.
+//!
+//! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing Pod
+//! Resource requirements"), which is that of the init containers' proposal where there are no
+//! sidecars, with the containers of the defer proposal at the other end:
+//!
+//! ```text
+//! init(i)   = init_i + sum of the sidecars started before it
+//! running   = sum of the sidecars + sum of the apps
+//! pre-exit  = sum of the sidecars + sum of the apps + largest pre-exit container
+//! post-exit = sum of the sidecars + largest post-exit container
+//! effective = largest of all these + overhead
+//! ```
+//!
+//! It is reckoned for each resource by itself, requests and limits alike. A container without a limit
+//! makes every sum that it is in unlimited, as in Kubernetes.
+
+mod quantity;
+#[cfg(test)]
+mod tests;
+
+use crate::plan::{Plan, Resources, Stage};
+
+use quantity::Quantity;
+
+pub use quantity::{Bytes, Limit, Millicores};
+
+/// What a container, or a whole pod, asks for and may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    pub requests: Requests,
+    pub limits: Limits,
+}
+
+/// What is asked for; nothing where nothing is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    pub cpu: Millicores,
+    pub memory: Bytes,
+}
+
+/// What may be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub cpu: Limit<Millicores>,
+    pub memory: Limit<Bytes>,
+}
+
+/// One of the containers that start one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Starting {
+    /// Is over before the next one starts.
+    Init(Size),
+    /// Stays.
+    Sidecar(Size),
+}
+
+/// A part of a pod's life that has a size of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The container with this index in [`Containers::starting`] starts: init(i), or the sidecars as
+    /// far as this one.
+    Starting(usize),
+    Running,
+    PreExit,
+    PostExit,
+    /// Only the sidecars are left.
+    Sidecars,
+}
+
+/// The sizes of a pod's containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Containers {
+    /// Init containers, the caller's own first, and sidecars, in the order of their start.
+    pub starting: Vec<Starting>,
+    pub apps: Vec<Size>,
+    pub pre_exit: Vec<Size>,
+    pub post_exit: Vec<Size>,
+    /// What the pod takes beside its containers (a RuntimeClass's `overhead.podFixed`).
+    pub overhead: Size,
+}
+
+// === impl Size ===
+
+impl Size {
+    /// What takes nothing.
+    pub const NOTHING: Size = Size {
+        requests: Requests {
+            cpu: Millicores(0),
+            memory: Bytes(0),
+        },
+        limits: Limits {
+            cpu: Limit::Of(Millicores(0)),
+            memory: Limit::Of(Bytes(0)),
+        },
+    };
+
+    /// A container that asks for nothing and may use everything.
+    pub const UNLIMITED: Size = Size {
+        requests: Size::NOTHING.requests,
+        limits: Limits {
+            cpu: Limit::Unlimited,
+            memory: Limit::Unlimited,
+        },
+    };
+
+    /// What takes exactly this much, such as a pod's overhead.
+    pub fn exactly(cpu: Millicores, memory: Bytes) -> Size {
+        Size {
+            requests: Requests { cpu, memory },
+            limits: Limits {
+                cpu: Limit::Of(cpu),
+                memory: Limit::Of(memory),
+            },
+        }
+    }
+
+    /// Both at the same time.
+    #[must_use]
+    pub fn plus(self, other: Size) -> Size {
+        Size {
+            requests: Requests {
+                cpu: self.requests.cpu.plus(other.requests.cpu),
+                memory: self.requests.memory.plus(other.requests.memory),
+            },
+            limits: Limits {
+                cpu: self.limits.cpu.plus(other.limits.cpu),
+                memory: self.limits.memory.plus(other.limits.memory),
+            },
+        }
+    }
+
+    /// One after the other: of each resource the larger amount.
+    #[must_use]
+    pub fn or(self, other: Size) -> Size {
+        Size {
+            requests: Requests {
+                cpu: self.requests.cpu.max(other.requests.cpu),
+                memory: self.requests.memory.max(other.requests.memory),
+            },
+            limits: Limits {
+                cpu: self.limits.cpu.max(other.limits.cpu),
+                memory: self.limits.memory.max(other.limits.memory),
+            },
+        }
+    }
+}
+
+/// What `ResourceRequirements` say. A resource that they do not mention is not asked for, and not
+/// limited.
+impl From<&Resources> for Size {
+    fn from(resources: &Resources) -> Size {
+        let (requests, limits) = (resources.requests(), resources.limits());
+        Size {
+            requests: Requests {
+                cpu: Millicores(requests.cpu_millis.unwrap_or_default()),
+                memory: Bytes(requests.memory_bytes.unwrap_or_default()),
+            },
+            limits: Limits {
+                cpu: limits.cpu_millis.map(Millicores).into(),
+                memory: limits.memory_bytes.map(Bytes).into(),
+            },
+        }
+    }
+}
+
+// === impl Containers ===
+
+impl Containers {
+    /// The containers of a pod with this plan. Its `apps` have to be named, since a plan need not list
+    /// them; `size` says how large a container is that is named so.
+    pub fn of<'a>(
+        plan: &'a Plan,
+        apps: impl IntoIterator<Item = &'a str>,
+        size: impl Fn(&str) -> Size,
+    ) -> Containers {
+        let sizes = |names: &[String]| names.iter().map(|name| size(name)).collect();
+        let is_init = |name: &String| plan.init().contains(name);
+        let native = plan.native_init().iter();
+        let native = native.map(|name| Starting::Init(size(name)));
+        let ordered = plan.stages().iter().flat_map(|Stage(names)| names);
+        let ordered = ordered.map(|name| match is_init(name) {
+            true => Starting::Init(size(name)),
+            false => Starting::Sidecar(size(name)),
+        });
+        Containers {
+            starting: native.chain(ordered).collect(),
+            apps: apps.into_iter().map(&size).collect(),
+            pre_exit: sizes(plan.pre_exit()),
+            post_exit: sizes(plan.post_exit()),
+            overhead: Size::NOTHING,
+        }
+    }
+
+    /// The size of the pod at this moment, without overhead.
+    pub fn at(&self, moment: Moment) -> Size {
+        match moment {
+            Moment::Starting(index) => self.starting(index),
+            Moment::Running => self.sidecars().plus(sum(&self.apps)),
+            Moment::PreExit => self.at(Moment::Running).plus(largest(&self.pre_exit)),
+            Moment::PostExit => self.sidecars().plus(largest(&self.post_exit)),
+            Moment::Sidecars => self.sidecars(),
+        }
+    }
+
+    /// All moments there are, in their order.
+    pub fn moments(&self) -> impl Iterator<Item = Moment> + use<> {
+        let starting = (0..self.starting.len()).map(Moment::Starting);
+        starting.chain([
+            Moment::Running,
+            Moment::PreExit,
+            Moment::PostExit,
+            Moment::Sidecars,
+        ])
+    }
+
+    /// The size by which a pod is to be scheduled: what it needs at any moment, and its overhead.
+    pub fn effective(&self) -> Size {
+        let sizes = self.moments().map(|moment| self.at(moment));
+        sizes.fold(Size::NOTHING, Size::or).plus(self.overhead)
+    }
+
+    fn starting(&self, index: usize) -> Size {
+        let before = self.starting.iter().take(index);
+        let stay = before.filter_map(Starting::stays);
+        let (Some(Starting::Init(size) | Starting::Sidecar(size)), stay) = (
+            self.starting.get(index),
+            stay.fold(Size::NOTHING, Size::plus),
+        ) else {
+            return self.sidecars();
+        };
+        stay.plus(*size)
+    }
+
+    fn sidecars(&self) -> Size {
+        let sidecars = self.starting.iter().filter_map(Starting::stays);
+        sidecars.fold(Size::NOTHING, Size::plus)
+    }
+}
+
+impl Starting {
+    /// The size of one that is there as long as its pod.
+    fn stays(&self) -> Option<Size> {
+        match self {
+            Starting::Init(_) => None,
+            Starting::Sidecar(size) => Some(*size),
+        }
+    }
+}
+
+/// Those that run side by side.
+fn sum(sizes: &[Size]) -> Size {
+    sizes.iter().copied().fold(Size::NOTHING, Size::plus)
+}
+
+/// Those that run one after another.
+fn largest(sizes: &[Size]) -> Size {
+    sizes.iter().copied().fold(Size::NOTHING, Size::or)
+}

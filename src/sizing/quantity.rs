@@ -1,0 +1,61 @@
+//! Amounts of resources, each with its unit.
+
+/// Thousandths of a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millicores(pub u64);
+
+/// Memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+/// How much may be used. No bound is more than every bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Limit<Q> {
+    Of(Q),
+    Unlimited,
+}
+
+/// What the formula needs of an amount: it can be added to another, and compared.
+pub(super) trait Quantity: Copy + Ord + Default {
+    /// The sum, or the largest amount there is.
+    fn plus(self, other: Self) -> Self;
+}
+
+// === impl Millicores, Bytes ===
+
+impl Quantity for Millicores {
+    fn plus(self, other: Self) -> Self {
+        Millicores(self.0.saturating_add(other.0))
+    }
+}
+
+impl Quantity for Bytes {
+    fn plus(self, other: Self) -> Self {
+        Bytes(self.0.saturating_add(other.0))
+    }
+}
+
+// === impl Limit ===
+
+/// No bound, in Kubernetes as in the kernel, is what is not said.
+impl<Q> From<Option<Q>> for Limit<Q> {
+    fn from(amount: Option<Q>) -> Self {
+        amount.map_or(Limit::Unlimited, Limit::Of)
+    }
+}
+
+/// Nothing may be used.
+impl<Q: Default> Default for Limit<Q> {
+    fn default() -> Self {
+        Limit::Of(Q::default())
+    }
+}
+
+impl<Q: Quantity> Quantity for Limit<Q> {
+    fn plus(self, other: Self) -> Self {
+        match (self, other) {
+            (Limit::Of(one), Limit::Of(other)) => Limit::Of(one.plus(other)),
+            _ => Limit::Unlimited,
+        }
+    }
+}
