@@ -9,6 +9,7 @@ mod environment;
 mod exhaustion;
 mod harness;
 mod info;
+mod install;
 mod jobs;
 mod leaks;
 mod parity;

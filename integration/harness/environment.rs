@@ -117,9 +117,17 @@ fn installed_path() -> String {
     }
 }
 
+/// A program of the chosen containerd.
+pub fn installed_program(name: &str) -> PathBuf {
+    find(name, &installed_path())
+}
+
 fn program(name: &str) -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|dir| dir.join(name));
+    find(name, &std::env::var("PATH").unwrap_or_default())
+}
+
+fn find(name: &str, path: &str) -> PathBuf {
+    let found = std::env::split_paths(path).map(|dir| dir.join(name));
     let mut found = found.filter(|program| program.exists());
     found
         .next()

@@ -1,0 +1,266 @@
+//! `scripts/install`: what it makes of a node's configuration, on the containerd that is tested with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::{Finished, Version, installed_program, run, shim_dir};
+
+/// It starts a containerd once each time that something changes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A configuration as nodes have it, with what containerd says nothing about of itself.
+const USUAL: &str = r#"# what Debian's package brings
+version = 2
+
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    [plugins."io.containerd.grpc.v1.cri".cni]
+      bin_dir = "/usr/lib/cni" # Debian's
+"#;
+
+/// The parts of a node that the installer is told of.
+struct Node {
+    dir: tempfile::TempDir,
+}
+
+// === impl Node ===
+
+impl Node {
+    fn new() -> Self {
+        let prefix = std::env::var("USHER_TEST_PREFIX").unwrap_or_else(|_| "usher-it-".into());
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir();
+        let node = Self {
+            dir: dir.expect("a directory"),
+        };
+        for name in ["etc", "tmp"] {
+            fs::create_dir(node.path(name)).expect("a directory of the node");
+        }
+        node
+    }
+
+    fn with_config(text: &str) -> Self {
+        let node = Self::new();
+        fs::write(node.config(), text).expect("the configuration");
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.path("etc/config.toml")
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.config()).expect("the configuration")
+    }
+
+    fn install(&self, words: &[&str]) -> Finished {
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install"));
+        command.arg("--config").arg(self.config());
+        command.arg("--containerd").arg(containerd());
+        command.arg("--prefix").arg(self.path("usr"));
+        command.arg("--binaries").arg(shim_dir());
+        command.args(words).env("TMPDIR", self.path("tmp"));
+        let finished = run(command, PATIENCE);
+        let left: Vec<_> = fs::read_dir(self.path("tmp")).expect("tmp").collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+        finished
+    }
+
+    #[track_caller]
+    fn must(&self, words: &[&str]) -> String {
+        let finished = self.install(words);
+        assert!(finished.ok(), "{words:?}: {}", finished.err());
+        finished.err()
+    }
+
+    #[track_caller]
+    fn must_fail(&self, words: &[&str]) -> String {
+        let finished = self.install(words);
+        assert!(!finished.ok(), "{words:?}: {}", finished.err());
+        finished.err()
+    }
+
+    /// What containerd makes of the configuration.
+    fn dump(&self) -> String {
+        let mut command = Command::new(containerd());
+        command.arg("--config").arg(self.config());
+        command.args(["config", "dump"]);
+        let finished = run(command, PATIENCE);
+        assert!(finished.ok(), "{}", finished.err());
+        finished.out().replace('\'', "\"")
+    }
+
+    fn programs(&self) -> Vec<String> {
+        names(&self.path("usr/bin"))
+    }
+}
+
+fn containerd() -> PathBuf {
+    installed_program("containerd")
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<_> = entries
+        .map(|entry| name(entry).to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The runtimes that a dump names, in its order.
+fn runtimes(dump: &str) -> Vec<&str> {
+    let tables = dump.lines().filter_map(|line| {
+        let (_, name) = line.trim().split_once(".containerd.runtimes.")?;
+        name.strip_suffix(']').filter(|name| !name.contains('.'))
+    });
+    tables.collect()
+}
+
+#[test]
+fn containerd_knows_the_runtime_and_passes_annotations_on() {
+    let node = Node::with_config(USUAL);
+    node.must(&[]);
+    let dump = node.dump();
+    assert_eq!(runtimes(&dump), ["runc", "usher"], "{dump}");
+    assert!(dump.contains(r#"runtime_type = "io.containerd.usher.v2""#));
+    assert!(dump.contains(r#"pod_annotations = ["usher/*", "*.usher/*"]"#));
+    let of_containers = r#"container_annotations = ["usher/*", "*.usher/*", "io.kubernetes.*"]"#;
+    assert!(dump.contains(of_containers), "{dump}");
+    assert!(node.text().starts_with(USUAL));
+    let shim = "containerd-shim-usher-v2".to_owned();
+    assert!(node.programs().contains(&shim), "{:?}", node.programs());
+}
+
+#[test]
+fn twice_is_the_same_as_once() {
+    let node = Node::with_config(USUAL);
+    node.must(&[]);
+    let (text, programs) = (node.text(), node.programs());
+    let said = node.must(&[]);
+    assert!(said.contains("needs no change"), "{said}");
+    assert_eq!((node.text(), node.programs()), (text, programs));
+}
+
+#[test]
+fn uninstalled_it_leaves_what_was_there_before() {
+    for before in [USUAL, USUAL.trim_end(), "version = 2\n"] {
+        let node = Node::with_config(before);
+        node.must(&[]);
+        assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+        node.must(&["--uninstall"]);
+        assert_eq!(node.text(), before);
+        assert_eq!(node.programs(), [""; 0]);
+        node.must(&["--uninstall"]);
+        assert_eq!(node.text(), before);
+    }
+}
+
+#[test]
+fn what_was_added_meanwhile_stays() {
+    let node = Node::with_config(USUAL);
+    node.must(&[]);
+    let mine = "\n[debug]\n  level = \"warn\"\n";
+    fs::write(node.config(), node.text() + mine).expect("the configuration");
+    node.must(&[]);
+    assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+    node.must(&["--uninstall"]);
+    assert_eq!(node.text(), format!("{USUAL}{mine}"));
+}
+
+#[test]
+fn a_node_without_a_configuration_gets_one_and_loses_it_again() {
+    let node = Node::new();
+    for _ in 0..2 {
+        node.must(&[]);
+        assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+    }
+    node.must(&["--uninstall"]);
+    assert_eq!(names(&node.path("etc")), [""; 0]);
+}
+
+#[test]
+fn where_containerd_2_imports_a_directory_the_runtime_is_a_file_in_it() {
+    let imports = "imports = [\"conf.d/*.toml\"]\n";
+    let before = format!("{imports}{USUAL}");
+    let node = Node::with_config(&before);
+    fs::create_dir(node.path("etc/conf.d")).expect("a directory");
+    let other = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.other]\n  \
+        runtime_type = \"io.containerd.other.v2\"\n";
+    // What containerd 1 imports takes the place of the CRI plugin's whole part.
+    let on_2 = Version::of_containerd() >= Version(2, 0);
+    if on_2 {
+        fs::write(node.path("etc/conf.d/other.toml"), other).expect("a part");
+    }
+    for _ in 0..2 {
+        node.must(&[]);
+        let dump = node.dump();
+        assert!(runtimes(&dump).contains(&"usher"), "{dump}");
+        assert!(runtimes(&dump).contains(&"runc"), "{dump}");
+        assert_eq!(runtimes(&dump).contains(&"other"), on_2, "{dump}");
+        if on_2 {
+            assert_eq!(
+                names(&node.path("etc/conf.d")),
+                ["other.toml", "usher.toml"]
+            );
+            assert_eq!(node.text(), before);
+        }
+    }
+    node.must(&["--uninstall"]);
+    assert_eq!(node.text(), before);
+    let left = names(&node.path("etc/conf.d"));
+    assert_eq!(left, if on_2 { vec!["other.toml"] } else { vec![] });
+}
+
+#[test]
+fn a_runtime_of_that_name_that_somebody_else_wrote_is_left_alone() {
+    let own = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.usher]\n  \
+        runtime_type = \"io.containerd.runc.v2\"\n";
+    let before = format!("{USUAL}{own}");
+    let node = Node::with_config(&before);
+    let said = node.must_fail(&[]);
+    assert!(said.contains("names the runtime usher already"), "{said}");
+    assert_eq!(node.text(), before);
+    assert!(!node.path("usr").exists());
+}
+
+#[test]
+fn a_configuration_that_containerd_does_not_start_with_is_never_put_into_place() {
+    let broken = "[this is no TOML\n";
+    let node = Node::with_config(broken);
+    let said = node.must_fail(&[]);
+    assert!(said.contains("does not take"), "{said}");
+    assert_eq!(node.text(), broken);
+
+    // containerd takes it, and says that its CRI plugin has failed when it has started.
+    let text = match Version::of_containerd() {
+        Version(..2, _) => {
+            let table = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]";
+            format!("{USUAL}    {table}\n      snapshotter = \"missing\"\n")
+        }
+        _ => {
+            let table = "[plugins.\"io.containerd.cri.v1.images\"]";
+            format!("version = 3\n{table}\n  snapshotter = \"missing\"\n")
+        }
+    };
+    let node = Node::with_config(&text);
+    let said = node.must_fail(&[]);
+    assert!(said.contains("does not start"), "{said}");
+    assert_eq!(node.text(), text);
+}
+
+#[test]
+fn a_node_without_the_plugin_for_kubernetes_is_refused() {
+    let text = "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\", \
+        \"io.containerd.cri.v1.runtime\", \"io.containerd.cri.v1.images\"]\n";
+    let node = Node::with_config(text);
+    let said = node.must_fail(&[]);
+    assert!(said.contains("CRI plugin"), "{said}");
+    assert_eq!(node.text(), text);
+}
