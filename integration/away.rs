@@ -199,7 +199,11 @@ fn tasks_are_found_again_as_they_have_become() {
     let attached = host.spawn_attached(&witness("attached", &["--exit", "5"]));
     host.await_event("attached", "start");
     let exec = host.spawn_exec("stays", "one", &["/bin/sleep", "1000"]);
-    eventually("the exec runs", PATIENCE, || host.pids("stays").len() == 2);
+    // Not before its Start was answered: a caller that is gone by then takes it along.
+    host.await_events("the exec runs", |events| {
+        let started = |event: &CtrEvent| event.topic == "/tasks/exec-started";
+        events.iter().any(started)
+    });
     let api = host.task_api("stays");
     host.crash();
     host.await_event("ends", "exit");

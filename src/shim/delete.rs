@@ -28,6 +28,8 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         return Err("no -id is given, expected the container's".to_owned());
     }
     let bundle = start::bundle_directory(flags)?;
+    // First of all: containerd may remove the bundle of a container that it gives up meanwhile.
+    let address = address::of_bundle(&bundle);
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
     let config = Bundle::read(&bundle).unwrap_or_default();
@@ -43,7 +45,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     }
     rootfs::unmount_all(&bundle);
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
-    if let Some(address) = address::of_bundle(&bundle) {
+    if let Some(address) = address {
         address::remove_dead(&address);
     }
     // Not before: containerd tries again when it is restarted, and until then this is all there is.
