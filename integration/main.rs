@@ -4,6 +4,7 @@ mod away;
 mod bootstrap;
 mod callers;
 mod children;
+mod config;
 mod edges;
 mod environment;
 mod exhaustion;

@@ -5,6 +5,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
+//! | [`config`] | the node's configuration file: the rules for all pods' annotations |
 //! | [`lifecycle`] | the pure core: decides everything, does nothing |
 //! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
@@ -38,6 +39,7 @@
 
 pub mod cgroup;
 pub mod cli;
+pub mod config;
 pub mod events;
 pub mod lifecycle;
 pub mod plan;

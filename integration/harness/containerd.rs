@@ -83,6 +83,7 @@ impl Containerd {
         }
         fs::create_dir_all(SHARED_STATE).expect("the directory that shims share");
         rootfs::populate(&dir.path().join("rootfs"));
+        fs::write(usher_config(dir.path()), "").expect("usher's configuration");
         fs::write(dir.path().join("config.toml"), config(dir.path(), settings)).expect("config");
         let path = search_path(dir.path(), settings.shims);
 
@@ -120,6 +121,11 @@ impl Containerd {
     /// The directory of everything; removed at the end.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The shims' configuration file; empty unless a test writes it.
+    pub fn usher_config(&self) -> PathBuf {
+        usher_config(self.dir())
     }
 
     /// Mounted on `/shared` in every container.
@@ -236,6 +242,10 @@ fn socket(dir: &Path) -> PathBuf {
     dir.join("c.sock")
 }
 
+fn usher_config(dir: &Path) -> PathBuf {
+    dir.join("usher.toml")
+}
+
 /// Nothing in here points outside the directory; left out are the parts that would.
 fn config(dir: &Path, settings: &Settings) -> String {
     let (dir, level) = (dir.display(), settings.log_level);
@@ -286,6 +296,8 @@ fn daemon_command(dir: &Path, path: &str) -> Command {
     let mut command = Command::new("containerd");
     command.arg("--config").arg(dir.join("config.toml"));
     command.env("PATH", path).env("TMPDIR", dir.join("tmp"));
+    // Whatever the machine's administrator has to say is not for tests.
+    command.env("USHER_CONFIG", usher_config(dir));
     // Go's sockets for consoles lie in the second where it is set.
     command.env_remove("XDG_RUNTIME_DIR");
     command.env_remove("NOTIFY_SOCKET");

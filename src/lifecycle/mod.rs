@@ -130,7 +130,7 @@ pub enum Timer {
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
-const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 // === getters ===
 
@@ -251,10 +251,11 @@ impl Pod {
 
     /// The grace period that the annotations give the container's pod.
     fn annotated_grace(&self, container: &Container) -> Duration {
-        self.plan
-            .as_ref()
-            .and_then(|plan| plan.settings().grace_period)
+        let settings = self.plan.as_ref().map(|plan| plan.settings());
+        settings
+            .and_then(|settings| settings.grace_period)
             .or(container.facts.grace_period)
+            .or(settings.map(|settings| settings.usual_grace_period))
             .unwrap_or(DEFAULT_GRACE)
     }
 

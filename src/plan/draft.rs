@@ -7,12 +7,16 @@ use super::error::{Entry, MAX_TOTAL_BYTES, PlanError, Problem, quote};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::list::MAX_NAMES;
 use super::role::{Cast, Lists, Role};
+use super::rules::{Reading, Rules, UnknownKeys};
 use super::settings::{GracePolicy, RESERVED, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
 
+/// Of so many keys that are ignored it is said that they are.
+const MAX_IGNORED: usize = 8;
+
 /// What has been read so far; each value is right by itself.
 #[derive(Debug, Default)]
-struct Draft<'a> {
+pub(super) struct Draft<'a> {
     given: bool,
     settings: Settings,
     /// The pod-wide grace period as it was written.
@@ -23,35 +27,53 @@ struct Draft<'a> {
     uses: Vec<(ContainerSetting, &'a str, Entry<'a>)>,
 }
 
-/// Reads a plan, of what is supported or will be.
-pub(super) fn read(annotations: &BTreeMap<String, String>) -> Result<Plan, PlanError> {
-    let mut draft = Draft::default();
-    let mut total = 0_usize;
-    for (key, value) in annotations {
-        let entry = Entry { key, value };
-        let Some(key) = Key::read(entry)? else {
-            continue;
-        };
-        entry.check_length()?;
-        total = total
-            .saturating_add(entry.key.len())
-            .saturating_add(entry.value.len());
-        if total > MAX_TOTAL_BYTES {
-            return Err(entry.invalid(Problem::new(format!(
-                "is one of more than {MAX_TOTAL_BYTES} bytes of usher annotations; expected at \
-                 most {MAX_TOTAL_BYTES} in all"
-            ))));
-        }
-        draft.given = true;
-        match key {
-            Key::Pod(setting) => draft.set(setting, entry)?,
-            Key::Container(setting, name) => draft.set_container(setting, name, entry)?,
-        }
-    }
-    draft.finish()
-}
-
 impl<'a> Draft<'a> {
+    /// Reads a plan, of what is supported or will be.
+    pub(super) fn read(
+        annotations: &'a BTreeMap<String, String>,
+        rules: &Rules,
+    ) -> Result<Reading, PlanError> {
+        let mut draft = Draft {
+            settings: rules.defaults.clone(),
+            ..Draft::default()
+        };
+        let mut ignored = Vec::new();
+        let mut total = 0_usize;
+        for (key, value) in annotations {
+            let entry = Entry { key, value };
+            let key = match Key::read(entry) {
+                Ok(Some(key)) => key,
+                Ok(None) => continue,
+                Err(unknown @ PlanError::UnknownSetting { .. })
+                    if rules.unknown_keys == UnknownKeys::Warn =>
+                {
+                    if ignored.len() < MAX_IGNORED {
+                        ignored.push(unknown);
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            entry.check_length()?;
+            total = total
+                .saturating_add(entry.key.len())
+                .saturating_add(entry.value.len());
+            if total > MAX_TOTAL_BYTES {
+                return Err(entry.invalid(Problem::new(format!(
+                    "is one of more than {MAX_TOTAL_BYTES} bytes of usher annotations; expected \
+                     at most {MAX_TOTAL_BYTES} in all"
+                ))));
+            }
+            draft.given = true;
+            match key {
+                Key::Pod(setting) => draft.set(setting, entry)?,
+                Key::Container(setting, name) => draft.set_container(setting, name, entry)?,
+            }
+        }
+        let plan = draft.finish()?;
+        Ok(Reading { plan, ignored })
+    }
+
     fn set(&mut self, setting: PodSetting, entry: Entry<'a>) -> Result<(), PlanError> {
         let settings = &mut self.settings;
         match setting {

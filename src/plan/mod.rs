@@ -22,6 +22,7 @@ mod probe;
 mod quantity;
 mod resources;
 mod role;
+mod rules;
 mod settings;
 mod signal;
 mod support;
@@ -42,12 +43,14 @@ pub use kubelet::{KubeletFacts, PreStop};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Role, Stage};
+pub use rules::{Limits, Reading, Rules, UnknownKeys};
 pub use settings::{
     CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RESERVED, RestartPolicy,
     Settings, SidecarExitCode, SidecarStopOrder, StartMode,
 };
 pub use signal::{ParseSignalError, Signal};
 
+use draft::Draft;
 use role::Cast;
 
 /// Everything the usher annotations of a pod say, free of contradictions: a container has one
@@ -81,9 +84,7 @@ impl Plan {
     /// assert_eq!(plan.role("web"), Role::App);
     /// ```
     pub fn parse(annotations: &BTreeMap<String, String>) -> Result<Plan, PlanError> {
-        let plan = Plan::validate(annotations)?;
-        support::check(&plan, annotations)?;
-        Ok(plan)
+        Plan::parse_under(annotations, &Rules::default()).map(|reading| reading.plan)
     }
 
     /// As [`Plan::parse`], but accepts what is not supported yet.
@@ -92,7 +93,7 @@ impl Plan {
     ///
     /// The first thing that the annotation contract does not allow.
     pub fn validate(annotations: &BTreeMap<String, String>) -> Result<Plan, PlanError> {
-        draft::read(annotations)
+        Draft::read(annotations, &Rules::default()).map(|reading| reading.plan)
     }
 
     /// Whether no usher key was given at all: the pod is none of our business.

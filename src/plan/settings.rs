@@ -22,8 +22,10 @@ pub struct Settings {
     pub restart_policy: RestartPolicy,
     /// Containers whose failure ends the pod (`fatalToPod` in the KEP-753 draft); no defers.
     pub essential: BTreeSet<String>,
-    /// None: kubelet's, else 30 s.
+    /// None: kubelet's, else [`usual_grace_period`](Self::usual_grace_period).
     pub grace_period: Option<Duration>,
+    /// Where neither the pod nor kubelet says anything.
+    pub usual_grace_period: Duration,
     pub grace_policy: GracePolicy,
     pub sidecar_stop_order: SidecarStopOrder,
     pub sidecar_exit_code: SidecarExitCode,
@@ -171,6 +173,7 @@ impl Default for Settings {
             restart_policy: RestartPolicy::default(),
             essential: BTreeSet::new(),
             grace_period: None,
+            usual_grace_period: crate::lifecycle::DEFAULT_GRACE,
             grace_policy: GracePolicy::default(),
             sidecar_stop_order: SidecarStopOrder::default(),
             sidecar_exit_code: SidecarExitCode::default(),

@@ -42,12 +42,13 @@ const CONTAINER: &[Row<ContainerSetting, ContainerPlan>] = &[
 pub(super) fn check(plan: &Plan, annotations: &BTreeMap<String, String>) -> Result<(), PlanError> {
     for (key, value) in annotations {
         let entry = Entry { key, value };
-        let missing = match Key::read(entry)? {
-            None => false,
-            Some(Key::Pod(given)) => POD
+        let missing = match Key::read(entry) {
+            // Not usher's, or unknown, which has been judged already.
+            Ok(None) | Err(_) => false,
+            Ok(Some(Key::Pod(given))) => POD
                 .iter()
                 .any(|(setting, missing)| *setting == given && missing(plan.settings())),
-            Some(Key::Container(given, name)) => CONTAINER
+            Ok(Some(Key::Container(given, name))) => CONTAINER
                 .iter()
                 .any(|(setting, missing)| *setting == given && missing(plan.container(name))),
         };

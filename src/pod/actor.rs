@@ -10,7 +10,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::events::Publisher;
 use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
-use crate::plan::Signal;
+use crate::plan::{Rules, Signal};
 use crate::probe;
 use crate::reaper::Reaper;
 use crate::runtime::release;
@@ -45,6 +45,8 @@ pub struct Actor {
     pub(super) namespace: String,
     pub(super) publisher: Publisher,
     pub(super) reaper: Reaper,
+    /// Of the node, as they were when the pod began.
+    pub(super) rules: Rules,
     mailbox: mpsc::Sender<Message>,
     messages: mpsc::Receiver<Message>,
     /// The core counts its time from here.
@@ -61,7 +63,12 @@ pub struct Actor {
 
 impl Actor {
     /// An actor for a pod of containerd's `namespace`, and the way to it.
-    pub fn new(namespace: &str, publisher: Publisher, reaper: Reaper) -> (Actor, Pod) {
+    pub fn new(
+        namespace: &str,
+        publisher: Publisher,
+        reaper: Reaper,
+        rules: Rules,
+    ) -> (Actor, Pod) {
         let (mailbox, messages) = mpsc::channel(MAILBOX);
         let actor = Actor {
             core: lifecycle::Pod::default(),
@@ -72,6 +79,7 @@ impl Actor {
             namespace: namespace.to_owned(),
             publisher,
             reaper,
+            rules,
             mailbox: mailbox.clone(),
             messages,
             origin: Instant::now(),
@@ -407,7 +415,8 @@ mod tests {
             .unwrap();
         let outcome = runtime.block_on(async {
             let publisher = Publisher::new("", "test");
-            let (mut actor, pod) = Actor::new("test", publisher, Reaper::default());
+            let (mut actor, pod) =
+                Actor::new("test", publisher, Reaper::default(), Rules::default());
             tokio::spawn(async move { actor.run().await });
             pod.ask(|actor, reply| {
                 let work = async {
@@ -438,7 +447,8 @@ mod tests {
         runtime.block_on(async {
             let begun = Instant::now();
             let publisher = Publisher::new("/nowhere", "test");
-            let (mut actor, pod) = Actor::new("test", publisher, Reaper::default());
+            let (mut actor, pod) =
+                Actor::new("test", publisher, Reaper::default(), Rules::default());
             let asked = Duration::from_secs(200);
             tokio::spawn(async move {
                 tokio::time::sleep(asked).await;

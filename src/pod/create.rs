@@ -46,7 +46,12 @@ impl Actor {
         let mut options = options::from_any(call.options.as_ref()).map_err(invalid)?;
         let bundle = Bundle::read(&call.bundle).map_err(|error| invalid(error.to_string()))?;
         options.systemd_cgroup |= options::implies_systemd_cgroup(call.options.as_ref(), &bundle);
-        let plan = Plan::parse(&bundle.annotations).map_err(|error| invalid(error.to_string()))?;
+        let reading = Plan::parse_under(&bundle.annotations, &self.rules)
+            .map_err(|error| invalid(error.to_string()))?;
+        for unknown in &reading.ignored {
+            tracing::warn!(container = call.id, "ignored: {unknown}");
+        }
+        let plan = reading.plan;
         let identity = Identity::read(&call.id, &bundle.annotations);
         let kubelet = KubeletFacts::read(&bundle.annotations);
         let facts = Facts {

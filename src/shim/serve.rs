@@ -14,7 +14,9 @@ use nix::unistd::dup2_stdin;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
+use crate::config;
 use crate::events::Publisher;
+use crate::plan::Rules;
 use crate::pod::Actor;
 use crate::reaper::Reaper;
 use crate::task::Service;
@@ -41,6 +43,11 @@ const TASK_V3: &str = "containerd.task.v3.Task";
 pub(super) fn serve(flags: &Flags) -> Result<(), String> {
     let listener = take_socket()?;
     log::begin(flags.debug);
+    // `start` has read it a moment ago, and found it right.
+    let rules = config::read().inspect_err(|error| tracing::error!("{error}"))?;
+    if !rules.enabled {
+        tracing::info!("usher is off on this node: annotations are ignored");
+    }
     // Standard error leads nowhere: without this nobody would ever hear of a panic.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     set_child_subreaper(true).map_err(|error| format!("subreaper: {error}"))?;
@@ -49,7 +56,7 @@ pub(super) fn serve(flags: &Flags) -> Result<(), String> {
         .enable_all()
         .build()
         .map_err(|error| format!("runtime: {error}"))?;
-    runtime.block_on(serve_on(listener, flags))
+    runtime.block_on(serve_on(listener, flags, rules))
 }
 
 fn take_socket() -> Result<UnixListener, String> {
@@ -74,7 +81,7 @@ fn take_socket() -> Result<UnixListener, String> {
     Ok(listener)
 }
 
-async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
+async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result<(), String> {
     let path = listener
         .local_addr()
         .ok()
@@ -89,7 +96,7 @@ async fn serve_on(listener: UnixListener, flags: &Flags) -> Result<(), String> {
     reaper
         .start()
         .map_err(|error| format!("SIGCHLD: {error}"))?;
-    let (mut actor, pod) = Actor::new(&flags.namespace, publisher.clone(), reaper);
+    let (mut actor, pod) = Actor::new(&flags.namespace, publisher.clone(), reaper, rules);
     // The one that it was started for.
     actor.announce(&flags.id);
     let service = Arc::new(Service::new(pod));

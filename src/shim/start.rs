@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use containerd_shim::cgroup::adjust_oom_score;
 use containerd_shim::{Flags, StartOpts};
 
+use crate::config;
 use crate::plan::identity;
 use crate::runtime::Bundle;
 
@@ -41,8 +42,10 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     let address = options.socket_address(group);
     let claim = address::claim(&address, &flags.id)
         .map_err(|error| format!("socket {address}: {error}"))?;
+    // A pod that lives already goes on under the rules that it began with.
     if let Claim::Ours(listener) = claim
-        && let Err(error) = spawn(flags, &said, &directory, listener.into())
+        && let Err(error) =
+            config::read().and_then(|_| spawn(flags, &said, &directory, listener.into()))
     {
         address::remove_dead(&address);
         return Err(format!("the pod's shim cannot be started: {error}"));

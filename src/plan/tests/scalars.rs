@@ -46,6 +46,7 @@ fn every_scalar_is_read_into_its_setting() {
         restart_policy: RestartPolicy::Never,
         essential: ["web".to_owned()].into(),
         grace_period: Some(Duration::from_secs(6)),
+        usual_grace_period: Duration::from_secs(30),
         grace_policy: GracePolicy::Reserve,
         sidecar_stop_order: SidecarStopOrder::Parallel,
         sidecar_exit_code: SidecarExitCode::Signal,

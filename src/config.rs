@@ -1,0 +1,336 @@
+//! The node's configuration file, by which its administrator has the last word.
+//!
+//! Read when a pod begins; it holds for that pod's life. Without the file there are no rules but
+//! the contract's.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::plan::{Limits, Rules, UnknownKeys, parse_duration};
+
+/// Where the file is if [`PATH_VARIABLE`] does not say otherwise.
+pub const PATH: &str = "/etc/usher/config.toml";
+
+/// Names another file, which then has to be there; for tests.
+pub const PATH_VARIABLE: &str = "USHER_CONFIG";
+
+/// A longer file is not for us.
+const MAX_BYTES: u64 = 64 * 1024;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Raw {
+    enabled: Option<bool>,
+    unknown_keys: Option<RawUnknownKeys>,
+    /// Settings and their values, as in annotations.
+    defaults: BTreeMap<String, String>,
+    limits: RawLimits,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+enum RawUnknownKeys {
+    Refuse,
+    Warn,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct RawLimits {
+    grace_period: Option<String>,
+    startup_timeout: Option<String>,
+    termination_window: Option<String>,
+    grace_extension: Option<String>,
+    grace_extension_count: Option<u32>,
+    probe_initial_delay: Option<String>,
+    probe_period: Option<String>,
+    probe_timeout: Option<String>,
+    probe_failure_threshold: Option<u32>,
+    hook_sleep: Option<String>,
+    names: Option<u32>,
+}
+
+/// Reads the rules of this node.
+///
+/// # Errors
+///
+/// One sentence that names the file, and what is wrong with it.
+pub fn read() -> Result<Rules, String> {
+    let named = named_path();
+    let path = named.as_deref().unwrap_or(Path::new(PATH));
+    match read_from(path) {
+        Err(Unread::Missing) if named.is_none() => Ok(Rules::default()),
+        outcome => outcome.map_err(|unread| unread.sentence(path)),
+    }
+}
+
+/// Where [`read`] reads from.
+pub fn path() -> PathBuf {
+    named_path().unwrap_or_else(|| PathBuf::from(PATH))
+}
+
+fn named_path() -> Option<PathBuf> {
+    std::env::var_os(PATH_VARIABLE)
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+}
+
+enum Unread {
+    Missing,
+    Because(String),
+}
+
+impl Unread {
+    fn sentence(&self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Unread::Missing => format!("{path}: there is no such file"),
+            Unread::Because(why) => format!("{path}: {why}"),
+        }
+    }
+}
+
+fn read_from(path: &Path) -> Result<Rules, Unread> {
+    let because = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => Unread::Missing,
+        _ => Unread::Because(error.to_string()),
+    };
+    let file = File::open(path).map_err(because)?;
+    let mut text = String::new();
+    file.take(MAX_BYTES.saturating_add(1))
+        .read_to_string(&mut text)
+        .map_err(because)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(Unread::Because(format!("is longer than {MAX_BYTES} bytes")));
+    }
+    parse(&text).map_err(Unread::Because)
+}
+
+/// Reads rules from the text of a file.
+///
+/// # Errors
+///
+/// What is wrong, in one sentence that begins with the place.
+pub fn parse(text: &str) -> Result<Rules, String> {
+    let raw: Raw = toml::from_str(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map_or(0, |before| before.matches('\n').count());
+        let line = line.saturating_add(1);
+        format!("line {line}: {}", error.message().replace('\n', ", "))
+    })?;
+    let limits = raw.limits.read()?;
+    let mut rules = Rules::new(&raw.defaults, limits)
+        .map_err(|error| format!("in [defaults], as an annotation, {error}"))?;
+    rules.enabled = raw.enabled.unwrap_or(true);
+    rules.unknown_keys = match raw.unknown_keys {
+        None => UnknownKeys::default(),
+        Some(RawUnknownKeys::Refuse) => UnknownKeys::Refuse,
+        Some(RawUnknownKeys::Warn) => UnknownKeys::Warn,
+    };
+    Ok(rules)
+}
+
+impl RawLimits {
+    fn read(&self) -> Result<Limits, String> {
+        Ok(Limits {
+            grace_period: time("grace-period", &self.grace_period)?,
+            startup_timeout: time("startup-timeout", &self.startup_timeout)?,
+            termination_window: time("termination-window", &self.termination_window)?,
+            grace_extension: time("grace-extension", &self.grace_extension)?,
+            grace_extension_count: self.grace_extension_count,
+            probe_initial_delay: time("probe-initial-delay", &self.probe_initial_delay)?,
+            probe_period: time("probe-period", &self.probe_period)?,
+            probe_timeout: time("probe-timeout", &self.probe_timeout)?,
+            probe_failure_threshold: self.probe_failure_threshold,
+            hook_sleep: time("hook-sleep", &self.hook_sleep)?,
+            names: self.names,
+        })
+    }
+}
+
+fn time(name: &str, value: &Option<String>) -> Result<Option<Duration>, String> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    parse_duration(value)
+        .map(Some)
+        .map_err(|problem| format!("in [limits], {name}: {value:?} {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Plan, StartMode};
+
+    fn under(rules: &str, annotations: &[(&str, &str)]) -> Result<Plan, String> {
+        let rules = parse(rules).unwrap();
+        let annotations = annotations
+            .iter()
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        Plan::parse_under(&annotations, &rules)
+            .map(|reading| reading.plan)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_changes_nothing() {
+        assert_eq!(parse("").unwrap(), Rules::default());
+        assert_eq!(
+            parse("# nothing\n[defaults]\n[limits]\n").unwrap(),
+            Rules::default()
+        );
+    }
+
+    #[test]
+    fn a_default_holds_where_the_pod_says_nothing() {
+        let rules = "[defaults]\nstart-mode = 'Hold'\nstartup-timeout = '1m'\ngrace-period = '45s'";
+        let plan = under(rules, &[("usher/startup-timeout", "2m")]).unwrap();
+        assert_eq!(plan.settings().start_mode, StartMode::Hold);
+        assert_eq!(plan.settings().startup_timeout, Duration::from_secs(120));
+        // Kubelet's comes between.
+        assert_eq!(plan.settings().grace_period, None);
+        assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(45));
+    }
+
+    #[test]
+    fn a_limit_lowers_ushers_own_defaults() {
+        let rules = "[limits]\nstartup-timeout = '1m'\ntermination-window = '200ms'";
+        let plan = under(rules, &[("usher/sidecars", "proxy")]).unwrap();
+        assert_eq!(plan.settings().startup_timeout, Duration::from_secs(60));
+        assert_eq!(
+            plan.settings().termination_window,
+            Duration::from_millis(200)
+        );
+    }
+
+    #[test]
+    fn more_than_a_limit_is_refused_and_as_much_is_not() {
+        let probe = |rest: &str| format!(r#"{{"tcpSocket": {{"port": 1}}, {rest}}}"#);
+        for (limit, key, allowed, refused) in [
+            (
+                "grace-period = '1h'",
+                "usher/grace-period",
+                "1h".to_owned(),
+                "61m".to_owned(),
+            ),
+            (
+                "startup-timeout = '1h'",
+                "usher/startup-timeout",
+                "1h".into(),
+                "2h".into(),
+            ),
+            (
+                "termination-window = '5s'",
+                "usher/termination-window",
+                "5s".into(),
+                "6s".into(),
+            ),
+            (
+                "probe-period = '5s'",
+                "startup-probe.usher/p",
+                probe("\"periodSeconds\": 5"),
+                probe("\"periodMilliseconds\": 5001"),
+            ),
+            (
+                "probe-timeout = '5s'",
+                "startup-probe.usher/p",
+                probe("\"timeoutSeconds\": 5"),
+                probe("\"timeoutSeconds\": 6"),
+            ),
+            (
+                "probe-initial-delay = '5s'",
+                "startup-probe.usher/p",
+                probe("\"initialDelaySeconds\": 5"),
+                probe("\"initialDelaySeconds\": 6"),
+            ),
+            (
+                "probe-failure-threshold = 5",
+                "startup-probe.usher/p",
+                probe("\"failureThreshold\": 5"),
+                probe("\"failureThreshold\": 6"),
+            ),
+            ("names = 2", "usher/apps", "a b".into(), "a b c".into()),
+        ] {
+            let rules = format!("[limits]\n{limit}");
+            let pod = |value| under(&rules, &[("usher/sidecars", "p"), (key, value)]);
+            assert!(pod(&allowed).is_ok(), "{limit}: {:?}", pod(&allowed));
+            let sentence = pod(&refused).expect_err(limit);
+            assert!(sentence.starts_with(key), "{sentence}");
+            assert!(sentence.contains("for this node"), "{sentence}");
+            assert!(sentence.contains("expected at most"), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_can_be_a_warning() {
+        let annotations = BTreeMap::from(
+            [("usher/sidecars", "p"), ("usher/tomorrow", "x")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        let refusing = parse("unknown-keys = 'Refuse'").unwrap();
+        assert!(Plan::parse_under(&annotations, &refusing).is_err());
+        let warning = parse("unknown-keys = 'Warn'").unwrap();
+        let reading = Plan::parse_under(&annotations, &warning).unwrap();
+        assert_eq!(reading.plan.sidecars(), ["p"]);
+        assert_eq!(reading.ignored.len(), 1);
+        assert!(reading.ignored[0].to_string().contains("usher/tomorrow"));
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_however_unknown_keys_are_taken() {
+        let sentence = under("unknown-keys = 'Warn'", &[("usher/start-mode", "Slow")]);
+        assert!(sentence.unwrap_err().contains("Slow"));
+    }
+
+    #[test]
+    fn where_it_is_off_annotations_mean_nothing() {
+        let plan = under("enabled = false", &[("usher/start-mode", "Slow")]).unwrap();
+        assert!(plan.is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (text, words) in [
+            ("\nenabeld = true", &["line 2", "enabeld"][..]),
+            ("enabled = 1", &["line 1", "expected a boolean"]),
+            ("unknown-keys = 'Ignore'", &["Ignore", "Refuse", "Warn"]),
+            ("[limits]\nnames = -1", &["line 2", "-1"]),
+            (
+                "[limits]\nprobe-period = '5'",
+                &["[limits]", "probe-period", "\"5\"", "duration"],
+            ),
+            (
+                "[defaults]\nstart-mode = 'Slow'",
+                &["[defaults]", "start-mode", "\"Slow\"", "Auto"],
+            ),
+            ("[defaults]\nnothing = 'x'", &["[defaults]", "nothing"]),
+            (
+                "[defaults]\nsidecars = 'x'",
+                &["[defaults]", "sidecars", "no default"],
+            ),
+            (
+                "[defaults]\nrestart-policy = 'Never'",
+                &["[defaults]", "restart-policy", "no default"],
+            ),
+            (
+                "[defaults]\nstartup-timeout = '2h'\n[limits]\nstartup-timeout = '1h'",
+                &["[defaults]", "startup-timeout", "at most"],
+            ),
+            ("[[[", &["line 1"]),
+        ] {
+            let sentence = parse(text).expect_err(text);
+            for word in words {
+                assert!(
+                    sentence.contains(word),
+                    "{word:?} is missing in: {sentence}"
+                );
+            }
+            assert!(!sentence.contains('\n'), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What a node's administrator has to say about the annotations of all pods.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::draft::Draft;
+use super::error::{Entry, PlanError, Problem};
+use super::key::{ContainerSetting, Key, PodSetting};
+use super::settings::{GraceExtension, Settings};
+use super::word::words;
+use super::{ContainerPlan, Hook, Plan, Probe, support};
+
+/// The rules of a node. [`Rules::default`] leaves everything to the pods' authors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// Whether annotations mean anything at all.
+    pub enabled: bool,
+    pub unknown_keys: UnknownKeys,
+    /// A pod that says nothing.
+    pub(super) defaults: Settings,
+    pub(super) limits: Limits,
+}
+
+words! {
+    /// What becomes of a key that is no setting of this version.
+    #[derive(Default)]
+    pub enum UnknownKeys {
+        #[default]
+        Refuse = "Refuse",
+        /// It is ignored, with a warning: a newer version may know it, on other nodes.
+        Warn = "Warn",
+    }
+}
+
+/// The most that annotations may ask for; what has none is bounded by the contract alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Of a pod's and a container's grace period.
+    pub grace_period: Option<Duration>,
+    pub startup_timeout: Option<Duration>,
+    pub termination_window: Option<Duration>,
+    /// Of what a grace extension adds in all.
+    pub grace_extension: Option<Duration>,
+    pub grace_extension_count: Option<u32>,
+    pub probe_initial_delay: Option<Duration>,
+    pub probe_period: Option<Duration>,
+    pub probe_timeout: Option<Duration>,
+    pub probe_failure_threshold: Option<u32>,
+    /// Of a termination hook that sleeps.
+    pub hook_sleep: Option<Duration>,
+    /// Of names in one list.
+    pub names: Option<u32>,
+}
+
+/// What annotations ask for, and how much of it is allowed.
+#[derive(Debug, Clone, Copy)]
+enum Wish {
+    Time(Duration, Option<Duration>),
+    Count(u32, Option<u32>),
+}
+
+// === impl Rules ===
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules {
+            enabled: true,
+            unknown_keys: UnknownKeys::default(),
+            defaults: Settings::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Rules {
+    /// With defaults that are written as annotations are, by their settings (`start-mode`).
+    ///
+    /// A limit holds for what a pod gets that says nothing, too: a default of usher's own that is
+    /// above it is lowered.
+    ///
+    /// # Errors
+    ///
+    /// What annotations would be refused for, a default above its limit, and a setting that only a
+    /// pod can have: a list of its containers, its restart policy.
+    pub fn new(defaults: &BTreeMap<String, String>, limits: Limits) -> Result<Rules, PlanError> {
+        let annotations = defaults
+            .iter()
+            .map(|(setting, value)| (format!("usher/{setting}"), value.clone()))
+            .collect();
+        let mut rules = Rules {
+            limits,
+            ..Rules::default()
+        };
+        let plan = Plan::parse_under(&annotations, &rules)?.plan;
+        for (key, value) in &annotations {
+            let entry = Entry { key, value };
+            if let Some(Key::Pod(setting)) = Key::read(entry)?
+                && !has_default(setting)
+            {
+                return Err(entry.invalid(Problem::new(
+                    "is no default; expected a setting that is not about single containers",
+                )));
+            }
+        }
+        let mut settings = plan.settings;
+        let lower = |time: &mut Duration, limit: Option<Duration>| {
+            *time = limit.map_or(*time, |limit| limit.min(*time));
+        };
+        lower(&mut settings.startup_timeout, limits.startup_timeout);
+        lower(&mut settings.termination_window, limits.termination_window);
+        if let Some(period) = settings.grace_period.take() {
+            // Kubelet's comes first: it is the pod author's word.
+            settings.usual_grace_period = period;
+        }
+        lower(&mut settings.usual_grace_period, limits.grace_period);
+        rules.defaults = settings;
+        Ok(rules)
+    }
+}
+
+/// Whether it makes sense for all pods of a node.
+fn has_default(setting: PodSetting) -> bool {
+    use PodSetting::{
+        Apps, Essential, Init, NativeInit, PostExit, PreExit, RestartPolicy, Sidecars, StartupOrder,
+    };
+    !matches!(
+        setting,
+        Init | NativeInit
+            | Sidecars
+            | Apps
+            | PreExit
+            | PostExit
+            | StartupOrder
+            | Essential
+            | RestartPolicy
+    )
+}
+
+/// A plan, and what of the annotations was not understood and is ignored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    pub plan: Plan,
+    /// One sentence each; only where the rules allow it, and no more than a few.
+    pub ignored: Vec<PlanError>,
+}
+
+impl Plan {
+    /// As [`Plan::parse`], under a node's rules.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plan::parse`], and what asks for more than the rules allow.
+    pub fn parse_under(
+        annotations: &BTreeMap<String, String>,
+        rules: &Rules,
+    ) -> Result<Reading, PlanError> {
+        let empty = BTreeMap::new();
+        let annotations = if rules.enabled { annotations } else { &empty };
+        let reading = Draft::read(annotations, rules)?;
+        support::check(&reading.plan, annotations)?;
+        check(&reading.plan, annotations, &rules.limits)?;
+        Ok(reading)
+    }
+}
+
+/// Refuses the first of the annotations that asks for too much.
+fn check(
+    plan: &Plan,
+    annotations: &BTreeMap<String, String>,
+    limits: &Limits,
+) -> Result<(), PlanError> {
+    if *limits == Limits::default() {
+        return Ok(());
+    }
+    for (key, value) in annotations {
+        let entry = Entry { key, value };
+        let wishes = match Key::read(entry) {
+            Ok(Some(Key::Pod(setting))) => limits.of_pod(setting, plan),
+            Ok(Some(Key::Container(setting, name))) => {
+                limits.of_container(setting, plan.container(name))
+            }
+            // What was wrong with it has been said already.
+            Ok(None) | Err(_) => continue,
+        };
+        for (what, wish) in wishes {
+            wish.check(what).map_err(|problem| entry.invalid(problem))?;
+        }
+    }
+    Ok(())
+}
+
+// === impl Limits ===
+
+type Wishes = Vec<(&'static str, Wish)>;
+
+impl Limits {
+    fn of_pod(&self, setting: PodSetting, plan: &Plan) -> Wishes {
+        let settings = &plan.settings;
+        let names = |count: usize| {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            vec![("has too many names", Wish::Count(count, self.names))]
+        };
+        let time = |time, limit| vec![("is too long", Wish::Time(time, limit))];
+        match setting {
+            PodSetting::Init => names(plan.init().len()),
+            PodSetting::NativeInit => names(plan.native_init().len()),
+            PodSetting::Sidecars => names(plan.sidecars().len()),
+            PodSetting::Apps => names(plan.apps().map_or(0, |apps| apps.len())),
+            PodSetting::PreExit => names(plan.pre_exit().len()),
+            PodSetting::PostExit => names(plan.post_exit().len()),
+            PodSetting::StartupOrder => names(plan.stages().len()),
+            PodSetting::Essential => names(settings.essential.len()),
+            PodSetting::StartupTimeout => time(settings.startup_timeout, self.startup_timeout),
+            PodSetting::GracePeriod => {
+                time(settings.grace_period.unwrap_or_default(), self.grace_period)
+            }
+            PodSetting::TerminationWindow => {
+                time(settings.termination_window, self.termination_window)
+            }
+            PodSetting::GraceExtension => {
+                let (max, count) = match settings.grace_extension {
+                    Some(GraceExtension::Probe { max }) => (max, 0),
+                    Some(GraceExtension::Interval { max, count, .. }) => (max, count),
+                    None => return Vec::new(),
+                };
+                vec![
+                    (
+                        "has a maxSeconds that is too long",
+                        Wish::Time(max, self.grace_extension),
+                    ),
+                    (
+                        "has too large a count",
+                        Wish::Count(count, self.grace_extension_count),
+                    ),
+                ]
+            }
+            PodSetting::StartMode
+            | PodSetting::RestartPolicy
+            | PodSetting::GracePolicy
+            | PodSetting::SidecarStopOrder
+            | PodSetting::SidecarExitCode
+            | PodSetting::DeferExitCode
+            | PodSetting::OomScore
+            | PodSetting::CgroupSizing => Vec::new(),
+        }
+    }
+
+    fn of_container(&self, setting: ContainerSetting, container: &ContainerPlan) -> Wishes {
+        match setting {
+            ContainerSetting::StartupProbe => self.of_probe(container.startup_probe.as_ref()),
+            ContainerSetting::LivenessProbe => self.of_probe(container.liveness_probe.as_ref()),
+            ContainerSetting::GracePeriod => vec![(
+                "is too long",
+                Wish::Time(
+                    container.grace_period.unwrap_or_default(),
+                    self.grace_period,
+                ),
+            )],
+            ContainerSetting::TerminationHook => match container.termination_hook {
+                Some(Hook::Sleep(time)) => {
+                    vec![("sleeps too long", Wish::Time(time, self.hook_sleep))]
+                }
+                _ => Vec::new(),
+            },
+            ContainerSetting::Restart
+            | ContainerSetting::StopSignal
+            | ContainerSetting::Resources => Vec::new(),
+        }
+    }
+
+    fn of_probe(&self, probe: Option<&Probe>) -> Wishes {
+        let Some(probe) = probe else {
+            return Vec::new();
+        };
+        vec![
+            (
+                "has an initialDelaySeconds that is too long",
+                Wish::Time(probe.initial_delay, self.probe_initial_delay),
+            ),
+            (
+                "has a period that is too long",
+                Wish::Time(probe.period, self.probe_period),
+            ),
+            (
+                "has a timeoutSeconds that is too long",
+                Wish::Time(probe.timeout, self.probe_timeout),
+            ),
+            (
+                "has too large a failureThreshold",
+                Wish::Count(probe.failure_threshold, self.probe_failure_threshold),
+            ),
+        ]
+    }
+}
+
+impl Wish {
+    fn check(self, what: &str) -> Result<(), Problem> {
+        match self {
+            Wish::Time(time, Some(limit)) if time > limit => Err(Problem::new(format!(
+                "{what} for this node ({time:?}); expected at most {limit:?}"
+            ))),
+            Wish::Count(count, Some(limit)) if count > limit => Err(Problem::new(format!(
+                "{what} for this node ({count}); expected at most {limit}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
