@@ -3,6 +3,7 @@
 mod away;
 mod bootstrap;
 mod callers;
+mod check;
 mod children;
 mod config;
 mod edges;

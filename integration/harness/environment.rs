@@ -109,7 +109,7 @@ pub fn shim_program(runtime: &str) -> String {
 }
 
 /// The chosen containerd's programs, then those of the machine.
-fn installed_path() -> String {
+pub fn installed_path() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     match std::env::var("USHER_TEST_CONTAINERD") {
         Ok(dir) => format!("{dir}/usr/bin:{path}"),

@@ -51,8 +51,8 @@ pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
 pub use ctr::{Status, Task};
 pub use environment::{
-    Shims, Version, installed_program, oci_runtime, scaled, shim_dir, shim_program, time_scale,
-    words_for_missing,
+    Shims, Version, installed_path, installed_program, oci_runtime, scaled, shim_dir, shim_program,
+    time_scale, words_for_missing,
 };
 pub use events::CtrEvent;
 pub use fifo::Reader;

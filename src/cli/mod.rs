@@ -5,6 +5,7 @@
 //! error. Its exit status is 0 if all is well, 1 if something is not, 2 if the arguments make no
 //! sense.
 
+mod check;
 mod completion;
 mod man;
 // Until the first commands that print facts are here.
@@ -48,6 +49,7 @@ struct Usher {
 /// Only commands that work.
 #[derive(Debug, Subcommand)]
 enum Command {
+    Check(check::Check),
     Completion(completion::Completion),
     Man(man::Man),
 }
@@ -78,6 +80,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 impl Command {
     fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         match self {
+            Command::Check(command) => command.run(stdout),
             Command::Completion(command) => command.run(stdout),
             Command::Man(command) => command.run(stdout),
         }

@@ -85,12 +85,22 @@ impl<'a> Key<'a> {
 }
 
 impl PodSetting {
+    /// The words of all settings.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        Self::WORDS.iter().copied()
+    }
+
     fn list() -> String {
         Self::WORDS.join(", ")
     }
 }
 
 impl ContainerSetting {
+    /// The words of all settings.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        Self::WORDS.iter().copied()
+    }
+
     fn list() -> String {
         Self::WORDS.join(", ")
     }

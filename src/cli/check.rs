@@ -1,0 +1,174 @@
+//! `usher check`: whether a node is ready for pods that use usher.
+//!
+//! Each question is a function that looks at the [`Node`] and tells what it has found, with what to
+//! do about it. Nothing is changed.
+
+mod annotations;
+mod daemon;
+mod node;
+mod runtime;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{self, Failure, Output, Stdout, styled};
+use node::Node;
+
+/// Checks whether this node is ready for usher
+///
+/// Looks for the shim where containerd looks for it, asks containerd for its effective
+/// configuration, and looks at what the kernel and usher's own configuration file allow. Whatever
+/// is missing comes with the lines to add. Nothing is changed, and containerd need not run.
+///
+/// Fields with `-o json`: `containerd` (`program`, `version`, `config`, `pid`, null where unknown),
+/// `ok`, and `findings`, each with `about`, `level` (`ok`, `warning`, `problem`), `says`, and `add`
+/// (the lines to add, or null).
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 if nothing is wrong (there may be warnings), 1 otherwise.")]
+pub(super) struct Check {
+    /// containerd's configuration file [default: that of the running containerd, else
+    /// /etc/containerd/config.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The containerd program [default: the running one, else the one on the PATH]
+    #[arg(long, value_name = "PATH")]
+    containerd: Option<PathBuf>,
+    /// Where containerd looks for programs [default: the running one's PATH, else this command's]
+    #[arg(long, value_name = "DIR:DIR…")]
+    path: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Everything that was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    containerd: node::Facts,
+    ok: bool,
+    findings: Vec<Finding>,
+}
+
+/// One thing that is as it should be, or is not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Finding {
+    about: &'static str,
+    level: Level,
+    says: String,
+    /// Lines for a configuration file that put it right.
+    add: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    /// Pods run, but not with everything.
+    Warning,
+    /// Pods do not run, or usher has no effect.
+    Problem,
+}
+
+// === impl Check ===
+
+impl Check {
+    pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let node = Node::look(self.containerd, self.config, self.path);
+        let mut findings = daemon::findings(&node);
+        findings.extend(runtime::findings(&node));
+        findings.extend(annotations::findings(&node));
+        findings.push(own_config());
+        let report = Report {
+            containerd: node.facts(),
+            ok: findings.iter().all(|it| it.level < Level::Problem),
+            findings,
+        };
+        if self.output.is_json() {
+            stdout.json(&report)?;
+        } else {
+            for finding in &report.findings {
+                stdout.text(finding.text())?;
+            }
+        }
+        Ok(match report.ok {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
+    }
+}
+
+/// usher's own configuration file.
+fn own_config() -> Finding {
+    const ABOUT: &str = "usher's configuration";
+    let path = crate::config::path();
+    match crate::config::read() {
+        Err(error) => Finding::problem(ABOUT, format!("{error}: no pod would begin")),
+        Ok(rules) if !rules.enabled => Finding::warning(
+            ABOUT,
+            format!(
+                "{}: usher is off: annotations of new pods mean nothing",
+                path.display()
+            ),
+        ),
+        Ok(_) if !path.exists() => Finding::ok(
+            ABOUT,
+            format!("{} is not there: no rules of this node", path.display()),
+        ),
+        Ok(_) => Finding::ok(ABOUT, format!("{} is valid", path.display())),
+    }
+}
+
+// === impl Finding ===
+
+impl Finding {
+    fn new(about: &'static str, level: Level, says: impl Into<String>) -> Finding {
+        Finding {
+            about,
+            level,
+            says: says.into(),
+            add: None,
+        }
+    }
+
+    fn ok(about: &'static str, says: impl Into<String>) -> Finding {
+        Finding::new(about, Level::Ok, says)
+    }
+
+    fn warning(about: &'static str, says: impl Into<String>) -> Finding {
+        Finding::new(about, Level::Warning, says)
+    }
+
+    fn problem(about: &'static str, says: impl Into<String>) -> Finding {
+        Finding::new(about, Level::Problem, says)
+    }
+
+    fn add(mut self, lines: impl Into<String>) -> Finding {
+        self.add = Some(lines.into());
+        self
+    }
+
+    /// For people: one line, and the lines to add below it.
+    fn text(&self) -> String {
+        let (word, style) = match self.level {
+            Level::Ok => ("ok     ", output::GOOD),
+            Level::Warning => ("warning", output::WARNING),
+            Level::Problem => ("PROBLEM", output::BAD),
+        };
+        let word = styled(style, word);
+        let mut text = format!(
+            "{word}  {}: {}\n",
+            styled(output::BOLD, self.about),
+            self.says
+        );
+        for line in self.add.iter().flat_map(|lines| lines.lines()) {
+            text.push_str(format!("           {line}").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Whether containerd passes the annotations on.
+
+use glob::{MatchOptions, Pattern};
+use toml::{Table, Value};
+
+use crate::plan::{ContainerSetting, PodSetting};
+
+use super::Finding;
+use super::node::Node;
+use super::runtime::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, ours};
+
+const ABOUT: &str = "annotations";
+
+/// Kubelet's own, which the shim reads where they come.
+const KUBELETS: [&str; 5] = [
+    "io.kubernetes.pod.terminationGracePeriod",
+    "io.kubernetes.container.preStopHandler",
+    "io.kubernetes.container.restartCount",
+    "io.kubernetes.container.ports",
+    "io.kubernetes.container.terminationMessagePath",
+];
+
+pub(super) fn findings(node: &Node) -> Vec<Finding> {
+    ours(node)
+        .flat_map(|(name, runtime)| of_runtime(node, name, runtime))
+        .collect()
+}
+
+fn of_runtime(node: &Node, name: &str, runtime: &Table) -> Vec<Finding> {
+    let table = format!(
+        "[plugins.\"{}\".containerd.runtimes.{name}]",
+        node.cri_name()
+    );
+    let mut findings = Vec::new();
+    if let Some(key) = not_passed(runtime, "pod_annotations", &ushers()) {
+        findings.push(
+            Finding::problem(
+                ABOUT,
+                format!("containerd does not pass {key:?} of a pod on to {name}"),
+            )
+            .add(format!("{table}\n  pod_annotations = {POD_ANNOTATIONS}")),
+        );
+    }
+    let kubelets = KUBELETS.map(str::to_owned);
+    if let Some(key) = not_passed(runtime, "container_annotations", &kubelets) {
+        findings.push(
+            Finding::warning(
+                ABOUT,
+                format!(
+                    "containerd does not pass kubelet's {key:?} on to {name}: grace periods, preStop \
+                     handlers and named ports are not known"
+                ),
+            )
+            .add(format!("{table}\n  container_annotations = {CONTAINER_ANNOTATIONS}")),
+        );
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(
+            ABOUT,
+            format!("containerd passes usher's and kubelet's on to {name}"),
+        ));
+    }
+    findings
+}
+
+/// One key of each kind there is.
+fn ushers() -> Vec<String> {
+    let pod = PodSetting::words().map(|word| format!("usher/{word}"));
+    let container = ContainerSetting::words().map(|word| format!("{word}.usher/proxy"));
+    pod.chain(container).collect()
+}
+
+/// The first of the `keys` that none of the patterns lets pass.
+fn not_passed<'a>(runtime: &Table, list: &str, keys: &'a [String]) -> Option<&'a str> {
+    let patterns = runtime.get(list).and_then(Value::as_array);
+    let patterns: Vec<Pattern> = patterns
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .filter_map(|pattern| Pattern::new(pattern).ok())
+        .collect();
+    // As Go's path.Match, by which containerd goes: no wildcard matches a slash.
+    let options = MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: false,
+    };
+    keys.iter()
+        .find(|key| !patterns.iter().any(|it| it.matches_with(key, options)))
+        .map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::super::runtime::TYPE;
+    use super::*;
+
+    fn levels(lines: &str) -> Vec<Level> {
+        let dump = format!(
+            "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.usher]\n\
+             runtime_type = '{TYPE}'\n{lines}"
+        );
+        let findings = findings(&Node::with("1.7.24", &dump));
+        findings.iter().map(|finding| finding.level).collect()
+    }
+
+    #[test]
+    fn what_the_readme_says_is_all_right() {
+        let lines = format!(
+            "pod_annotations = {POD_ANNOTATIONS}\ncontainer_annotations = {CONTAINER_ANNOTATIONS}"
+        );
+        assert_eq!(levels(&lines), [Level::Ok]);
+        let wide = "pod_annotations = ['*', '*/*']\ncontainer_annotations = ['*']";
+        assert_eq!(levels(wide), [Level::Ok]);
+    }
+
+    #[test]
+    fn what_is_not_passed_on_is_a_problem_and_kubelets_a_warning() {
+        assert_eq!(levels(""), [Level::Problem, Level::Warning]);
+        // A star stops at the slash.
+        let lines = "pod_annotations = ['*']\ncontainer_annotations = ['io.kubernetes.*']";
+        assert_eq!(levels(lines), [Level::Problem]);
+        // Settings of single containers are missing.
+        let lines = "pod_annotations = ['usher/*']\ncontainer_annotations = ['io.kubernetes.*']";
+        assert_eq!(levels(lines), [Level::Problem]);
+    }
+}

@@ -1,0 +1,362 @@
+//! What there is to look at: containerd, where it looks for programs, its effective configuration.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+use toml::{Table, Value};
+
+/// Where containerd's configuration file is if nobody says otherwise.
+const CONFIG: &str = "/etc/containerd/config.toml";
+
+/// The CRI plugin's part of the configuration that has the runtimes: of 2.x, and of 1.x.
+const CRI: [&str; 2] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"];
+
+/// A node, as far as it can be seen.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// The containerd program; why it was not found.
+    pub(super) program: Result<PathBuf, String>,
+    /// What it says of its version.
+    pub(super) version: Option<Version>,
+    /// Its configuration file.
+    pub(super) config: PathBuf,
+    /// Its effective configuration; why it cannot be had.
+    pub(super) dump: Result<Table, String>,
+    /// Where it looks for programs.
+    pub(super) path: String,
+    /// Whether that is the running one's own.
+    pub(super) path_is_known: bool,
+    /// The process, where it runs.
+    pub(super) pid: Option<u32>,
+}
+
+/// The version of a containerd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Version {
+    pub(super) text: String,
+    pub(super) major: u32,
+}
+
+/// What of it the report says.
+#[derive(Debug, Serialize)]
+pub(super) struct Facts {
+    program: Option<PathBuf>,
+    version: Option<String>,
+    config: PathBuf,
+    pid: Option<u32>,
+}
+
+/// A containerd that runs in our mount namespace.
+#[derive(Debug, Default)]
+struct Running {
+    pid: u32,
+    program: Option<PathBuf>,
+    config: Option<PathBuf>,
+    path: Option<String>,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Looks at the node. What was named is taken; the rest is that of the running containerd with
+    /// this configuration file, if there is one.
+    pub(super) fn look(
+        program: Option<PathBuf>,
+        config: Option<PathBuf>,
+        path: Option<String>,
+    ) -> Node {
+        let wanted = config.as_deref();
+        let running = running_daemons()
+            .into_iter()
+            .find(|daemon| wanted.is_none_or(|wanted| daemon.config() == wanted))
+            .unwrap_or_default();
+        let pid = (running.pid != 0).then_some(running.pid);
+        let config = config.unwrap_or_else(|| running.config().to_owned());
+        let path_is_known = path.is_some() || running.path.is_some();
+        let path = path
+            .or(running.path)
+            .unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
+        let program = match program.or(running.program) {
+            Some(program) if is_program(&program) => Ok(program),
+            Some(program) => Err(format!("{} is no program", program.display())),
+            None => find(&path, "containerd")
+                .ok_or_else(|| format!("containerd is not found on the PATH {path}")),
+        };
+        let version = program.as_deref().ok().and_then(version);
+        let dump = match &program {
+            Ok(program) => dump(program, &config),
+            Err(_) => Err("containerd is not found".to_owned()),
+        };
+        Node {
+            program,
+            version,
+            config,
+            dump,
+            path,
+            path_is_known,
+            pid,
+        }
+    }
+
+    pub(super) fn facts(&self) -> Facts {
+        Facts {
+            program: self.program.clone().ok(),
+            version: self.version.as_ref().map(|version| version.text.clone()),
+            config: self.config.clone(),
+            pid: self.pid,
+        }
+    }
+
+    pub(super) fn is_1(&self) -> bool {
+        match &self.version {
+            Some(version) => version.major < 2,
+            None => self.cri().is_none_or(|(name, _)| name == CRI[1]),
+        }
+    }
+
+    /// The CRI plugin that has the runtimes: its name, and its part of the configuration.
+    pub(super) fn cri(&self) -> Option<(&'static str, &Table)> {
+        let plugins = self.dump.as_ref().ok()?.get("plugins")?.as_table()?;
+        CRI.into_iter().find_map(|name| {
+            let part = plugins.get(name)?.as_table()?;
+            part.contains_key("containerd").then_some((name, part))
+        })
+    }
+
+    /// The name of the CRI plugin that has the runtimes, for lines to add.
+    pub(super) fn cri_name(&self) -> &'static str {
+        match self.cri() {
+            Some((name, _)) => name,
+            None if self.is_1() => CRI[1],
+            None => CRI[0],
+        }
+    }
+
+    /// All runtimes that the CRI plugin knows, by their handlers' names.
+    pub(super) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
+        let runtimes = self
+            .cri()
+            .and_then(|(_, part)| part.get("containerd")?.get("runtimes")?.as_table());
+        runtimes
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, runtime)| Some((name.as_str(), runtime.as_table()?)))
+    }
+
+    /// The program of this name that containerd would run: on its PATH, else beside itself
+    /// (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/shim_manager.go>).
+    pub(super) fn shim(&self, name: &str) -> Option<PathBuf> {
+        find(&self.path, name).or_else(|| {
+            let beside = self.program.as_ref().ok()?.parent()?.join(name);
+            is_program(&beside).then_some(beside)
+        })
+    }
+
+    /// All of `path`, for sentences.
+    pub(super) fn whose_path(&self) -> String {
+        match self.path_is_known {
+            true => format!("containerd's PATH {}", self.path),
+            false => format!("the PATH {} (containerd's own is not known)", self.path),
+        }
+    }
+}
+
+/// A table's text, or none if it is empty or no text.
+pub(super) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
+    table
+        .get(key)
+        .and_then(Value::as_str)
+        .filter(|text| !text.is_empty())
+}
+
+/// The program `name` in one of the directories of `path`; itself if it is a path.
+pub(super) fn find(path: &str, name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|program| is_program(program));
+    }
+    path.split(':')
+        .filter(|directory| directory.starts_with('/'))
+        .map(|directory| Path::new(directory).join(name))
+        .find(|program| is_program(program))
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// What a program prints, if it succeeds.
+pub(super) fn output(command: &mut Command) -> Result<String, String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().lines().last().unwrap_or_default().to_owned();
+    match said.is_empty() {
+        true => Err(output.status.to_string()),
+        false => Err(said),
+    }
+}
+
+fn version(program: &Path) -> Option<Version> {
+    let said = output(Command::new(program).arg("--version")).ok()?;
+    Version::read(&said)
+}
+
+impl Version {
+    /// From `containerd <where it is from> v1.7.24 <revision>`.
+    fn read(said: &str) -> Option<Version> {
+        let text = said.split_whitespace().nth(2)?.trim_start_matches('v');
+        let major = text.split('.').next()?.parse().ok()?;
+        Some(Version {
+            text: text.to_owned(),
+            major,
+        })
+    }
+}
+
+fn dump(program: &Path, config: &Path) -> Result<Table, String> {
+    let said = output(
+        Command::new(program)
+            .arg("--config")
+            .arg(config)
+            .args(["config", "dump"]),
+    )?;
+    let table: Result<Table, _> = said.parse();
+    table.map_err(|error| format!("its configuration cannot be read: {}", error.message()))
+}
+
+// === impl Running ===
+
+impl Running {
+    fn config(&self) -> &Path {
+        self.config.as_deref().unwrap_or(Path::new(CONFIG))
+    }
+}
+
+/// All processes of containerd that see the files that we see; one with the usual configuration
+/// file comes first.
+fn running_daemons() -> Vec<Running> {
+    let ours = fs::read_link("/proc/self/ns/mnt").ok();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut found: Vec<Running> = processes
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let directory = entry.path();
+            let name = fs::read_to_string(directory.join("comm")).ok()?;
+            let theirs = fs::read_link(directory.join("ns/mnt")).ok();
+            (name.trim_end() == "containerd" && theirs == ours).then(|| running(pid, &directory))
+        })
+        .collect();
+    found.sort_by_key(|daemon| (daemon.config() != Path::new(CONFIG), daemon.pid));
+    found
+}
+
+fn running(pid: u32, directory: &Path) -> Running {
+    let words = |name| {
+        let bytes = fs::read(directory.join(name)).unwrap_or_default();
+        let words = bytes.split(|byte| *byte == 0).map(OsStr::from_bytes);
+        words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect::<Vec<_>>()
+    };
+    let path = words("environ")
+        .into_iter()
+        .find_map(|variable| variable.strip_prefix("PATH=").map(str::to_owned));
+    Running {
+        pid,
+        program: fs::read_link(directory.join("exe")).ok(),
+        config: named_config(&words("cmdline")),
+        path,
+    }
+}
+
+/// The configuration file that a command line names.
+fn named_config(arguments: &[String]) -> Option<PathBuf> {
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if matches!(argument.as_str(), "-c" | "--config" | "-config") {
+            return arguments.next().map(PathBuf::from);
+        }
+        let value = argument
+            .strip_prefix("--config=")
+            .or_else(|| argument.strip_prefix("-config="))
+            .or_else(|| argument.strip_prefix("-c="));
+        if let Some(value) = value {
+            return Some(PathBuf::from(value));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+impl Node {
+    /// A node whose containerd has this version and effective configuration.
+    pub(super) fn with(version: &str, dump: &str) -> Node {
+        Node {
+            program: Ok(PathBuf::from("/usr/bin/containerd")),
+            version: Version::read(&format!("containerd github.com/x {version} abc")),
+            config: PathBuf::from("/nowhere/config.toml"),
+            dump: dump.parse().map_err(|error| format!("{error}")),
+            path: "/nowhere".to_owned(),
+            path_is_known: true,
+            pid: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read_from_what_containerd_says() {
+        for (said, text, major) in [
+            (
+                "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n",
+                "1.6.20~ds1",
+                1,
+            ),
+            (
+                "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7",
+                "2.1.4",
+                2,
+            ),
+        ] {
+            let version = Version::read(said).unwrap();
+            assert_eq!((version.text.as_str(), version.major), (text, major));
+        }
+        assert_eq!(Version::read("containerd"), None);
+    }
+
+    #[test]
+    fn a_configuration_file_is_found_on_a_command_line() {
+        for words in [
+            &["containerd", "--config", "/a"][..],
+            &["containerd", "-c", "/a", "--log-level", "debug"],
+            &["containerd", "-l", "debug", "--config=/a"],
+        ] {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(named_config(&words), Some(PathBuf::from("/a")), "{words:?}");
+        }
+        assert_eq!(named_config(&["containerd".to_owned()]), None);
+    }
+
+    #[test]
+    fn a_program_is_found_on_a_path_or_by_its_own() {
+        assert_eq!(find("/nowhere:/bin", "sh"), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(find("", "/bin/sh"), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(find("/bin", "no-such-program"), None);
+        // A directory is none, and what is not executable is none.
+        assert_eq!(find("/:/etc", "etc"), None);
+        assert_eq!(find("/etc", "passwd"), None);
+    }
+}

@@ -1,0 +1,249 @@
+//! The runtime: whether containerd knows it, the shim, and the OCI runtime below it.
+
+use std::path::Path;
+use std::process::Command;
+
+use toml::{Table, Value};
+
+use crate::shim::VERSION;
+
+use super::Finding;
+use super::node::{Node, find, output, text};
+
+const RUNTIME: &str = "runtime";
+const SHIM: &str = "shim";
+const OCI_RUNTIME: &str = "OCI runtime";
+const DRIVER: &str = "cgroup driver";
+
+/// What containerd knows the runtime as.
+pub(super) const TYPE: &str = "io.containerd.usher.v2";
+/// The shim's program.
+const PROGRAM: &str = "containerd-shim-usher-v2";
+
+/// What the README says of them.
+pub(super) const POD_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*"]"#;
+pub(super) const CONTAINER_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*", "io.kubernetes.*"]"#;
+
+pub(super) fn findings(node: &Node) -> Vec<Finding> {
+    let mut findings = vec![shim(node)];
+    if node.dump.is_ok() {
+        findings.push(entry(node));
+    }
+    for (name, runtime) in ours(node) {
+        findings.extend(driver(node, name, runtime));
+    }
+    findings.push(oci_runtime(node));
+    findings
+}
+
+/// The entries of containerd's configuration that run pods with our shim.
+pub(super) fn ours(node: &Node) -> impl Iterator<Item = (&str, &Table)> {
+    node.runtimes().filter(|(_, runtime)| {
+        text(runtime, "runtime_type") == Some(TYPE)
+            || text(runtime, "runtime_path").is_some_and(|path| path.ends_with(PROGRAM))
+    })
+}
+
+fn entry(node: &Node) -> Finding {
+    let names: Vec<&str> = ours(node).map(|(name, _)| name).collect();
+    if !names.is_empty() {
+        let said = format!("containerd runs {TYPE} as {}", names.join(", "));
+        return match names.contains(&"usher") {
+            true => Finding::ok(RUNTIME, said),
+            false => Finding::ok(RUNTIME, format!("{said}: the RuntimeClass's handler")),
+        };
+    }
+    Finding::problem(
+        RUNTIME,
+        format!(
+            "containerd knows no runtime of type {TYPE}; expected in {}",
+            node.config.display()
+        ),
+    )
+    .add(format!(
+        "[plugins.\"{}\".containerd.runtimes.usher]\n  runtime_type = \"{TYPE}\"\n  \
+         pod_annotations = {POD_ANNOTATIONS}\n  container_annotations = {CONTAINER_ANNOTATIONS}",
+        node.cri_name()
+    ))
+}
+
+/// The shim that containerd would run, and whether it is of this version.
+fn shim(node: &Node) -> Finding {
+    let named = ours(node).find_map(|(_, runtime)| text(runtime, "runtime_path"));
+    let program = match named {
+        Some(path) => find("", path),
+        None => node.shim(PROGRAM),
+    };
+    let Some(program) = program else {
+        let place = match named {
+            Some(path) => format!("{path}, which runtime_path names, is no program"),
+            None => format!("{PROGRAM} is not on {}", node.whose_path()),
+        };
+        return Finding::problem(SHIM, format!("{place}: put it into /usr/local/bin"));
+    };
+    let shown = program.display();
+    match output(Command::new(&program).arg("-v")) {
+        Err(error) => Finding::problem(SHIM, format!("{shown} -v fails: {error}")),
+        Ok(said) => match version(&said) {
+            Some(VERSION) => Finding::ok(SHIM, format!("{shown}, version {VERSION}")),
+            Some(other) => Finding::warning(
+                SHIM,
+                format!("{shown} is version {other}, and this command {VERSION}"),
+            ),
+            None => Finding::problem(SHIM, format!("{shown} does not say that it is usher's")),
+        },
+    }
+}
+
+/// From what `containerd-shim-usher-v2 -v` says.
+fn version(said: &str) -> Option<&str> {
+    said.lines()
+        .find_map(|line| line.trim().strip_prefix("Version:"))
+        .map(str::trim)
+}
+
+/// Pods of one kubelet have one kind of cgroup path, so all runtimes have to agree on it. Where no
+/// options are given the shim goes by the path itself.
+fn driver(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
+    let given = systemd(runtime)?;
+    let (other, theirs) = node.runtimes().find_map(|(other, runtime)| {
+        let is_another = text(runtime, "runtime_type") != Some(TYPE);
+        Some((other, systemd(runtime).filter(|_| is_another)?))
+    })?;
+    if node.is_1()
+        && node
+            .version
+            .as_ref()
+            .is_some_and(|it| it.text.starts_with("1.6"))
+    {
+        // Options are not passed on.
+        return None;
+    }
+    let shown = |systemd| if systemd { "systemd" } else { "cgroupfs" };
+    if given == theirs {
+        return Some(Finding::ok(
+            DRIVER,
+            format!("{} for {name} and for {other}", shown(given)),
+        ));
+    }
+    Some(
+        Finding::warning(
+            DRIVER,
+            format!(
+                "{} for {name}, and {} for {other}",
+                shown(given),
+                shown(theirs)
+            ),
+        )
+        .add(format!(
+            "[plugins.\"{}\".containerd.runtimes.{name}.options]\n  SystemdCgroup = {theirs}",
+            node.cri_name()
+        )),
+    )
+}
+
+fn systemd(runtime: &Table) -> Option<bool> {
+    runtime.get("options")?.get("SystemdCgroup")?.as_bool()
+}
+
+/// The program below the shim.
+fn oci_runtime(node: &Node) -> Finding {
+    let name = ours(node).find_map(|(_, runtime)| binary_name(runtime));
+    let name = name.unwrap_or_else(|| crate::runtime::DEFAULT_BINARY.to_owned());
+    let Some(program) = find(&node.path, &name) else {
+        return Finding::problem(
+            OCI_RUNTIME,
+            format!("{name} is not on {}: install it", node.whose_path()),
+        );
+    };
+    match output(Command::new(&program).arg("--version")) {
+        Ok(said) => Finding::ok(
+            OCI_RUNTIME,
+            format!(
+                "{}: {}",
+                program.display(),
+                said.lines().next().unwrap_or_default()
+            ),
+        ),
+        Err(error) => Finding::problem(
+            OCI_RUNTIME,
+            format!("{} --version fails: {error}", program.display()),
+        ),
+    }
+}
+
+/// `BinaryName` of the runtime's options, or of the file that they name.
+fn binary_name(runtime: &Table) -> Option<String> {
+    let options = runtime.get("options")?.as_table()?;
+    let file = text(options, "ConfigPath").map(Path::new);
+    let from_file = file
+        .and_then(|path| std::fs::read_to_string(path).ok())
+        .and_then(|said| said.parse::<Table>().ok());
+    let named = |options: &Table| {
+        options
+            .get("BinaryName")
+            .and_then(Value::as_str)
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+    };
+    named(from_file.as_ref().unwrap_or(options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    const V2: &str = "io.containerd.grpc.v1.cri";
+    const V3: &str = "io.containerd.cri.v1.runtime";
+
+    #[test]
+    fn a_runtime_that_containerd_does_not_know_comes_with_the_lines_to_add() {
+        for (version, plugin) in [("1.6.20", V2), ("1.7.24", V2), ("2.1.4", V3)] {
+            let dump = format!("[plugins.'{plugin}'.containerd]\nx = 1");
+            let finding = entry(&Node::with(version, &dump));
+            assert_eq!(finding.level, Level::Problem, "{version}");
+            let added = format!("{dump}\n{}", finding.add.unwrap());
+            let finding = entry(&Node::with(version, &added));
+            assert_eq!(finding.level, Level::Ok, "{version}");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_driver_that_differs_from_the_other_runtimes_is_a_warning() {
+        let node = |ours, theirs| {
+            let runtimes = format!("plugins.'{V3}'.containerd.runtimes");
+            let dump = format!(
+                "[{runtimes}.usher]\nruntime_type = '{TYPE}'\n\
+                 [{runtimes}.usher.options]\nSystemdCgroup = {ours}\n\
+                 [{runtimes}.runc]\nruntime_type = 'io.containerd.runc.v2'\n\
+                 [{runtimes}.runc.options]\nSystemdCgroup = {theirs}\n"
+            );
+            Node::with("2.1.4", &dump)
+        };
+        let level = |node: &Node| {
+            let (name, runtime) = ours(node).next().unwrap();
+            driver(node, name, runtime).unwrap().level
+        };
+        assert_eq!(level(&node(true, true)), Level::Ok);
+        assert_eq!(level(&node(false, true)), Level::Warning);
+    }
+
+    #[test]
+    fn an_oci_runtime_is_the_one_of_the_options() {
+        let dump = format!(
+            "[plugins.'{V3}'.containerd.runtimes.usher]\nruntime_type = '{TYPE}'\n\
+             [plugins.'{V3}'.containerd.runtimes.usher.options]\nBinaryName = '/no/such/crun'\n"
+        );
+        let finding = oci_runtime(&Node::with("2.1.4", &dump));
+        assert_eq!(finding.level, Level::Problem);
+        assert!(finding.says.contains("/no/such/crun"), "{}", finding.says);
+    }
+
+    #[test]
+    fn a_shims_version_is_read_from_what_it_says() {
+        let said = "containerd-shim-usher-v2:\n  Version:  0.1.0\n  Revision: abc\n";
+        assert_eq!(version(said), Some("0.1.0"));
+        assert_eq!(version("something else"), None);
+    }
+}
