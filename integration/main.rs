@@ -14,6 +14,7 @@ mod info;
 mod install;
 mod jobs;
 mod leaks;
+mod oom;
 mod parity;
 mod pod;
 mod refusals;

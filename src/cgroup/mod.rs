@@ -1,11 +1,12 @@
-//! The cgroup of a container, version 1 and 2: its figures, who lives in it, and whom the kernel has
-//! killed in it because memory ran out.
+//! The cgroup of a container, version 1 and 2: its figures, who lives in it, whom the kernel has
+//! killed in it because memory ran out, and whom it would kill first.
 
 mod blkio;
 mod devices;
 mod hierarchy;
 mod oom;
 mod read;
+pub mod scores;
 mod v1;
 mod v2;
 

@@ -1,6 +1,7 @@
 //! One container as the core sees it.
 
 use crate::plan::{ContainerKind, KubeletFacts, Probe, Role, Signal};
+use crate::sizing::Size;
 
 use super::action::RequestId;
 use super::restart::BackOff;
@@ -34,6 +35,16 @@ pub struct NewContainer {
     pub name: String,
     pub kind: ContainerKind,
     pub facts: KubeletFacts,
+    pub demands: Demands,
+}
+
+/// What the caller wants of the kernel for a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demands {
+    /// Its `oom_score_adj`, -1000 to 1000 (`proc(5)`).
+    pub oom_score: i32,
+    /// What it asks for and may use.
+    pub size: Size,
 }
 
 #[derive(Clone, Debug)]
@@ -42,6 +53,7 @@ pub(super) struct Container {
     pub kind: ContainerKind,
     pub role: Role,
     pub facts: KubeletFacts,
+    pub demands: Demands,
     /// Counts creations in this pod: of two containers with one name the later is the one that
     /// counts.
     pub number: u64,

@@ -33,7 +33,12 @@ impl Pod {
             return Err(Refusal::AlreadyExists { id: id.clone() });
         }
         self.adopt(&new.name, plan)?;
-        let NewContainer { name, kind, facts } = new;
+        let NewContainer {
+            name,
+            kind,
+            facts,
+            demands,
+        } = new;
         let role = match (kind, &self.plan) {
             (ContainerKind::Workload, Some(plan)) => plan.role(&name),
             _ => Role::Guest,
@@ -54,6 +59,7 @@ impl Pod {
             kind,
             role,
             facts,
+            demands,
             number: self.creations,
             state: State::Creating,
             request: None,

@@ -27,6 +27,7 @@
 //! | `restart.rs` | sidecars that are restarted in place, and their back-off |
 //! | `withhold.rs` | init containers whose end the caller must not hear of yet |
 //! | `completion.rs` | ends of containers that are the end of the pod |
+//! | `oom.rs` | who is killed last when memory runs out |
 //! | `history.rs` | what is remembered of names |
 
 mod action;
@@ -38,6 +39,7 @@ mod gate;
 mod grace;
 mod history;
 mod inference;
+mod oom;
 mod probe;
 mod restart;
 mod start;
@@ -55,7 +57,7 @@ use std::time::Duration;
 use crate::plan::{ContainerKind, Plan};
 
 pub use action::{Action, Cause, ContainerId, Refusal, Report, RequestId, Step};
-pub use container::{ExitStatus, NewContainer};
+pub use container::{Demands, ExitStatus, NewContainer};
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use probe::Exec;
 pub use stop::Kill;

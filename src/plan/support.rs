@@ -2,14 +2,14 @@
 //!
 //! The two tables are the whole truth: a setting that is in none of them is supported, and what
 //! gets built is taken out. They judge what was written. A default is no promise of the pod's
-//! author, so one that is not built yet (`oom-score: Match`) is refused only where it is asked for
+//! author, so one that is not built yet (`cgroup-sizing: Effective`) is refused only where it is asked for
 //! by name.
 
 use std::collections::BTreeMap;
 
 use super::error::{Entry, PlanError};
 use super::key::{ContainerSetting, Key, PodSetting};
-use super::settings::{CgroupSizing, GracePolicy, OomScore, Settings};
+use super::settings::{CgroupSizing, GracePolicy, Settings};
 use super::{ContainerPlan, Plan};
 
 /// A setting, and whether what was read of it is missing.
@@ -24,7 +24,6 @@ const POD: &[Row<PodSetting, Settings>] = &[
     (PodSetting::GracePolicy, |pod| {
         pod.grace_policy != GracePolicy::Shared
     }),
-    (PodSetting::OomScore, |pod| pod.oom_score != OomScore::Off),
     (PodSetting::CgroupSizing, |pod| {
         pod.cgroup_sizing != CgroupSizing::Off
     }),

@@ -52,6 +52,8 @@ pub struct Actor {
     /// The core counts its time from here.
     origin: Instant,
     pub(super) over: bool,
+    /// The kernel has refused a score, and it was said.
+    pub(super) refused_score: bool,
     /// The end was asked for, and only creations that are being undone, or are announced, stand
     /// against it.
     pub(super) leaving: bool,
@@ -84,6 +86,7 @@ impl Actor {
             messages,
             origin: Instant::now(),
             over: false,
+            refused_score: false,
             leaving: false,
             announced: HashMap::new(),
             look_again: None,
@@ -203,6 +206,7 @@ impl Actor {
 
     /// Carries out all that the core wants done by now.
     fn carry_out(&mut self) {
+        self.settle_scores();
         let mut reports = Vec::new();
         while let Some(action) = self.core.poll_action() {
             debug!(?action);

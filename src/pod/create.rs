@@ -7,17 +7,19 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
-use crate::cgroup::Cgroup;
-use crate::lifecycle::{ContainerId, NewContainer};
+use crate::cgroup::{self, Cgroup};
+use crate::lifecycle::{ContainerId, Demands, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, Options, ProcessStdio, Restore, insist, options};
+use crate::sizing::Size;
 use crate::stdio::{self, Owner, Setting, Streams};
 
 use super::checkpoint::Restoring;
 use super::error::caught;
 use super::process::{Facts, Freezer, Process, Remains, Task};
+use super::scores::{self, Score};
 use super::{Actor, CallError, CreateCall, Kind, Reply};
 
 impl Actor {
@@ -32,6 +34,8 @@ impl Actor {
                     reaper: self.reaper.clone(),
                     may_restart: self.core.may_restart_in_place(&id),
                 };
+                let score = self.score_for_bundle(&id);
+                scores::write(&call.bundle, score);
                 let work = create(runtime, options, call, surroundings);
                 self.job(work, move |actor, outcome| {
                     actor.created(&id, outcome, reply)
@@ -69,11 +73,16 @@ impl Actor {
                 .and_then(|path| bundle.mount_source(path))
                 .map(Path::to_owned),
         };
+        let demands = Demands {
+            oom_score: bundle.oom_score().unwrap_or_else(cgroup::scores::own),
+            size: bundle.resources().change(Size::UNLIMITED),
+        };
         let id = ContainerId::from(call.id.as_str());
         let new = NewContainer {
             name: identity.name,
             kind: identity.kind,
             facts: kubelet,
+            demands,
         };
         let now = self.now();
         self.core
@@ -94,6 +103,7 @@ impl Actor {
                 execs: BTreeMap::new(),
                 creating: true,
                 freezer: Freezer::Thawed,
+                score: Score::new(demands.oom_score),
                 deleting: false,
                 restoring: None,
                 remains: Remains::default(),

@@ -17,7 +17,7 @@ use crate::runtime::OciRuntime;
 use crate::stdio::{self, Owner, Paths, Setting, Size, Streams};
 
 use super::process::{Exec, Exit, Freezer, Process};
-use super::{Actor, CallError, ExecCall, Kind, Reply};
+use super::{Actor, CallError, ExecCall, Kind, Reply, scores};
 
 /// Of the OCI specification's process only what has to be known of it.
 #[derive(Default, Deserialize)]
@@ -126,6 +126,7 @@ impl Actor {
     ) -> Result<(RequestId, impl Future<Output = Executed> + Send + use<>), CallError> {
         let request = self.next_request();
         let (namespace, reaper) = (self.namespace.clone(), self.reaper.clone());
+        let score = self.core.oom_score(&ContainerId::from(id));
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
@@ -140,6 +141,7 @@ impl Actor {
             exec_id: exec_id.to_owned(),
             spec: std::mem::take(&mut exec.spec),
             size: exec.size,
+            score,
             paths: exec.process.paths.clone(),
             owner: task.facts.owner,
             bundle: task.bundle.clone(),
@@ -186,6 +188,9 @@ impl Actor {
         }
         exec.process.streams = Some(streams);
         exec.process.connect_stdin();
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.score.has_newcomers = true;
+        }
         self.publisher.publish(TaskExecStarted {
             container_id: id.to_string(),
             exec_id: exec_id.to_owned(),
@@ -257,6 +262,8 @@ struct Execution {
     exec_id: String,
     spec: Vec<u8>,
     size: Option<Size>,
+    /// Its OOM score is to be no higher.
+    score: Option<i32>,
     paths: Paths,
     owner: Owner,
     bundle: PathBuf,
@@ -315,7 +322,10 @@ impl Execution {
     fn spec(&self) -> serde_json::Result<Cow<'_, [u8]>> {
         let mut spec: Map<String, Value> = serde_json::from_slice(&self.spec)?;
         let has_terminal = spec.get("terminal").and_then(Value::as_bool) == Some(true);
-        if has_terminal == self.paths.terminal && self.size.is_none() {
+        let is_lowered = self
+            .score
+            .is_some_and(|score| scores::lower(&mut spec, score));
+        if has_terminal == self.paths.terminal && self.size.is_none() && !is_lowered {
             return Ok(Cow::Borrowed(&self.spec));
         }
         spec.insert("terminal".to_owned(), json!(self.paths.terminal));

@@ -15,6 +15,7 @@ mod exec;
 mod messages;
 mod process;
 mod restart;
+mod scores;
 mod start;
 mod stop;
 

@@ -15,6 +15,7 @@ use crate::runtime::OciRuntime;
 use crate::stdio::{Owner, Paths, Size, Streams};
 
 use super::checkpoint::Restoring;
+use super::scores::Score;
 use super::{CallError, Reply};
 
 /// How and when a process ended, as the caller is told.
@@ -63,6 +64,7 @@ pub(super) struct Task {
     /// Nobody has been told of it yet: it is being created, or undone.
     pub creating: bool,
     pub freezer: Freezer,
+    pub score: Score,
     /// Its removal is under way.
     pub deleting: bool,
     /// Set as long as it is still to be restored from a checkpoint: it has no process then.

@@ -17,7 +17,7 @@ use crate::runtime::{OciRuntime, release};
 use crate::stdio::{Owner, Paths, Setting, Streams};
 
 use super::process::Remains;
-use super::{Actor, Panicked};
+use super::{Actor, Panicked, scores};
 
 /// How long what is left of the last life may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
@@ -62,6 +62,11 @@ impl Actor {
             is_deleted: task.remains == Remains::Gone,
             resources: task.resources.clone(),
         };
+        let score = self.score_for_bundle(id);
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        scores::write(&task.bundle, score);
         // What the caller wants of them meanwhile is asked of others in their place.
         let streams = task.init.streams.replace(Streams::default());
         let mut streams = streams.unwrap_or_default();

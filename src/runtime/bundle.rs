@@ -10,6 +10,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use super::resources::Resources;
+
+/// The OCI runtime's configuration in a bundle.
+pub(super) const CONFIG: &str = "config.json";
+
 /// A container's `config.json`, as far as the shim has to know it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -18,6 +23,7 @@ pub struct Bundle {
     pub annotations: BTreeMap<String, String>,
     #[serde(deserialize_with = "null_is_empty")]
     mounts: Vec<Mount>,
+    process: Option<Process>,
     hooks: Option<Hooks>,
     linux: Option<Linux>,
 }
@@ -27,6 +33,13 @@ pub struct Bundle {
 struct Mount {
     destination: String,
     source: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Process {
+    #[serde(rename = "oomScoreAdj")]
+    oom_score_adj: Option<i32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -42,6 +55,7 @@ struct Linux {
     namespaces: Option<Vec<Namespace>>,
     #[serde(rename = "cgroupsPath")]
     cgroups_path: Option<String>,
+    resources: Option<Resources>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -71,6 +85,8 @@ pub enum BundleError {
         path: PathBuf,
         source: serde_json::Error,
     },
+    #[error("{path} was not changed: {source}", path = .path.display())]
+    Unwritten { path: PathBuf, source: io::Error },
 }
 
 impl Bundle {
@@ -80,7 +96,7 @@ impl Bundle {
     ///
     /// If it cannot be read, or is not what the OCI runtime specification calls a configuration.
     pub fn read(bundle: &Path) -> Result<Bundle, BundleError> {
-        let path = bundle.join("config.json");
+        let path = bundle.join(CONFIG);
         match std::fs::read(&path) {
             Ok(json) => serde_json::from_slice(&json)
                 .map_err(|source| BundleError::Malformed { path, source }),
@@ -116,6 +132,17 @@ impl Bundle {
             .into_iter()
             .flatten()
             .any(|ns| ns.kind == "pid" && ns.path.is_empty())
+    }
+
+    /// The `oom_score_adj` that its program is to have, if the bundle says so.
+    pub fn oom_score(&self) -> Option<i32> {
+        self.process.as_ref()?.oom_score_adj
+    }
+
+    /// What the container asks for and may use, as far as the bundle says so.
+    pub fn resources(&self) -> Resources {
+        let linux = self.linux.as_ref();
+        linux.and_then(|linux| linux.resources).unwrap_or_default()
     }
 
     /// Where the container's cgroup is to be, if the bundle says so.

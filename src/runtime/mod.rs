@@ -5,9 +5,11 @@
 
 mod bundle;
 mod checkpoint;
+mod config;
 mod log;
 pub mod options;
 mod release;
+mod resources;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -27,8 +29,10 @@ use crate::reaper::{Child, Reaper};
 
 pub use bundle::{Bundle, BundleError};
 pub use checkpoint::{Checkpoint, Restore};
+pub use config::set_oom_score;
 pub use options::Options;
 pub use release::{await_execution, release};
+pub use resources::Resources;
 
 /// Where runc keeps the state of containers if the options do not say otherwise; containerd's
 /// runc shim has the same default.

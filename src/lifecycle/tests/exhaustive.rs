@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 
 use crate::lifecycle::{
-    Action, ContainerId, ExitStatus, Kill, NewContainer, Phase, Pod, RequestId, Time,
+    Action, ContainerId, Demands, ExitStatus, Kill, NewContainer, Phase, Pod, RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, Signal};
 
@@ -359,6 +359,7 @@ impl Model {
             name: self.names[name].to_owned(),
             kind: ContainerKind::Workload,
             facts: KubeletFacts::default(),
+            demands: Demands::default(),
         };
         let (id, plan) = (self.id(n), self.plan.clone());
         let created = fork.pod.handle_create(fork.now, &id, new, plan, None);

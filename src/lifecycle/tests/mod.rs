@@ -9,6 +9,7 @@ mod inference;
 mod init;
 mod interleavings;
 mod kubelet;
+mod oom;
 mod pods;
 mod promises;
 mod record;

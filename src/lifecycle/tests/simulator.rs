@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Exec, ExitStatus, Kill, NewContainer, Pod, Refusal, RequestId, Time,
+    Action, ContainerId, Demands, Exec, ExitStatus, Kill, NewContainer, Pod, Refusal, RequestId,
+    Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 
@@ -133,6 +134,7 @@ pub struct World {
     plan: Plan,
     scripts: BTreeMap<String, Script>,
     kinds: BTreeMap<String, (ContainerKind, KubeletFacts)>,
+    demands: BTreeMap<String, Demands>,
     pub(super) processes: BTreeMap<ContainerId, Process>,
     events: BTreeMap<(Time, u64), Event>,
     counter: u64,
@@ -164,6 +166,7 @@ impl World {
             plan,
             scripts: BTreeMap::new(),
             kinds: BTreeMap::new(),
+            demands: BTreeMap::new(),
             processes: BTreeMap::new(),
             events: BTreeMap::new(),
             counter: 0,
@@ -191,6 +194,12 @@ impl World {
 
     pub fn script(mut self, name: &str, script: Script) -> World {
         self.scripts.insert(name.to_owned(), script);
+        self
+    }
+
+    /// What the caller wants of the kernel for a container.
+    pub fn demands(mut self, name: &str, demands: Demands) -> World {
+        self.demands.insert(name.to_owned(), demands);
         self
     }
 
@@ -361,6 +370,7 @@ impl World {
             name: name_of(name).to_owned(),
             kind,
             facts,
+            demands: self.demands.get(name_of(name)).copied().unwrap_or_default(),
         };
         match self
             .pod

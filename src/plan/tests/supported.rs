@@ -27,6 +27,7 @@ fn what_is_built_is_accepted() {
         ("usher/sidecar-exit-code", "Signal"),
         ("usher/sidecar-exit-code", "Propagate"),
         ("usher/termination-window", "0"),
+        ("usher/oom-score", "Match"),
         ("usher/oom-score", "Off"),
         ("usher/cgroup-sizing", "Off"),
         (
@@ -57,7 +58,6 @@ fn what_is_not_built_yet_is_refused_as_such() {
         ("usher/grace-policy", "Overrun"),
         ("usher/grace-policy", "SkipHooks"),
         ("usher/grace-policy", "Strict"),
-        ("usher/oom-score", "Match"),
         ("usher/cgroup-sizing", "Effective"),
         ("termination-hook.usher/p", r#"{"sleep": {"seconds": 1}}"#),
         ("grace-period.usher/p", "1s"),

@@ -1,0 +1,186 @@
+//! The cgroup of a pod, as kubelet makes one before it has any container created in it, and
+//! containers with configurations of their own, which `ctr` has no options for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Containerd, Finished, PATIENCE, default_config, runtime_under_test};
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Whether all cgroups are of version 2.
+pub fn on_v2() -> bool {
+    Path::new(ROOT).join("cgroup.controllers").exists()
+}
+
+/// A cgroup below the test's own, with the controllers of CPU and memory. When dropped it deletes all
+/// containers, and goes away.
+pub struct PodCgroup<'host> {
+    host: &'host Containerd,
+    /// `/<namespace>/<name>`.
+    pub path: String,
+}
+
+// === impl PodCgroup ===
+
+impl<'host> PodCgroup<'host> {
+    #[track_caller]
+    pub fn new(host: &'host Containerd, name: &str) -> Self {
+        let path = format!("/{}/{name}", host.namespace);
+        let pod = Self { host, path };
+        if on_v2() {
+            // Each has to be given to the next by the one above.
+            let _ = fs::write(
+                Path::new(ROOT).join("cgroup.subtree_control"),
+                "+cpu +memory",
+            );
+            fs::create_dir_all(pod.directory("")).expect("the pod's cgroup");
+            let parent = pod.directory("").parent().expect("a parent").to_owned();
+            fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory").expect("controllers");
+        } else {
+            for controller in ["cpu", "memory"] {
+                fs::create_dir_all(pod.directory(controller)).expect("the pod's cgroup");
+            }
+        }
+        pod
+    }
+
+    /// Its directory; of version 1 that of a controller.
+    pub fn directory(&self, controller: &str) -> PathBuf {
+        let root = match on_v2() {
+            true => PathBuf::from(ROOT),
+            false => Path::new(ROOT).join(controller),
+        };
+        root.join(self.path.trim_start_matches('/'))
+    }
+
+    fn file(&self, v1: &str, v2: &str) -> PathBuf {
+        let name = if on_v2() { v2 } else { v1 };
+        let controller = v1.split('.').next().expect("a name");
+        self.directory(controller).join(name)
+    }
+
+    #[track_caller]
+    pub fn read(&self, v1: &str, v2: &str) -> String {
+        let file = self.file(v1, v2);
+        let text = fs::read_to_string(&file);
+        let text = text.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        text.trim().to_owned()
+    }
+
+    #[track_caller]
+    pub fn write(&self, v1: &str, v2: &str, value: &str) {
+        let file = self.file(v1, v2);
+        fs::write(&file, value).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    }
+
+    /// The limit of its memory in bytes; none where there is none.
+    #[track_caller]
+    pub fn memory_limit(&self) -> Option<u64> {
+        let text = self.read("memory.limit_in_bytes", "memory.max");
+        // Version 1 says a number that no machine has.
+        text.parse().ok().filter(|limit| *limit < 1 << 60)
+    }
+
+    #[track_caller]
+    pub fn limit_memory(&self, bytes: u64) {
+        let (v1, v2) = ("memory.limit_in_bytes", "memory.max");
+        self.write(v1, v2, &bytes.to_string());
+    }
+
+    #[track_caller]
+    pub fn memory_usage(&self) -> u64 {
+        let text = self.read("memory.usage_in_bytes", "memory.current");
+        text.parse().expect("a number")
+    }
+
+    /// The bound of its CPU time in thousandths of a CPU; none where there is none.
+    #[track_caller]
+    pub fn cpu_limit(&self) -> Option<u64> {
+        let (quota, period) = match on_v2() {
+            true => {
+                let text = self.read("", "cpu.max");
+                let (quota, period) = text.split_once(' ').expect("a quota and a period");
+                (quota.to_owned(), period.to_owned())
+            }
+            false => (
+                self.read("cpu.cfs_quota_us", ""),
+                self.read("cpu.cfs_period_us", ""),
+            ),
+        };
+        let quota: u64 = quota.parse().ok()?;
+        Some(quota * 1000 / period.parse::<u64>().expect("a period"))
+    }
+
+    #[track_caller]
+    pub fn limit_cpu(&self, millis: u64) {
+        let quota = millis * 100;
+        match on_v2() {
+            true => self.write("cpu.", "cpu.max", &format!("{quota} 100000")),
+            false => self.write("cpu.cfs_quota_us", "", &quota.to_string()),
+        }
+    }
+
+    /// A container of this pod, started in the background: `ctr`'s own default, changed by `edit`.
+    pub fn try_run(&self, id: &str, args: &[&str], edit: impl FnOnce(&mut Value)) -> Finished {
+        let mut config = default_config(self.host, id, args);
+        config["linux"]["cgroupsPath"] = format!("{}/{id}", self.path).into();
+        config["annotations"] = serde_json::json!({
+            "io.kubernetes.cri.sandbox-id": "pod1",
+            "io.kubernetes.cri.container-name": id,
+        });
+        edit(&mut config);
+        let file = self.host.dir().join(format!("{id}.json"));
+        fs::write(&file, config.to_string()).expect("a configuration");
+        let (file, runtime) = (file.display().to_string(), runtime_under_test());
+        let fifos = self.host.dir().join("fifo").display().to_string();
+        let run = ["run", "--detach", "--fifo-dir", &fifos];
+        self.host
+            .ctr(&[&run[..], &["--runtime", &runtime, "--config", &file, id]].concat())
+    }
+
+    #[track_caller]
+    pub fn run(&self, id: &str, args: &[&str], edit: impl FnOnce(&mut Value)) {
+        let run = self.try_run(id, args, edit);
+        assert!(run.ok(), "{id} did not start: {}", run.err());
+    }
+}
+
+impl Drop for PodCgroup<'_> {
+    fn drop(&mut self) {
+        for problem in self.host.delete_all() {
+            eprintln!("{problem}");
+        }
+        let roots = fs::read_dir(ROOT).into_iter().flatten().flatten();
+        let roots = roots.map(|entry| entry.path()).chain([PathBuf::from(ROOT)]);
+        for root in roots {
+            let _ = fs::remove_dir(root.join(self.path.trim_start_matches('/')));
+        }
+    }
+}
+
+/// Gives a container annotations beside those it has.
+pub fn annotate(config: &mut Value, annotations: &[(&str, &str)]) {
+    for (key, value) in annotations {
+        config["annotations"][*key] = (*value).into();
+    }
+}
+
+/// Waits until something has a value, and says what it had last.
+#[track_caller]
+pub fn await_value<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, read: impl Fn() -> T) {
+    let last = std::cell::RefCell::new(None);
+    let reached = super::poll(PATIENCE, || {
+        let value = read();
+        let is_wanted = value == *wanted;
+        *last.borrow_mut() = Some(value);
+        is_wanted.then_some(())
+    });
+    assert!(
+        reached.is_some(),
+        "{what} is {:?}, not {wanted:?}",
+        last.borrow()
+    );
+}

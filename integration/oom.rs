@@ -1,0 +1,168 @@
+//! Who is killed when memory runs out: a sidecar is not the first, however little it asked for.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Containerd, CtrEvent, PATIENCE, PodCgroup, Status, annotate, await_value, eventually,
+};
+
+/// Kubelet makes scores of requests: one that asks for little is killed first.
+const SMALL: i32 = 900;
+
+const SLEEPER: &[&str] = &["/bin/sleep", "1000"];
+
+/// Fills memory until it is killed: looks for the end of a line that has none. A third is a file, which
+/// counts for no process: so the processes of another container can have more to answer for.
+const EATER: &[&str] = &[
+    "/bin/sh",
+    "-c",
+    "head -c 16777216 /dev/zero > /dev/shm/file; exec tail /dev/zero",
+];
+
+/// What all containers of the pod carry. The size of its cgroup is left alone.
+const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy"), ("usher/cgroup-sizing", "Off")];
+
+fn with_score(score: i32) -> impl FnOnce(&mut Value) {
+    move |config| {
+        annotate(config, POD);
+        config["process"]["oomScoreAdj"] = json!(score);
+    }
+}
+
+/// The scores of all processes of a container, each once.
+fn scores(host: &Containerd, id: &str) -> Vec<i32> {
+    let pids = host.pids(id).into_iter().map(|(pid, _)| pid);
+    let read = |pid| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok();
+    let scores = pids.filter_map(read);
+    let mut scores: Vec<i32> = scores.map(|text| text.trim().parse().unwrap()).collect();
+    scores.sort_unstable();
+    scores.dedup();
+    scores
+}
+
+#[test]
+fn a_sidecar_created_before_its_app_is_given_the_lower_score_and_loses_it_with_the_app() {
+    let host = Containerd::start();
+    let pod = PodCgroup::new(&host, "pod");
+    pod.run("proxy", SLEEPER, with_score(SMALL));
+    let exec = host.spawn_exec("proxy", "before", SLEEPER);
+    eventually("both run", PATIENCE, || host.pids("proxy").len() == 2);
+    assert_eq!(scores(&host, "proxy"), [SMALL]);
+    pod.run("web", SLEEPER, with_score(300));
+    await_value("the score", &vec![300], || scores(&host, "proxy"));
+    // Those that come later have it too.
+    let later = host.spawn_exec("proxy", "later", SLEEPER);
+    eventually("all run", PATIENCE, || host.pids("proxy").len() == 3);
+    await_value("the score", &vec![300], || scores(&host, "proxy"));
+    assert_eq!(scores(&host, "web"), [300]);
+    host.kill("web", "SIGKILL");
+    host.wait_exit("web");
+    await_value("the score", &vec![SMALL], || scores(&host, "proxy"));
+    host.kill("proxy", "SIGKILL");
+    exec.finish(PATIENCE);
+    later.finish(PATIENCE);
+}
+
+#[test]
+fn a_sidecar_created_after_its_app_has_the_lower_score_from_the_beginning() {
+    let host = Containerd::start();
+    let pod = PodCgroup::new(&host, "pod");
+    pod.run("web", SLEEPER, with_score(300));
+    pod.run("proxy", SLEEPER, with_score(SMALL));
+    assert_eq!(scores(&host, "proxy"), [300]);
+    // It is in the bundle: no process ever had another one.
+    let bundle = host
+        .task_api("proxy")
+        .state("proxy", "")
+        .expect("State")
+        .bundle;
+    let config = fs::read_to_string(format!("{bundle}/config.json")).expect("its configuration");
+    let config: Value = serde_json::from_str(&config).expect("JSON");
+    assert_eq!(config["process"]["oomScoreAdj"], json!(300));
+    assert_eq!(config["process"]["args"], json!(SLEEPER));
+}
+
+#[test]
+fn all_of_a_sidecar_that_forks_without_end_are_reached() {
+    let host = Containerd::start();
+    let pod = PodCgroup::new(&host, "pod");
+    // Four that are replaced by a child as soon as they run, with a fifth of a CPU: others want to
+    // work too.
+    let chains = "f() { f & }; f; f; f; f; while :; do sleep 0.1; done";
+    let bomb = ["/bin/sh", "-c", chains];
+    pod.run("proxy", &bomb, |config| {
+        with_score(SMALL)(config);
+        config["linux"]["resources"]["pids"] = json!({ "limit": 2000 });
+        config["linux"]["resources"]["cpu"] = json!({ "quota": 20_000, "period": 100_000 });
+    });
+    let highest = || host.pids("proxy").into_iter().map(|(pid, _)| pid).max();
+    let first = highest();
+    eventually("it forks", PATIENCE, || highest() > first);
+    pod.run("web", SLEEPER, with_score(300));
+    await_value("the score", &vec![300], || scores(&host, "proxy"));
+    // There are others by now, and they inherit it.
+    for _ in 0..5 {
+        assert_eq!(scores(&host, "proxy"), [300]);
+    }
+}
+
+#[test]
+fn no_score_is_touched_where_it_is_off() {
+    let host = Containerd::start();
+    let pod = PodCgroup::new(&host, "pod");
+    let off = |score| {
+        move |config: &mut Value| {
+            with_score(score)(config);
+            annotate(config, &[("usher/oom-score", "Off")]);
+        }
+    };
+    pod.run("proxy", SLEEPER, off(SMALL));
+    pod.run("web", SLEEPER, off(300));
+    let exec = host.exec("proxy", &["/bin/cat", "/proc/self/oom_score_adj"]);
+    assert_eq!(exec.out().trim(), SMALL.to_string());
+    assert_eq!(scores(&host, "proxy"), [SMALL]);
+}
+
+/// Of which containers a process was killed for want of memory, in the order in which it was told.
+fn killed(host: &Containerd) -> Vec<String> {
+    let is_oom = |event: &&CtrEvent| event.topic == "/tasks/oom";
+    let events = host.events();
+    let told = events.iter().filter(is_oom);
+    told.map(|event| event.container().to_owned()).collect()
+}
+
+/// A pod with little memory, whose app is about to need all of it, and its sidecar little.
+fn run_out_of_memory<'host>(host: &'host Containerd, oom_score: &str) -> PodCgroup<'host> {
+    let pod = PodCgroup::new(host, "pod");
+    pod.limit_memory(48 << 20);
+    let with_score = |score| {
+        move |config: &mut Value| {
+            with_score(score)(config);
+            annotate(config, &[("usher/oom-score", oom_score)]);
+        }
+    };
+    pod.run("proxy", SLEEPER, with_score(990));
+    pod.run("web", EATER, with_score(0));
+    pod
+}
+
+#[test]
+fn when_memory_runs_out_the_app_dies_and_its_sidecar_lives() {
+    let host = Containerd::start();
+    let _pod = run_out_of_memory(&host, "Match");
+    assert_eq!(host.wait_exit("web"), 137);
+    assert_eq!(killed(&host), ["web"]);
+    assert_eq!(host.status("proxy"), Some(Status::Running));
+}
+
+/// The complaint of KEP-753: "sidecar containers typically have smaller request, making them the
+/// first target".
+#[test]
+fn when_memory_runs_out_and_scores_are_left_alone_the_small_sidecar_dies_first() {
+    let host = Containerd::start();
+    let _pod = run_out_of_memory(&host, "Off");
+    assert_eq!(host.wait_exit("proxy"), 137);
+    assert_eq!(killed(&host).first().map(String::as_str), Some("proxy"));
+}

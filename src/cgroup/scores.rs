@@ -1,0 +1,171 @@
+//! The OOM scores of all processes of a container: which of them the kernel kills first when memory
+//! runs out (`proc_pid_oom_score_adj(5)`).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use tokio::task::yield_now;
+
+use super::Cgroup;
+
+/// How long it is tried to reach all processes: those of a fork bomb come as fast as they are
+/// written to, and its container's limit of processes decides who wins.
+const REACHED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How many files are open at once, and how many processes are looked at before others have their
+/// turn.
+const AT_ONCE: usize = 64;
+
+/// `CAP_SYS_RESOURCE` (`capabilities(7)`).
+const SYS_RESOURCE: u32 = 24;
+
+/// A change of the score of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What its processes had been given before.
+    pub from: i32,
+    pub to: i32,
+}
+
+/// What came of a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The kernel's refusal, for one of the processes at least.
+    pub refused: Option<String>,
+    /// Processes were found in every pass that had not been reached before.
+    pub is_incomplete: bool,
+}
+
+impl Change {
+    /// Whether a process with this score is to have another. One that has chosen to be killed before
+    /// the others stays so when the others are raised.
+    fn concerns(self, score: i32) -> bool {
+        score != self.to && (score == self.from || self.to < score && self.to <= self.from)
+    }
+}
+
+/// Gives all processes of a cgroup a score: looks again until a pass finds none that has been left
+/// behind, as one that was forked meanwhile by one that had not been reached.
+///
+/// # Errors
+///
+/// One sentence if it cannot be found out which processes there are.
+pub async fn change(cgroup: &Cgroup, change: Change) -> Result<Outcome, String> {
+    let begun = Instant::now();
+    let mut outcome = Outcome::default();
+    loop {
+        let mut behind = 0_usize;
+        for pids in cgroup.processes()?.chunks(AT_ONCE) {
+            let files: Vec<_> = pids
+                .iter()
+                .filter_map(|pid| Some((*pid, file_of_one_behind(*pid, change)?)))
+                .collect();
+            if files.is_empty() {
+                continue;
+            }
+            // An open file stays that of its process, even if another gets the number. What is still a
+            // member now was one when it was opened.
+            let members = cgroup.processes()?;
+            for (_, mut file) in files.into_iter().filter(|(pid, _)| members.contains(pid)) {
+                match file.write_all(change.to.to_string().as_bytes()) {
+                    Ok(()) => behind = behind.saturating_add(1),
+                    Err(error) if is_refusal(&error) => outcome.refused = Some(error.to_string()),
+                    // It has ended.
+                    Err(_) => {}
+                }
+            }
+            yield_now().await;
+        }
+        outcome.is_incomplete = behind > 0 && begun.elapsed() > REACHED_WITHIN;
+        if behind == 0 || outcome.is_incomplete {
+            return Ok(outcome);
+        }
+        yield_now().await;
+    }
+}
+
+/// The score of a process, to be written, if it is to be changed. One that ends meanwhile is not.
+fn file_of_one_behind(pid: u32, change: Change) -> Option<File> {
+    let path = format!("/proc/{pid}/oom_score_adj");
+    let mut file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let score = text.trim().parse().ok()?;
+    file.rewind().ok()?;
+    change.concerns(score).then_some(file)
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    [Errno::EACCES, Errno::EPERM]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(*errno as i32))
+}
+
+/// The score of this process, which a container has that is given none.
+pub fn own() -> i32 {
+    let text = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    text.trim().parse().unwrap_or_default()
+}
+
+/// What a container can be created with that is to have score `wanted` instead of `own`: the OCI
+/// runtime fails when the kernel refuses a score, which it does below that of a process without
+/// `CAP_SYS_RESOURCE`.
+pub fn allowed(wanted: i32, instead_of: i32) -> i32 {
+    match may_lower() {
+        true => wanted,
+        false => wanted.max(own().min(instead_of)),
+    }
+}
+
+/// Whether this process may lower scores below its own: with the capability, in the first user
+/// namespace.
+fn may_lower() -> bool {
+    static MAY_LOWER: OnceLock<bool> = OnceLock::new();
+    *MAY_LOWER.get_or_init(|| {
+        let read = |file| fs::read_to_string(file).unwrap_or_default();
+        let users = read("/proc/self/uid_map");
+        let mut users = users.split_whitespace();
+        let is_first = [users.next(), users.next(), users.next()]
+            == [Some("0"), Some("0"), Some("4294967295")];
+        let status = read("/proc/self/status");
+        let capabilities = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:"))
+            .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        is_first && capabilities.is_some_and(|set| set >> SYS_RESOURCE & 1 == 1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lowering_reaches_all_that_have_more_and_a_raising_those_that_were_given_less() {
+        let lower = Change { from: 990, to: 500 };
+        let concerned: Vec<_> = [1000, 990, 600, 500, 400]
+            .into_iter()
+            .filter(|score| lower.concerns(*score))
+            .collect();
+        assert_eq!(concerned, [1000, 990, 600]);
+        let raise = Change { from: 500, to: 990 };
+        let concerned: Vec<_> = [1000, 990, 600, 500, 400]
+            .into_iter()
+            .filter(|score| raise.concerns(*score))
+            .collect();
+        assert_eq!(concerned, [500]);
+        let again = Change { from: 500, to: 500 };
+        assert!(again.concerns(990) && !again.concerns(500) && !again.concerns(400));
+    }
+
+    #[test]
+    fn what_a_container_can_have_anyway_is_allowed() {
+        assert_eq!(allowed(1000, 1000), 1000);
+        assert_eq!(allowed(own(), 1000), own());
+        // Its own was given by the caller: whether it can be is not for us to say.
+        assert!(allowed(-1000, own()) <= own());
+    }
+}

@@ -1,0 +1,150 @@
+//! The OOM scores of sidecars, as the core wants them.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::cgroup::scores::{self, Change, Outcome};
+use crate::lifecycle::ContainerId;
+use crate::runtime::set_oom_score;
+
+use super::{Actor, Panicked};
+
+/// How far a container has the score it is to have.
+#[derive(Debug, Default)]
+pub(super) struct Score {
+    /// What its next life is created with.
+    pub in_bundle: i32,
+    /// What its processes were given.
+    pub given: i32,
+    /// It is being given to all of them.
+    is_busy: bool,
+    /// There is a process that may not have it.
+    pub has_newcomers: bool,
+}
+
+impl Actor {
+    /// What is to be written into a container's bundle before it is created.
+    pub(super) fn score_for_bundle(&mut self, id: &ContainerId) -> Option<i32> {
+        let wanted = self.core.oom_score(id)?;
+        let score = &mut self.tasks.get_mut(id)?.score;
+        let allowed = scores::allowed(wanted, score.in_bundle);
+        let is_changed = allowed != score.in_bundle;
+        score.in_bundle = allowed;
+        score.given = allowed;
+        // Whatever has become of the bundle.
+        score.has_newcomers = true;
+        is_changed.then_some(allowed)
+    }
+
+    /// Sees to it that the processes of all sidecars have the score that they are to have now.
+    pub(super) fn settle_scores(&mut self) {
+        let due: Vec<_> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| !task.creating && !task.score.is_busy && task.ended.is_none())
+            .filter_map(|(id, task)| {
+                let (from, to) = (task.score.given, self.core.oom_score(id)?);
+                let is_due = from != to || task.score.has_newcomers;
+                is_due.then(|| Some((id.clone(), task.cgroup.clone()?, Change { from, to })))?
+            })
+            .collect();
+        for (id, cgroup, change) in due {
+            let Some(task) = self.tasks.get_mut(&id) else {
+                continue;
+            };
+            task.score.is_busy = true;
+            task.score.has_newcomers = false;
+            let work = async move {
+                let outcome = scores::change(&cgroup, change).await;
+                Ok::<_, Panicked>(outcome)
+            };
+            self.job(work, move |actor, outcome| {
+                let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.to_string()));
+                actor.score_changed(&id, change, outcome);
+            });
+        }
+    }
+
+    fn score_changed(
+        &mut self,
+        id: &ContainerId,
+        change: Change,
+        outcome: Result<Outcome, String>,
+    ) {
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.score.is_busy = false;
+            task.score.given = change.to;
+        }
+        let (from, to) = (change.from, change.to);
+        match outcome {
+            Err(error) => tracing::warn!(container = %id, %error, "its OOM score is not {to}"),
+            Ok(outcome) => {
+                if outcome.is_incomplete {
+                    tracing::warn!(container = %id, "not all of its processes have OOM score {to}: there are ever new ones");
+                }
+                match outcome.refused {
+                    Some(error) if !self.refused_score => {
+                        self.refused_score = true;
+                        tracing::warn!(container = %id, %error, "its OOM score is not {to}: the kernel refuses it without CAP_SYS_RESOURCE");
+                    }
+                    None if from != to => {
+                        tracing::info!(container = %id, "OOM score {to} instead of {from}");
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl Score {
+    /// That of a container which is to be created with it.
+    pub fn new(own: i32) -> Score {
+        Score {
+            in_bundle: own,
+            given: own,
+            ..Score::default()
+        }
+    }
+}
+
+/// Writes the score that a container is to be created with into its bundle.
+pub(super) fn write(bundle: &Path, score: Option<i32>) {
+    if let Some(score) = score
+        && let Err(error) = set_oom_score(bundle, score)
+    {
+        tracing::warn!(%error, "OOM score {score} will be set later");
+    }
+}
+
+/// Lowers the score of an OCI process. One without any gets that of its container.
+pub(super) fn lower(process: &mut Map<String, Value>, to: i32) -> bool {
+    let Some(own) = process.get("oomScoreAdj").and_then(Value::as_i64) else {
+        return false;
+    };
+    let own = i32::try_from(own).unwrap_or(to);
+    let lower = scores::allowed(to, own);
+    if lower < own {
+        process.insert("oomScoreAdj".to_owned(), json!(lower));
+    }
+    lower < own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_score_of_a_process_is_lowered_and_never_raised() {
+        let own = scores::own();
+        let process = |score: i32| Map::from_iter([("oomScoreAdj".to_owned(), json!(score))]);
+        let mut high = process(1000);
+        assert!(lower(&mut high, own));
+        assert_eq!(high, process(own));
+        let mut low = process(own);
+        assert!(!lower(&mut low, 1000));
+        assert_eq!(low, process(own));
+        assert!(!lower(&mut Map::new(), own));
+    }
+}

@@ -1,0 +1,110 @@
+//! The OCI specification's `LinuxResources`, as far as a pod's cgroup is sized by them.
+
+use serde::Deserialize;
+
+use crate::sizing::{Bytes, Limit, Millicores, Size};
+
+/// How long a quota lasts if nothing is said: the kernel's default, in microseconds.
+const DEFAULT_PERIOD: u64 = 100_000;
+
+/// What kubelet gives a container that asks for no CPU (its `MinShares`).
+const MIN_SHARES: u64 = 2;
+
+/// Of the resources of a container what is said about them, in `config.json` or in an Update.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    cpu: Option<Cpu>,
+    memory: Option<Memory>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cpu {
+    shares: Option<u64>,
+    /// Microseconds in each period; not positive for no bound.
+    quota: Option<i64>,
+    period: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Memory {
+    /// Bytes; not positive for no bound.
+    limit: Option<i64>,
+}
+
+impl Resources {
+    /// What an Update says; nothing if it is no JSON, which the OCI runtime will complain of.
+    pub fn parse(json: &[u8]) -> Resources {
+        serde_json::from_slice(json).unwrap_or_default()
+    }
+
+    /// The size of a container that had size `before`.
+    pub fn change(&self, before: Size) -> Size {
+        let mut size = before;
+        let cpu = self.cpu.unwrap_or_default();
+        if let Some(shares) = cpu.shares {
+            size.requests.cpu = request(shares);
+        }
+        if let Some(quota) = cpu.quota {
+            size.limits.cpu = cpu_limit(quota, cpu.period);
+        }
+        if let Some(limit) = self.memory.unwrap_or_default().limit {
+            let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0);
+            size.limits.memory = limit.map(Bytes).into();
+        }
+        size
+    }
+}
+
+/// The request that kubelet makes shares of (`MilliCPUToShares`): 1024 for each CPU, rounded down,
+/// so that from the shares it is known exactly.
+fn request(shares: u64) -> Millicores {
+    let shares = if shares <= MIN_SHARES { 0 } else { shares };
+    Millicores(shares.saturating_mul(1000).div_ceil(1024))
+}
+
+fn cpu_limit(quota: i64, period: Option<u64>) -> Limit<Millicores> {
+    let quota = u64::try_from(quota).ok().filter(|quota| *quota > 0);
+    let period = period.filter(|period| *period > 0);
+    let millis = quota.map(|quota| {
+        let millis = quota.saturating_mul(1000);
+        Millicores(millis.div_ceil(period.unwrap_or(DEFAULT_PERIOD)))
+    });
+    millis.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_what_kubelet_made_shares_of() {
+        for millis in (3..5_000).chain([64_000, 256_000]) {
+            let shares = millis * 1024 / 1000;
+            assert_eq!(request(shares), Millicores(millis));
+        }
+        // At least two shares, whatever was asked for.
+        assert_eq!(request(2), Millicores(0));
+    }
+
+    #[test]
+    fn what_is_not_said_stays_and_what_is_not_positive_is_no_bound() {
+        let all = r#"{"cpu":{"shares":102,"quota":15000,"period":10000},"memory":{"limit":4096}}"#;
+        let size = Resources::parse(all.as_bytes()).change(Size::UNLIMITED);
+        assert_eq!(size.requests.cpu, Millicores(100));
+        assert_eq!(size.limits.cpu, Limit::Of(Millicores(1500)));
+        assert_eq!(size.limits.memory, Limit::Of(Bytes(4096)));
+        assert_eq!(Resources::parse(b"nonsense").change(size), size);
+        let lifted = Resources::parse(br#"{"cpu":{"quota":-1},"memory":{"limit":0}}"#);
+        assert_eq!(lifted.change(size).limits, Size::UNLIMITED.limits);
+        assert_eq!(lifted.change(size).requests, size.requests);
+    }
+
+    #[test]
+    fn a_quota_has_the_kernels_period_if_none_is_said() {
+        assert_eq!(cpu_limit(25_000, None), Limit::Of(Millicores(250)));
+        assert_eq!(cpu_limit(1, Some(3)), Limit::Of(Millicores(334)));
+    }
+}
