@@ -4,16 +4,49 @@
 //! And links it at a fixed address. A position-independent program is relocated when it starts, and
 //! every page that this touches is then a process's own: 0.2 MB for each pod of a node. Stack, heap
 //! and libraries stay where chance puts them.
+//!
+//! And makes Rust of `protos`, with a parser that is itself Rust: no `protoc` is needed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ttrpc_codegen::{Codegen, Customize};
+
 fn main() {
+    generate("usher/v1/control.proto");
     println!("cargo::rustc-link-arg-bins=-no-pie");
     println!("cargo::rerun-if-env-changed=USHER_REVISION");
     let given = std::env::var("USHER_REVISION").ok();
     let revision = given.or_else(from_git).unwrap_or_default();
     println!("cargo::rustc-env=USHER_REVISION={revision}");
+}
+
+/// Messages and service of a file in `protos`, as a module in `OUT_DIR`.
+fn generate(proto: &str) {
+    let into = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo says where")).join("protos");
+    std::fs::create_dir_all(&into).expect("a directory below OUT_DIR");
+    Codegen::new()
+        .input(Path::new("protos").join(proto))
+        .include("protos")
+        .rust_protobuf()
+        .customize(Customize {
+            async_all: true,
+            ..Customize::default()
+        })
+        .out_dir(&into)
+        .run()
+        .expect("what is in protos can be parsed");
+    // Attributes of a file are not allowed where it is included.
+    for file in std::fs::read_dir(&into).expect("just written").flatten() {
+        let text = std::fs::read_to_string(file.path()).expect("just written");
+        let is_code = |line: &&str| !line.starts_with("#!") && !line.starts_with("//!");
+        let code: Vec<&str> = text.lines().filter(is_code).collect();
+        std::fs::write(file.path(), code.join("\n")).expect("just written");
+    }
+    // Of the service the generator does not tell.
+    let module = "pub mod control;\npub mod control_ttrpc;\n";
+    std::fs::write(into.join("mod.rs"), module).expect("a file below OUT_DIR");
+    println!("cargo::rerun-if-changed=protos");
 }
 
 fn from_git() -> Option<String> {

@@ -17,6 +17,7 @@
 //! | [`probe`] | one attempt of a probe, in the container or its network namespace |
 //! | [`reaper`] | the one owner of all child processes |
 //! | [`events`] | events out, in order |
+//! | [`control`] | what `usher` is told of a pod, and what it may tell the pod to do |
 //! | [`shim`] | the process: arguments, bootstrap, serving, `delete` |
 //! | [`cli`] | the `usher` command: one file a command |
 //! | [`sys`] | the system calls that have no safe wrapper |
@@ -40,6 +41,7 @@
 pub mod cgroup;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod events;
 pub mod lifecycle;
 pub mod plan;

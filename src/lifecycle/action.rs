@@ -117,6 +117,13 @@ pub enum Report {
     Terminating { because: Cause, grace: Duration },
     /// What looked like a termination was none: the caller has created a container.
     NotTerminating { disproved_by: String },
+    /// The pod was stopped by hand, and its caller creates a container again.
+    StartsOver { with: String },
+    /// A container's turn has not come, and it is released by hand.
+    Overridden {
+        name: String,
+        waited_for: Vec<String>,
+    },
     /// A step of the termination is over.
     StepOver { step: Step, took: Duration },
     /// The grace period is over, and containers are still alive.
@@ -166,6 +173,16 @@ impl fmt::Display for Report {
                     "the pod does not terminate: {disproved_by} is being created"
                 )
             }
+            Report::StartsOver { with } => {
+                write!(f, "the pod starts over: {with} is being created")
+            }
+            Report::Overridden { name, waited_for } => {
+                write!(
+                    f,
+                    "{name} is released by hand though it waits for {}",
+                    waited_for.join(", ")
+                )
+            }
             Report::StepOver { step, took } => write!(f, "{step} over after {took:?}"),
             Report::GraceOver { alive } => {
                 write!(
@@ -195,6 +212,7 @@ impl fmt::Display for Cause {
                 f,
                 "its init container {name} failed with {code}, and is never restarted"
             ),
+            Cause::Stopped => f.write_str("it was asked for by hand"),
         }
     }
 }
@@ -225,6 +243,8 @@ pub enum Cause {
     EssentialFailed { name: String, code: u32 },
     /// An init container has failed that the caller will not restart.
     InitFailed { name: String, code: u32 },
+    /// A person has asked for it (`usher stop`).
+    Stopped,
 }
 
 impl Cause {
@@ -291,6 +311,10 @@ pub enum Refusal {
     EndedBeforeStart { name: String },
     #[error("container {name} could not be released: {reason}")]
     NotReleased { name: String, reason: String },
+    #[error("container {name} cannot be released: it is {state}, expected held")]
+    NotHeld { name: String, state: &'static str },
+    #[error("container {name} cannot be released: its turn is when the pod terminates")]
+    TurnAtTheEnd { name: String },
     #[error("container {name} is held and its program does not run yet: it waits for {waits_for}")]
     Held { name: String, waits_for: String },
 }

@@ -29,7 +29,7 @@ impl Pod {
 
     /// Whether what comes after `name` in the start order, and was created as number `number`, need
     /// not wait for it any more: an init container has exited 0, a sidecar is started.
-    fn has_done_its_part(&self, name: &str, number: u64) -> bool {
+    pub(super) fn has_done_its_part(&self, name: &str, number: u64) -> bool {
         match self.plan.as_ref().map(|plan| plan.role(name)) {
             Some(Role::Init) => {
                 let past = self.history.of(name);
@@ -82,15 +82,21 @@ impl Pod {
                 None => "its start".to_owned(),
             };
         }
-        let words = names.iter().map(|name| {
-            let state = match self.current(name) {
-                None => "never created: if the caller runs it as an init container of its own, it belongs in usher/native-init",
-                Some(container) if container.is_started() => "started",
-                Some(container) if matches!(container.state, State::Running(_)) => "not started yet",
-                Some(container) => container.state_word(),
-            };
-            format!("{} {name} ({state})", plan.role(name))
-        });
+        let words = names
+            .iter()
+            .map(|name| format!("{} {name} ({})", plan.role(name), self.how_far(name)));
         words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// How far the container is that counts for a name others wait for.
+    pub(super) fn how_far(&self, name: &str) -> &'static str {
+        match self.current(name) {
+            None => {
+                "never created: if the caller runs it as an init container of its own, it belongs in usher/native-init"
+            }
+            Some(container) if container.is_started() => "started",
+            Some(container) if matches!(container.state, State::Running(_)) => "not started yet",
+            Some(container) => container.state_word(),
+        }
     }
 }

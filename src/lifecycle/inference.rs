@@ -36,6 +36,7 @@ impl Pod {
 
     /// The caller creates a container, and kubelet creates none in a pod that it ends.
     pub(super) fn disprove_termination(&mut self, by: &str) {
+        self.start_over(by);
         if self
             .termination
             .as_ref()

@@ -29,6 +29,8 @@
 //! | `completion.rs` | ends of containers that are the end of the pod |
 //! | `oom.rs` | who is killed last when memory runs out |
 //! | `history.rs` | what is remembered of names |
+//! | `manual.rs` | what a person asks for: `usher stop`, `usher release` |
+//! | `view.rs` | what a person sees |
 
 mod action;
 mod completion;
@@ -40,6 +42,7 @@ mod grace;
 mod history;
 mod inference;
 mod oom;
+mod manual;
 mod probe;
 mod restart;
 mod start;
@@ -50,6 +53,7 @@ mod withhold;
 #[cfg(test)]
 mod tests;
 mod time;
+mod view;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -62,6 +66,7 @@ pub use grace::{Budget, LEAST, STEPS, Share};
 pub use probe::Exec;
 pub use stop::Kill;
 pub use time::Time;
+pub use view::{ContainerView, Obstacle, StageView, TerminationView, View, Wait};
 
 use container::{Container, State};
 use history::History;

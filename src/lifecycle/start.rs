@@ -180,7 +180,7 @@ impl Pod {
         self.auto_budget.update(blocking, now);
     }
 
-    fn release(&mut self, id: &ContainerId, now: Time) {
+    pub(super) fn release(&mut self, id: &ContainerId, now: Time) {
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };

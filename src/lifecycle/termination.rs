@@ -46,6 +46,27 @@ impl Termination {
         self.step
     }
 
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    pub fn step_began(&self) -> Time {
+        self.step_began
+    }
+
+    /// It is for certain, because of `cause`, and is to be over by `deadline` at the latest. One that
+    /// was decided before keeps its cause.
+    pub fn decide(&mut self, cause: Cause, deadline: Time) {
+        if !self.cause.is_decided() {
+            self.cause = cause;
+        }
+        self.deadline = self.deadline.min(deadline);
+    }
+
     pub fn cause(&self) -> &Cause {
         &self.cause
     }
@@ -53,7 +74,7 @@ impl Termination {
 
 impl Pod {
     pub(super) fn settle_termination(&mut self, now: Time) {
-        if !self.has_orders() {
+        if !self.has_orders() && self.termination.is_none() {
             return;
         }
         if self.termination.is_none() {
@@ -164,8 +185,14 @@ impl Pod {
     /// long-running ones only when all others are gone.
     fn members(&self, step: Step) -> Vec<ContainerId> {
         match step {
-            Step::Apps => self.alive(|container| matches!(container.role, Role::App | Role::Init)),
-            Step::Sidecars => self.alive(|container| container.role == Role::Sidecar),
+            Step::Apps => self
+                .alive(|container| matches!(container.role, Role::App | Role::Init | Role::Guest)),
+            Step::Sidecars => self.alive(|container| match container.role {
+                Role::Sidecar => true,
+                // Nobody else will ask it.
+                Role::NativeInit => self.is_stopped_by_hand(),
+                _ => false,
+            }),
             _ => Vec::new(),
         }
     }
@@ -238,9 +265,13 @@ impl Pod {
             // Kubelet asks these too, but there is nothing to wait for.
             (None, Cause::SandboxDied) => None,
             // Kubelet does not know of it: it will ask for nothing.
-            (_, Cause::Completed | Cause::EssentialFailed { .. } | Cause::InitFailed { .. }) => {
-                None
-            }
+            (
+                _,
+                Cause::Completed
+                | Cause::EssentialFailed { .. }
+                | Cause::InitFailed { .. }
+                | Cause::Stopped,
+            ) => None,
         }
     }
 
@@ -270,10 +301,10 @@ impl Pod {
         }
     }
 
-    /// What is alive of those that are ordered.
+    /// What is alive of those that are to be stopped.
     fn alive(&self, which: impl Fn(&Container) -> bool) -> Vec<ContainerId> {
         let alive = self.containers.iter().filter(|(_, container)| {
-            container.is_ordered() && container.is_alive() && which(container)
+            self.is_to_be_stopped(container) && container.is_alive() && which(container)
         });
         alive.map(|(id, _)| id.clone()).collect()
     }

@@ -117,6 +117,8 @@ impl From<Refusal> for CallError {
             Refusal::NotCreated { .. }
             | Refusal::Terminating { .. }
             | Refusal::EndedBeforeStart { .. }
+            | Refusal::NotHeld { .. }
+            | Refusal::TurnAtTheEnd { .. }
             | Refusal::Held { .. } => Kind::FailedPrecondition,
             Refusal::NotReleased { .. } => Kind::Unknown,
         };

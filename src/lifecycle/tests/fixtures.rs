@@ -6,6 +6,12 @@ use super::simulator::{Call, Script, World, ms, secs};
 
 pub const TERM: Signal = Signal::TERM;
 
+/// The proxy has a startup probe.
+pub const PROBED: (&str, &str) = (
+    "startup-probe.usher/proxy",
+    r#"{"tcpSocket":{"port":1},"failureThreshold":100}"#,
+);
+
 /// A container that stops this long after it was told to.
 pub fn stops_after(millis: u64) -> Script {
     Script {

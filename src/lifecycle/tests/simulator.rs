@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Demands, Exec, ExitStatus, Kill, NewContainer, Pod, Refusal, RequestId,
+    Action, ContainerId, Demands, Exec, ExitStatus, Kill, NewContainer, Obstacle, Pod, Refusal,
+    RequestId,
     Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
@@ -288,6 +289,21 @@ impl World {
         self.pod
             .handle_exec_over(self.now, &ContainerId::from(name), exec_id);
         self.drain();
+    }
+
+    /// `usher stop`.
+    pub fn stop(&mut self, grace: Option<Duration>) -> Option<(Vec<String>, Time)> {
+        let answer = self.pod.handle_stop(self.now, grace);
+        self.drain();
+        answer
+    }
+
+    /// `usher release`.
+    pub fn release(&mut self, name: &str) -> Result<Vec<Obstacle>, Refusal> {
+        let id = ContainerId::from(name);
+        let answer = self.pod.handle_release(self.now, &id);
+        self.drain();
+        answer
     }
 
     fn request(&mut self) -> RequestId {

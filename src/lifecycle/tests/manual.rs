@@ -1,0 +1,168 @@
+//! What a person asks for: `usher stop`, `usher release`.
+
+use crate::lifecycle::{Phase, Refusal};
+use crate::plan::Signal;
+
+use super::fixtures::{PROBED, TERM, deaf, never_ready, running, stops_after};
+
+use super::simulator::{Call, Seen, World, secs};
+
+fn was_released(world: &World, name: &str) -> bool {
+    let is_it = |(_, seen): &(_, Seen)| matches!(seen, Seen::Released(other) if other == name);
+    world.seen.iter().any(is_it)
+}
+
+#[test]
+fn a_stop_by_hand_runs_the_whole_sequence() {
+    let world = World::new(&[("sidecars", "proxy")]).script("web", stops_after(700));
+    let mut world = running(world, &["proxy", "web"]);
+    let (names, _) = world.stop(None).unwrap();
+    assert_eq!(names, ["proxy", "web"]);
+    world.run_for(secs(5));
+    assert_eq!(
+        world.signalled("proxy").unwrap(),
+        world.died("web").unwrap()
+    );
+    assert_eq!(world.pod.phase(), Phase::Terminated);
+    assert_eq!(world.pod.view(world.now).status, "Stopped");
+    world.check_end();
+}
+
+#[test]
+fn a_stop_by_hand_has_the_grace_period_it_is_given() {
+    let world = World::new(&[("sidecars", "proxy")]).script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    let asked = world.now;
+    let (_, deadline) = world.stop(Some(secs(3))).unwrap();
+    assert_eq!(deadline, asked.after(secs(3)));
+    world.run_for(secs(10));
+    let killed = (asked.after(secs(5)), Signal::KILL);
+    assert_eq!(world.signals("web").last(), Some(&killed));
+}
+
+#[test]
+fn a_second_stop_may_shorten_the_grace_period_and_never_lengthens_it() {
+    let world = World::new(&[("sidecars", "proxy")]).script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    let (_, first) = world.stop(Some(secs(10))).unwrap();
+    assert_eq!(world.stop(None).unwrap().1, first);
+    assert_eq!(world.stop(Some(secs(60))).unwrap().1, first);
+    assert!(world.stop(Some(secs(2))).unwrap().1 < first);
+}
+
+#[test]
+fn containers_without_orders_are_stopped_too_and_the_sandbox_is_not() {
+    let world = World::new(&[])
+        .script("web", stops_after(100))
+        .with_sandbox();
+    let mut world = running(world, &["web"]);
+    let (names, _) = world.stop(None).unwrap();
+    assert_eq!(names, ["web"]);
+    world.run_for(secs(5));
+    assert_eq!(world.signals("web").len(), 1);
+    assert_eq!(world.signals("pause"), []);
+    assert!(world.died("web").is_some());
+}
+
+#[test]
+fn a_guest_and_the_callers_own_init_container_are_stopped_too() {
+    let world = World::new(&[("native-init", "setup"), ("apps", "web")]).script("debugger", deaf());
+    let mut world = running(world, &["setup", "web", "debugger"]);
+    world.stop(Some(secs(1)));
+    world.run_for(secs(5));
+    for name in ["setup", "web", "debugger"] {
+        assert!(world.died(name).is_some(), "{name}");
+    }
+}
+
+#[test]
+fn where_nothing_is_alive_there_is_nothing_to_stop() {
+    let mut world = running(World::new(&[("sidecars", "proxy")]), &["proxy"]);
+    world.call(Call::Kill("proxy", Signal::KILL, None));
+    world.run_for(secs(5));
+    assert_eq!(world.stop(None), None);
+}
+
+#[test]
+fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
+    let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
+    let mut world = running(world, &["proxy", "web"]);
+    world.stop(None);
+    world.run_for(secs(5));
+    for name in ["proxy", "web"] {
+        world.call(Call::Delete(name));
+    }
+    // With nothing left the pod is another one; so somebody has to stay.
+    let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
+    let mut world = running(world, &["proxy", "web"]);
+    world.stop(None);
+    world.run_for(secs(5));
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(1));
+    assert_eq!(world.pod.phase(), Phase::Initializing);
+    assert!(!was_released(&world, "web#2"));
+    world.call(Call::Run("proxy#2", None));
+    world.run_for(secs(1));
+    assert!(was_released(&world, "web#2"));
+    assert_eq!(world.pod.phase(), Phase::Running);
+}
+
+#[test]
+fn what_is_created_while_the_pod_is_being_stopped_does_not_start_it_over() {
+    let world = World::new(&[("sidecars", "proxy")])
+        .script("proxy", stops_after(5000))
+        .with_sandbox();
+    let mut world = running(world, &["proxy", "web"]);
+    world.stop(None);
+    world.run_for(secs(1));
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(60));
+    assert!(!was_released(&world, "web#2"));
+    assert!(world.died("proxy").is_some());
+}
+
+#[test]
+fn a_termination_that_was_inferred_is_for_certain_when_it_is_asked_for_by_hand() {
+    let world = World::new(&[("sidecars", "proxy")]).script("web", stops_after(5000));
+    let mut world = running(world, &["proxy", "web", "api"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.call(Call::Kill("proxy", TERM, None));
+    world.stop(None);
+    world.call(Call::Run("api#2", None));
+    world.run_for(secs(60));
+    assert_eq!(world.pod.phase(), Phase::Terminated);
+    assert!(!was_released(&world, "api#2"));
+}
+
+#[test]
+fn a_release_by_hand_opens_a_gate_and_says_what_it_overrode() {
+    for mode in ["Hold", "Block"] {
+        let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", mode), PROBED])
+            .script("proxy", never_ready());
+
+        world.call(Call::Run("proxy", None));
+        world.call(Call::Run("web", None));
+        world.run_for(secs(1));
+        let overridden = world.release("web").unwrap();
+        assert_eq!(overridden.len(), 1);
+        assert_eq!(overridden[0].container.as_ref().unwrap().0, "proxy");
+        assert_eq!(overridden[0].missing, "not started yet");
+        world.run_for(secs(1));
+        assert!(was_released(&world, "web"));
+    }
+}
+
+#[test]
+fn what_is_not_held_cannot_be_released() {
+    let mut world = running(World::new(&[("sidecars", "proxy")]), &["proxy", "web"]);
+    let refused = world.release("web").unwrap_err();
+    assert!(matches!(refused, Refusal::NotHeld { .. }), "{refused}");
+    assert!(matches!(
+        world.release("api"),
+        Err(Refusal::NotFound { .. })
+    ));
+    world.call(Call::Create("api"));
+    world.run_for(secs(1));
+    let refused = world.release("api").unwrap_err();
+    assert!(matches!(refused, Refusal::NotHeld { .. }), "{refused}");
+}

@@ -1,0 +1,167 @@
+//! What a person sees of a pod.
+
+use crate::lifecycle::{ContainerView, View};
+
+use super::fixtures::{PROBED, TERM, ask_all, deaf, never_ready, running, stops_after};
+
+use super::simulator::{Call, Script, World, ms, secs};
+
+fn view(world: &World) -> View {
+    world.pod.view(world.now)
+}
+
+fn container(world: &World, name: &str) -> ContainerView {
+    let mut containers = view(world).containers.into_iter();
+    containers.find(|container| container.name == name).unwrap()
+}
+
+/// An init container that succeeds after so long.
+fn succeeds_after(millis: u64) -> Script {
+    Script {
+        exits_after: Some((ms(millis), 0)),
+        ..Script::default()
+    }
+}
+
+#[test]
+fn the_status_counts_what_is_done_of_each_stage() {
+    let mut world = World::new(&[
+        ("init", "one two"),
+        ("sidecars", "net proxy"),
+        ("apps", "web"),
+        PROBED,
+    ])
+    .script("one", succeeds_after(1000))
+    .script("two", succeeds_after(1000))
+    .script("proxy", never_ready());
+    for name in ["one", "two", "net", "proxy", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(ms(500));
+    assert_eq!(view(&world).status, "Init:0/2");
+    world.run_for(secs(1));
+    assert_eq!(view(&world).status, "Init:1/2");
+    assert_eq!(view(&world).ready, (0, 3));
+    world.run_for(secs(1));
+    assert_eq!(view(&world).status, "Sidecar:1/2");
+    assert_eq!(view(&world).ready, (1, 3));
+    let stages: Vec<_> = view(&world)
+        .stages
+        .iter()
+        .map(|stage| stage.is_done)
+        .collect();
+    assert_eq!(stages, [true, true, false]);
+}
+
+#[test]
+fn a_failed_init_container_is_an_error_until_it_is_created_again() {
+    let mut world = World::new(&[("init", "setup")]).script(
+        "setup",
+        Script {
+            exits_after: Some((ms(100), 3)),
+            ..Script::default()
+        },
+    );
+    world.call(Call::Run("setup", None));
+    world.run_for(secs(1));
+    assert_eq!(view(&world).status, "Init:Error");
+    world.call(Call::Create("setup#2"));
+    assert_eq!(view(&world).status, "Init:0/1");
+}
+
+#[test]
+fn a_pod_without_orders_runs_and_completes() {
+    let world = World::new(&[]).script("web", succeeds_after(90_000));
+    let mut world = running(world, &["web"]);
+    assert_eq!(view(&world).status, "Running");
+    assert_eq!(view(&world).ready, (1, 1));
+    world.run_for(secs(60));
+    assert_eq!(view(&world).status, "Completed");
+    assert_eq!(view(&world).ready, (0, 1));
+}
+
+#[test]
+fn a_held_app_says_what_it_waits_for_since_when_and_what_ends_the_wait() {
+    let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
+    world.call(Call::Create("web"));
+    world.run_for(secs(1));
+    let began = world.now;
+    world.call(Call::Start("web", None));
+    world.run_for(secs(1));
+    let wait = container(&world, "web").wait.unwrap();
+    assert_eq!(wait.obstacles.len(), 1);
+    assert!(wait.obstacles[0].missing.starts_with("never created"));
+    assert_eq!(wait.since, Some(began));
+    assert_eq!(wait.until, Some(began.after(secs(300))));
+    assert_eq!(container(&world, "web").state, "held");
+}
+
+#[test]
+fn a_sidecar_that_is_probed_says_how_often_it_has_failed() {
+    let mut world = World::new(&[("sidecars", "proxy"), PROBED]).script("proxy", never_ready());
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(2500));
+    let wait = container(&world, "proxy").wait.unwrap();
+    assert!(wait.obstacles[0].missing.contains("has failed"), "{wait:?}");
+    assert!(wait.until > Some(world.now));
+    assert!(!container(&world, "proxy").is_ready);
+}
+
+#[test]
+fn what_is_being_stopped_says_when_it_is_killed() {
+    let world = World::new(&[("sidecars", "proxy"), ("grace-period", "8s")]).script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    let asked = world.now;
+    ask_all(&mut world, &["web", "proxy"], TERM);
+    world.run_for(secs(3));
+    assert_eq!(view(&world).status, "Terminating");
+    let web = container(&world, "web");
+    assert_eq!(
+        (web.state, web.wait.unwrap().until),
+        ("stopping", Some(asked.after(secs(8))))
+    );
+    let wait = container(&world, "proxy").wait.unwrap();
+    assert!(
+        wait.obstacles[0].missing.contains("its turn to stop"),
+        "{wait:?}"
+    );
+    let termination = view(&world).termination.unwrap();
+    assert_eq!(termination.deadline, asked.after(secs(8)));
+    world.run_for(secs(60));
+    assert_eq!(view(&world).status, "Terminated");
+}
+
+#[test]
+fn the_view_is_there_at_every_moment_of_a_pods_life() {
+    let mut world = World::new(&[("init", "setup"), ("sidecars", "proxy")])
+        .script("setup", succeeds_after(200))
+        .script("web", stops_after(300));
+    for name in ["web", "proxy", "setup"] {
+        world.call(Call::Run(name, None));
+    }
+    let end = world.now.after(secs(30));
+    let mut seen = Vec::new();
+    let mut look = |world: &World| {
+        let view = view(world);
+        assert!(view.ready.0 <= view.ready.1);
+        if seen.last() != Some(&view.status) {
+            seen.push(view.status);
+        }
+    };
+    while world.step(end) {
+        look(&world);
+    }
+    ask_all(&mut world, &["web", "proxy", "setup"], TERM);
+    let end = end.after(secs(60));
+    while world.step(end) {
+        look(&world);
+    }
+    let expected = [
+        "Init:0/1",
+        "Sidecar:0/1",
+        "Running",
+        "Terminating",
+        "Terminated",
+    ];
+    assert_eq!(seen, expected);
+}
