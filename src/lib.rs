@@ -17,6 +17,7 @@
 //! | [`probe`] | one attempt of a probe, in the container or its network namespace |
 //! | [`reaper`] | the one owner of all child processes |
 //! | [`events`] | events out, in order |
+//! | [`record`] | what has happened to a pod |
 //! | [`control`] | what `usher` is told of a pod, and what it may tell the pod to do |
 //! | [`shim`] | the process: arguments, bootstrap, serving, `delete` |
 //! | [`cli`] | the `usher` command: one file a command |
@@ -48,6 +49,7 @@ pub mod plan;
 pub mod pod;
 pub mod probe;
 pub mod reaper;
+pub mod record;
 pub mod rootfs;
 pub mod runtime;
 pub mod shim;

@@ -92,6 +92,13 @@ impl Obstacle {
 }
 
 impl Pod {
+    /// What a container is to its pod.
+    pub fn role_of(&self, id: &ContainerId) -> Role {
+        self.containers
+            .get(id)
+            .map_or(Role::Guest, |container| container.role)
+    }
+
     /// The pod as it is at `now`.
     pub fn view(&self, now: Time) -> View {
         let mut containers: Vec<_> = self.containers.iter().collect();
@@ -336,20 +343,23 @@ impl Pod {
 
     /// Where all is started the apps say what the pod does.
     fn status_of_apps(&self) -> String {
-        let has_orders = self.has_orders();
-        let mut apps = self.containers.values().filter(|container| {
+        let is_app = |name: &str| !self.has_orders() || self.role(name) == Role::App;
+        let lives = |container: &Container| {
             container.kind == ContainerKind::Workload
-                && (container.role == Role::App || !has_orders)
-        });
-        let lives = |container: &Container| !matches!(container.state, State::Exited);
-        if apps.clone().next().is_none() || apps.any(lives) {
-            return "Running".to_owned();
-        }
-        let names = self.containers.values().map(|container| &container.name);
-        let mut codes = names.filter_map(|name| self.history.of(name)?.code);
-        match codes.all(|code| code == 0) {
-            true => "Completed".to_owned(),
-            false => "Error".to_owned(),
+                && is_app(&container.name)
+                && !matches!(container.state, State::Exited)
+        };
+        let pasts = self.history.all().into_iter().flatten();
+        let codes: Option<Vec<_>> = pasts
+            .filter(|(name, _)| is_app(name))
+            .map(|(_, past)| past.code)
+            .collect();
+        match codes {
+            _ if self.containers.values().any(lives) => "Running".to_owned(),
+            Some(codes) if codes.is_empty() => "Running".to_owned(),
+            Some(codes) if codes.iter().all(|code| *code == 0) => "Completed".to_owned(),
+            Some(_) => "Error".to_owned(),
+            None => "Running".to_owned(),
         }
     }
 

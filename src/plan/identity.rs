@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 const CONTAINER_TYPE: &str = "io.kubernetes.cri.container-type";
 const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
 const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
+const SANDBOX_NAME: &str = "io.kubernetes.cri.sandbox-name";
+const SANDBOX_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
+const SANDBOX_UID: &str = "io.kubernetes.cri.sandbox-uid";
 const GROUP: &str = "io.containerd.runc.v2.group";
 
 /// A container by what containerd's CRI plugin says about it.
@@ -38,6 +41,35 @@ impl Identity {
                 .unwrap_or(id)
                 .to_owned(),
             sandbox: annotation(annotations, SANDBOX_ID).map(str::to_owned),
+        }
+    }
+}
+
+/// A pod, as Kubernetes names it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodIdentity {
+    /// The sandbox's id; without a sandbox what its containers are grouped by, or the only one's id.
+    pub id: String,
+    /// Its name; without Kubernetes the id.
+    pub name: String,
+    /// Its namespace; empty without Kubernetes.
+    pub namespace: String,
+    /// Empty without Kubernetes.
+    pub uid: String,
+}
+
+impl PodIdentity {
+    /// Reads to which pod the container `id` belongs.
+    pub fn read(id: &str, annotations: &BTreeMap<String, String>) -> PodIdentity {
+        let say = |key| annotation(annotations, key).unwrap_or_default().to_owned();
+        let id = group(annotations).unwrap_or(id);
+        PodIdentity {
+            id: id.to_owned(),
+            name: annotation(annotations, SANDBOX_NAME)
+                .unwrap_or(id)
+                .to_owned(),
+            namespace: say(SANDBOX_NAMESPACE),
+            uid: say(SANDBOX_UID),
         }
     }
 }

@@ -37,7 +37,7 @@ pub use duration::parse as parse_duration;
 pub use error::{PlanError, Problem};
 pub use handler::{Host, HttpGet, Port, Scheme};
 pub use hook::Hook;
-pub use identity::{ContainerKind, Identity};
+pub use identity::{ContainerKind, Identity, PodIdentity};
 pub use key::{ContainerSetting, PodSetting};
 pub use kubelet::{KubeletFacts, PreStop};
 pub use probe::{Check, Probe};

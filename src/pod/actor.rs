@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::events::Publisher;
-use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
-use crate::plan::{Rules, Signal};
+use crate::lifecycle::{self, Action, ContainerId, Phase, Report, RequestId, Time};
+use crate::plan::{PodIdentity, Rules, Signal};
 use crate::probe;
 use crate::reaper::Reaper;
+use crate::record::{Record, What};
 use crate::runtime::release;
 use crate::stdio;
 
@@ -42,12 +43,17 @@ pub struct Actor {
     pub(super) starts: HashMap<RequestId, Reply<i32>>,
     pub(super) kills: HashMap<RequestId, Reply<()>>,
     requests: u64,
+    pub(super) record: Record,
+    /// Of the first container.
+    pub(super) identity: PodIdentity,
+    /// For whoever watches: how much has changed in the record.
+    changes: watch::Sender<u64>,
     pub(super) namespace: String,
     pub(super) publisher: Publisher,
     pub(super) reaper: Reaper,
     /// Of the node, as they were when the pod began.
     pub(super) rules: Rules,
-    mailbox: mpsc::Sender<Message>,
+    pub(super) mailbox: mpsc::Sender<Message>,
     messages: mpsc::Receiver<Message>,
     /// The core counts its time from here.
     origin: Instant,
@@ -78,6 +84,9 @@ impl Actor {
             starts: HashMap::new(),
             kills: HashMap::new(),
             requests: 0,
+            record: Record::default(),
+            identity: PodIdentity::default(),
+            changes: watch::Sender::new(0),
             namespace: namespace.to_owned(),
             publisher,
             reaper,
@@ -117,6 +126,7 @@ impl Actor {
                 }
             }
             self.guarded(Actor::carry_out);
+            self.guarded(Actor::tell_watchers);
             if self.over {
                 self.over = self.is_over();
             }
@@ -189,6 +199,25 @@ impl Actor {
         RequestId(self.requests)
     }
 
+    /// Something may have happened: who watches is told if it has.
+    fn tell_watchers(&mut self) {
+        let changes = self.record.changes();
+        if *self.changes.borrow() == changes {
+            return;
+        }
+        let now = self.now();
+        let view = self.core.view(now);
+        let is_ready = view.phase == Phase::Running && view.ready.0 == view.ready.1;
+        let stages = view.stages.iter().map(|stage| stage.is_done);
+        self.record.progress(now, stages, is_ready);
+        self.changes.send_replace(changes);
+    }
+
+    /// What tells that something has happened.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     /// Does `work` beside everything else, and `then` what follows from it, whatever comes of it.
     pub(super) fn job<T: Send + 'static, E: From<Panicked> + Send + 'static>(
         &self,
@@ -238,7 +267,10 @@ impl Actor {
                     message,
                     last_words,
                 } => self.tell(&id, &message, last_words),
-                Action::Report(report) => reports.push(report),
+                Action::Report(report) => {
+                    self.record.decided(self.now(), &report);
+                    reports.push(report);
+                }
             }
         }
         if !reports.is_empty() {
@@ -274,6 +306,9 @@ impl Actor {
                 task.releasing = None;
             }
             let now = actor.now();
+            if outcome.is_ok() {
+                actor.record.note(now, &id, What::Executed);
+            }
             actor.core.handle_released(now, &id, outcome);
         });
     }
@@ -363,6 +398,10 @@ impl Actor {
         request: Option<RequestId>,
         outcome: Result<(), CallError>,
     ) {
+        if outcome.is_ok() {
+            let now = self.now();
+            self.record.delivered(now, id, signal, request.is_some());
+        }
         match (request, outcome) {
             (Some(request), outcome) => self.answer_kill(request, outcome),
             (None, Ok(())) => info!(container = %id, %signal, "signalled"),

@@ -7,9 +7,10 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use crate::cgroup::{Cgroup, OomWatch};
 use crate::lifecycle::ContainerId;
+use crate::record::What;
 
 use super::process::Task;
-use super::{Actor, CallError, Kind, Reply};
+use super::{Actor, CallError, Kind, Message, Reply};
 
 /// The processes of a task.
 #[derive(Debug)]
@@ -38,12 +39,20 @@ impl Actor {
         };
         let Some(cgroup) = &task.cgroup else { return };
         let (publisher, id) = (self.publisher.clone(), id.clone());
+        let mailbox = self.mailbox.clone();
         task.oom_watch = OomWatch::begin(Arc::clone(cgroup), move || {
             tracing::info!(container = %id, "memory ran out: the kernel has killed a process");
             publisher.publish(TaskOOM {
                 container_id: id.to_string(),
                 ..TaskOOM::new()
             });
+            let killed = id.clone();
+            let note: Message = Box::new(move |actor| {
+                let now = actor.now();
+                actor.record.note(now, &killed, What::OomKilled);
+            });
+            // One that does not get through is missing in what people see, nowhere else.
+            let _ = mailbox.try_send(note);
         });
     }
 

@@ -11,6 +11,7 @@ use containerd_shim_protos::shim::oci::CheckpointOptions;
 use crate::lifecycle::{ContainerId, ExitStatus, RequestId};
 use crate::plan::Signal;
 use crate::reaper::Child;
+use crate::record::What;
 use crate::runtime::{Checkpoint, ProcessStdio, Restore, RuntimeError};
 use crate::stdio::Streams;
 
@@ -148,6 +149,7 @@ impl Actor {
                     task.init.connect_stdin();
                 }
                 self.born(id, child);
+                self.record.note(now, id, What::Executed);
                 self.core.handle_released(now, id, Ok(()));
             }
             Err(error) => {

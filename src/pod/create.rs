@@ -9,8 +9,9 @@ use containerd_shim_protos::protobuf::MessageField;
 
 use crate::cgroup::{self, Cgroup};
 use crate::lifecycle::{ContainerId, Demands, NewContainer};
-use crate::plan::{Identity, KubeletFacts, Plan};
+use crate::plan::{Identity, KubeletFacts, Plan, PodIdentity};
 use crate::reaper::{Child, Reaper};
+use crate::record::What;
 use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, Options, ProcessStdio, Restore, insist, options};
 use crate::sizing::Size;
@@ -78,8 +79,9 @@ impl Actor {
             size: bundle.resources().change(Size::UNLIMITED),
         };
         let id = ContainerId::from(call.id.as_str());
+        let name = identity.name;
         let new = NewContainer {
-            name: identity.name,
+            name: name.clone(),
             kind: identity.kind,
             facts: kubelet,
             demands,
@@ -88,6 +90,12 @@ impl Actor {
         self.core
             .handle_create(now, &id, new, plan, call.patience)?;
         let runtime = OciRuntime::new(&options, &self.namespace, &call.bundle, self.reaper.clone());
+        if self.tasks.is_empty() {
+            self.identity = PodIdentity::read(&call.id, &bundle.annotations);
+        }
+        let role = self.core.role_of(&id);
+        let who = (name.as_str(), identity.kind, role);
+        self.record.creates(now, &id, who);
         self.leaving = false;
         self.announced.remove(&id);
         self.tasks.insert(
@@ -153,6 +161,7 @@ impl Actor {
         }
         self.publisher.publish(event);
         let now = self.now();
+        self.record.note(now, id, What::Created);
         self.core.handle_created(now, id);
         let _ = reply.send(Ok(self.tasks.get(id).map_or(0, |task| task.init.pid)));
     }
@@ -223,6 +232,10 @@ impl Actor {
             }
         }
         let now = self.now();
+        self.record.note(now, id, What::Gone);
+        if self.tasks.is_empty() {
+            self.keep_record();
+        }
         self.core.handle_removed(now, id);
     }
 }

@@ -12,11 +12,13 @@ mod create;
 mod delete;
 mod error;
 mod exec;
+mod manual;
 mod messages;
 mod process;
 mod restart;
 mod scores;
 mod start;
+mod status;
 mod stop;
 
 use std::path::PathBuf;

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::cgroup::Cgroup;
 use crate::lifecycle::ContainerId;
 use crate::reaper::{Child, Reaper};
+use crate::record::What;
 use crate::runtime::{OciRuntime, release};
 use crate::stdio::{Owner, Paths, Setting, Streams};
 
@@ -119,6 +120,9 @@ impl Actor {
 
     fn restarted(&mut self, id: &ContainerId, outcome: Result<(), String>) {
         let now = self.now();
+        if outcome.is_ok() {
+            self.record.note(now, id, What::Executed);
+        }
         self.core.handle_restarted(now, id, outcome);
     }
 }

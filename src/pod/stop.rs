@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::cgroup::Cgroup;
 use crate::lifecycle::{ContainerId, ExitStatus, Kill};
 use crate::plan::Signal;
+use crate::record::What;
 use crate::runtime::{await_execution, insist};
 use crate::sys;
 
@@ -44,9 +45,9 @@ impl Actor {
             all: call.all,
             patience: call.patience,
         };
-        let now = self.now();
-        self.core
-            .handle_kill(now, &ContainerId::from(call.id.as_str()), request, kill);
+        let (now, id) = (self.now(), ContainerId::from(call.id.as_str()));
+        self.record.note(now, &id, What::Asked(signal));
+        self.core.handle_kill(now, &id, request, kill);
     }
 
     /// Signal 0 stops nothing: it asks whether the process is there (`kill(2)`).
@@ -139,6 +140,11 @@ impl Actor {
         task.end_watch();
         // A release that is still waiting ends with it.
         let was_releasing = task.releasing.take().is_some();
+        let now = self.now();
+        self.record.note(now, id, What::Exited(status.code()));
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
         if !task.facts.has_own_pid_namespace {
             task.keep_figures();
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
@@ -250,7 +256,10 @@ impl Actor {
             self.reaper.free(first);
         }
         tracing::info!(container = %id, code, "exited");
-        if let Some(reply) = task.delete.take() {
+        let delete = task.delete.take();
+        let now = self.now();
+        self.record.note(now, id, What::Reported(code));
+        if let Some(reply) = delete {
             self.begin_delete(id, reply);
         }
     }

@@ -12,7 +12,7 @@ use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, options};
 use crate::task::timestamp;
 
-use super::{address, leftovers, start};
+use super::{address, control, leftovers, start};
 
 /// 128 + SIGKILL: what is left over is killed.
 const KILLED: u32 = 137;
@@ -47,6 +47,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
     if let Some(address) = address {
         address::remove_dead(&address);
+        control::remove_dead(&address::path(&address));
     }
     // Not before: containerd tries again when it is restarted, and until then this is all there is.
     deleted?;

@@ -8,6 +8,7 @@
 mod address;
 mod bootstrap;
 mod callers;
+mod control;
 mod delete;
 mod info;
 mod leftovers;

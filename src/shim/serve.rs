@@ -23,6 +23,7 @@ use crate::task::Service;
 
 use super::bootstrap::TTRPC_ADDRESS;
 use super::callers::Callers;
+use super::control::ControlSocket;
 use super::{address, log};
 
 /// How long a shim that ends waits for containerd to take the last events.
@@ -99,6 +100,7 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     let (mut actor, pod) = Actor::new(&flags.namespace, publisher.clone(), reaper, rules);
     // The one that it was started for.
     actor.announce(&flags.id);
+    let mut control = ControlSocket::open(path.as_deref(), pod.clone()).await;
     let service = Arc::new(Service::new(pod));
     let mut services = create_task(Arc::clone(&service) as _);
     if let Some(v2) = create_task(service as _).remove(TASK_V3) {
@@ -116,7 +118,15 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     loop {
         actor.run().await;
         // Nobody is to find a shim that is about to go.
-        let is_gone = |path: &PathBuf| address::give_up(path, || actor.is_over());
+        let is_gone = |path: &PathBuf| {
+            address::give_up(path, || {
+                let is_over = actor.is_over();
+                if is_over {
+                    control.remove();
+                }
+                is_over
+            })
+        };
         if path.as_ref().is_none_or(is_gone) {
             break;
         }
@@ -125,7 +135,10 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     // Who asks from now on is told that nobody is here.
     drop(actor);
     publisher.flush(LAST_EVENTS_WITHIN).await;
-    let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, server.shutdown()).await;
+    let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, async {
+        tokio::join!(server.shutdown(), control.shutdown())
+    })
+    .await;
     tracing::info!("over");
     Ok(())
 }

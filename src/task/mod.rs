@@ -62,7 +62,7 @@ fn patience(ctx: &TtrpcContext) -> Option<Duration> {
 
 /// The words at the end are those of containerd's `errdefs`: from 2.0 on it shows its own clients
 /// nothing else of the code, and there are some that read them.
-fn status(error: CallError) -> ttrpc::Error {
+pub(crate) fn status(error: CallError) -> ttrpc::Error {
     let (code, words) = match error.kind {
         Kind::NotFound => (Code::NOT_FOUND, ": not found"),
         Kind::AlreadyExists => (Code::ALREADY_EXISTS, ": already exists"),

@@ -1,0 +1,176 @@
+//! What is known of pods that have ended: files, for an hour.
+//!
+//! Nobody is left who could remove them when the hour is over: whoever comes next does it, the end of
+//! another pod, or `usher` itself.
+
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use protobuf::Message;
+
+use super::{api, directory, make_directory};
+
+/// The directory below that of the sockets.
+const ENDED: &str = "ended";
+
+/// How long a pod is remembered.
+const KEPT_FOR: Duration = Duration::from_secs(3600);
+
+/// How many are, on a node where many end.
+const KEPT_AT_MOST: usize = 256;
+
+/// The largest file that is read. Ours have a few kilobytes, at most some dozens.
+const SIZE_AT_MOST: u64 = 1024 * 1024;
+
+/// The pods of this node that have ended.
+#[derive(Debug)]
+pub struct Ended {
+    directory: PathBuf,
+}
+
+/// Keeps what is known of a pod that has ended. What cannot be kept is lost, and nothing else with it.
+pub fn keep(pod: &api::Pod) {
+    if let Err(error) = Ended::in_directory(&directory()).keep(pod, SystemTime::now()) {
+        tracing::warn!(%error, "what is known of the pod is not kept");
+    }
+}
+
+impl Ended {
+    /// Those that are kept below a directory of sockets.
+    pub fn in_directory(sockets: &Path) -> Ended {
+        Ended {
+            directory: sockets.join(ENDED),
+        }
+    }
+
+    fn keep(&self, pod: &api::Pod, now: SystemTime) -> io::Result<()> {
+        make_directory(&self.directory)?;
+        self.clean(now);
+        let message = pod.write_to_bytes().map_err(io::Error::other)?;
+        // The time makes the name: so a listing is in order, and tells what is too old.
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = format!("{:013}-{}", since.as_millis(), std::process::id());
+        let unfinished = self.directory.join(format!(".{name}"));
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&unfinished)?;
+        let written = io::Write::write_all(&mut file, &message)
+            .and_then(|()| std::fs::rename(&unfinished, self.directory.join(name)));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&unfinished);
+        }
+        written
+    }
+
+    /// Removes what is older than an hour, or more than is kept.
+    pub fn clean(&self, now: SystemTime) {
+        let files = self.files();
+        let surplus = files.len().saturating_sub(KEPT_AT_MOST.saturating_sub(1));
+        for (index, (at, path)) in files.into_iter().enumerate() {
+            let is_old = now.duration_since(at).is_ok_and(|age| age > KEPT_FOR);
+            if is_old || index < surplus {
+                // Another may have been faster.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// What is known of them, the one that ended first first.
+    pub fn pods(&self, now: SystemTime) -> Vec<api::Pod> {
+        let files = self.files().into_iter();
+        let recent =
+            files.filter(|(at, _)| now.duration_since(*at).unwrap_or_default() <= KEPT_FOR);
+        let pods = recent.filter_map(|(_, path)| {
+            let size = std::fs::metadata(&path).ok()?.len();
+            let bytes = (size <= SIZE_AT_MOST).then(|| std::fs::read(&path).ok())??;
+            api::Pod::parse_from_bytes(&bytes).ok()
+        });
+        pods.collect()
+    }
+
+    /// The files by their age, the oldest first.
+    fn files(&self) -> Vec<(SystemTime, PathBuf)> {
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
+        let mut files: Vec<_> = entries
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let name = name.to_str()?;
+                let millis = name
+                    .trim_start_matches('.')
+                    .split('-')
+                    .next()?
+                    .parse()
+                    .ok()?;
+                let at = UNIX_EPOCH.checked_add(Duration::from_millis(millis))?;
+                Some((at, entry.path()))
+            })
+            .collect();
+        files.sort();
+        files
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str) -> api::Pod {
+        api::Pod {
+            name: name.to_owned(),
+            ..api::Pod::new()
+        }
+    }
+
+    fn names(ended: &Ended, now: SystemTime) -> Vec<String> {
+        ended.pods(now).into_iter().map(|pod| pod.name).collect()
+    }
+
+    #[test]
+    fn a_pod_is_remembered_for_an_hour_and_its_file_is_cleaned_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let ended = Ended::in_directory(directory.path());
+        let begin = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        assert!(ended.pods(begin).is_empty());
+        ended.keep(&pod("first"), begin).unwrap();
+        ended
+            .keep(&pod("second"), begin + Duration::from_secs(1800))
+            .unwrap();
+        assert_eq!(names(&ended, begin + KEPT_FOR), ["first", "second"]);
+        let later = begin + KEPT_FOR + Duration::from_secs(1);
+        assert_eq!(names(&ended, later), ["second"]);
+        ended.keep(&pod("third"), later).unwrap();
+        assert_eq!(ended.files().len(), 2);
+    }
+
+    #[test]
+    fn of_many_only_the_last_are_remembered() {
+        let directory = tempfile::tempdir().unwrap();
+        let ended = Ended::in_directory(directory.path());
+        let begin = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        for number in 0..300 {
+            let at = begin + Duration::from_millis(number);
+            ended.keep(&pod(&number.to_string()), at).unwrap();
+        }
+        let names = names(&ended, begin);
+        assert_eq!(names.len(), KEPT_AT_MOST);
+        assert_eq!(names.last().unwrap(), "299");
+    }
+
+    #[test]
+    fn what_is_no_record_of_ours_is_left_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let ended = Ended::in_directory(directory.path());
+        let now = SystemTime::now();
+        ended.keep(&pod("ours"), now).unwrap();
+        let below = directory.path().join(ENDED);
+        std::fs::write(below.join("notes"), "nothing").unwrap();
+        let millis = now.duration_since(UNIX_EPOCH).unwrap().as_millis();
+        std::fs::write(below.join(format!("{millis:013}-1")), [0xff; 100]).unwrap();
+        assert_eq!(names(&ended, now), ["ours"]);
+    }
+}

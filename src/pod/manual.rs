@@ -1,0 +1,53 @@
+//! What a person asks of the pod, past containerd.
+
+use std::time::{Duration, SystemTime};
+
+use crate::control::api;
+use crate::lifecycle::ContainerId;
+use crate::task::timestamp;
+
+use super::status::obstacle;
+use super::{Actor, CallError, Kind, Reply};
+
+impl Actor {
+    /// Begins the termination of the pod, within `grace` if that is given.
+    pub fn stop(&mut self, grace: Option<Duration>, reply: Reply<api::StopResponse>) {
+        let now = self.now();
+        let mut response = api::StopResponse::new();
+        if let Some((names, deadline)) = self.core.handle_stop(now, grace) {
+            let at = SystemTime::now().checked_add(deadline.since(now));
+            response.containers = names;
+            response.deadline = at.map(timestamp).into();
+        }
+        let _ = reply.send(Ok(response));
+    }
+
+    /// Lets the program of a container, by its name or id, be executed though its turn has not come.
+    pub fn release_by_hand(&mut self, container: &str, reply: Reply<api::ReleaseResponse>) {
+        let by_id = ContainerId::from(container);
+        let id = match self.tasks.contains_key(&by_id) {
+            true => Some(by_id),
+            false => {
+                let mut names = self.record.names().iter();
+                let past = names.find(|past| past.name == container && !past.is_gone);
+                past.map(|past| past.id.clone())
+            }
+        };
+        let now = self.now();
+        let answer = match id {
+            None => {
+                let message = format!(
+                    "there is no container {container} in pod {}",
+                    self.identity.name
+                );
+                Err(CallError::new(Kind::NotFound, message))
+            }
+            Some(id) => self.core.handle_release(now, &id).map_err(CallError::from),
+        };
+        let answer = answer.map(|overridden| api::ReleaseResponse {
+            overridden: overridden.iter().map(obstacle).collect(),
+            ..api::ReleaseResponse::new()
+        });
+        let _ = reply.send(answer);
+    }
+}
