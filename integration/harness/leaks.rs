@@ -271,16 +271,20 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
     let (dir, namespace) = (host.dir(), &host.namespace);
     let mut found = Vec::new();
     let runc = dir.join("run/runc");
-    // Directories that outlive their contents with the reference shim as well.
+    // What is known of pods that have ended, which is kept for an hour.
+    let ended = dir.join("run/usher/ended");
+    // Directories that outlive their contents, the first ones with the reference shim as well.
     let usual = [
         dir.join("run/s"),
         dir.join("run/fifo"),
+        dir.join("run/usher"),
+        ended.clone(),
         runc.join(namespace),
         runc,
     ];
     descend(&dir.join("run"), &mut |path| {
         let is_usual = usual.iter().any(|dir| dir == path);
-        if !is_usual {
+        if !is_usual && path.parent() != Some(&ended) {
             found.push(path.to_owned());
         }
         is_usual
