@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::harness::{
     Background, BareShim, ContainerSpec, Containerd, CtrEvent, PATIENCE, Status, TaskApi, Version,
-    eventually, run, runtime_under_test,
+    run, runtime_under_test,
 };
 
 /// The way to containerd's events that the test can block: a shim is told of a link to its socket.
