@@ -64,6 +64,9 @@ impl Node {
         command.arg("--containerd").arg(containerd());
         command.arg("--prefix").arg(self.path("usr"));
         command.arg("--binaries").arg(shim_dir());
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", self.path("usr/bin").display());
+        command.arg("--path").arg(path);
         command.args(words).env("TMPDIR", self.path("tmp"));
         let finished = run(command, PATIENCE);
         let left: Vec<_> = fs::read_dir(self.path("tmp")).expect("tmp").collect();
@@ -134,8 +137,7 @@ fn containerd_knows_the_runtime_and_passes_annotations_on() {
     let of_containers = r#"container_annotations = ["usher/*", "*.usher/*", "io.kubernetes.*"]"#;
     assert!(dump.contains(of_containers), "{dump}");
     assert!(node.text().starts_with(USUAL));
-    let shim = "containerd-shim-usher-v2".to_owned();
-    assert!(node.programs().contains(&shim), "{:?}", node.programs());
+    assert_eq!(node.programs(), ["containerd-shim-usher-v2", "usher"]);
 }
 
 #[test]
@@ -263,4 +265,11 @@ fn a_node_without_the_plugin_for_kubernetes_is_refused() {
     let said = node.must_fail(&[]);
     assert!(said.contains("CRI plugin"), "{said}");
     assert_eq!(node.text(), text);
+}
+
+#[test]
+fn a_shim_where_containerd_does_not_look_for_it_is_told_of() {
+    let node = Node::with_config(USUAL);
+    let said = node.must_fail(&["--path", "/usr/bin"]);
+    assert!(said.contains("would not run yet"), "{said}");
 }

@@ -1,44 +1,64 @@
 //! An image made on the spot: no test needs a registry.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Containerd, run};
+
+/// An image of an archive: its reference, and its configuration in the terms of the OCI image spec.
+pub struct Image<'a> {
+    pub reference: &'a str,
+    pub config: Value,
+}
 
 impl Containerd {
     /// Puts an image of the test's root file system into containerd's store; its reference.
     #[track_caller]
     pub fn import_image(&self) -> String {
-        let reference = "localhost/usher-it/busybox:1";
-        let dir = self.dir().join("image");
-        fs::create_dir(&dir).expect("the image's directory");
+        let image = Image {
+            reference: "localhost/usher-it/busybox:1",
+            config: json!({ "Env": ["PATH=/bin"], "Cmd": ["/bin/true"] }),
+        };
         let rootfs = self.dir().join("rootfs");
-        tar(&dir.join("layer.tar"), &rootfs, &["."]);
-        // The layout of `docker save`, which needs no digest but the layer's.
+        let archive = make_archive(&self.dir().join("image"), &rootfs, &[image]);
+        self.must(&["images", "import", &archive.display().to_string()]);
+        "localhost/usher-it/busybox:1".to_owned()
+    }
+}
+
+/// Makes an archive of images that have a root file system in common; `dir` is created for it. It is
+/// in the layout of `docker save`, which needs no digest but the layer's.
+#[track_caller]
+pub fn make_archive(dir: &Path, rootfs: &Path, images: &[Image]) -> PathBuf {
+    fs::create_dir(dir).expect("the images' directory");
+    tar(&dir.join("layer.tar"), rootfs, &["."]);
+    let digest = sha256(&dir.join("layer.tar"));
+    let mut members = vec!["manifest.json".to_owned(), "layer.tar".to_owned()];
+    let mut manifest = Vec::new();
+    for (n, image) in images.iter().enumerate() {
         let config = json!({
             "architecture": architecture(),
             "os": "linux",
-            "config": { "Env": ["PATH=/bin"], "Cmd": ["/bin/true"] },
-            "rootfs": { "type": "layers", "diff_ids": [sha256(&dir.join("layer.tar"))] },
+            "config": image.config,
+            "rootfs": { "type": "layers", "diff_ids": [digest] },
         });
-        let manifest = json!([{
-            "Config": "config.json", "RepoTags": [reference], "Layers": ["layer.tar"],
-        }]);
-        fs::write(dir.join("config.json"), config.to_string()).expect("write the config");
-        fs::write(dir.join("manifest.json"), manifest.to_string()).expect("write the manifest");
-        let archive = self.dir().join("image.tar");
-        tar(
-            &archive,
-            &dir,
-            &["manifest.json", "config.json", "layer.tar"],
-        );
-        self.must(&["images", "import", &archive.display().to_string()]);
-        reference.to_owned()
+        let name = format!("config-{n}.json");
+        fs::write(dir.join(&name), config.to_string()).expect("write the config");
+        manifest.push(json!({
+            "Config": name, "RepoTags": [image.reference], "Layers": ["layer.tar"],
+        }));
+        members.push(name);
     }
+    let manifest = Value::Array(manifest).to_string();
+    fs::write(dir.join("manifest.json"), manifest).expect("write the manifest");
+    let archive = dir.join("images.tar");
+    let members: Vec<&str> = members.iter().map(String::as_str).collect();
+    tar(&archive, dir, &members);
+    archive
 }
 
 fn architecture() -> &'static str {

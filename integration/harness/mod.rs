@@ -58,9 +58,11 @@ pub use environment::{
 pub use events::CtrEvent;
 pub use fifo::Reader;
 pub use gate::Gates;
+pub use image::{Image, make_archive};
 pub use leaks::zombies;
 pub use pod_cgroup::{PodCgroup, annotate, await_value, on_v2};
 pub use record::{Event, Record};
+pub use rootfs::populate;
 pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
 

@@ -1,6 +1,7 @@
 //! What the containers recorded themselves; the judge of every test about order.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Containerd, PATIENCE, poll};
@@ -38,6 +39,15 @@ impl Event {
 // === impl Record ===
 
 impl Record {
+    /// What the containers have recorded that share a directory.
+    pub fn read(shared_dir: &Path) -> Self {
+        let text = std::fs::read_to_string(shared_dir.join("record")).unwrap_or_default();
+        let mut events: Vec<Event> = text.lines().filter_map(Event::parse).collect();
+        // Lines are appended after their time was taken: neighbours may have swapped.
+        events.sort_by_key(|e| e.at_ns);
+        Self(events)
+    }
+
     pub fn all<'a>(&'a self, name: &'a str, what: &'a str) -> impl Iterator<Item = &'a Event> {
         self.0
             .iter()
@@ -115,11 +125,7 @@ impl fmt::Display for Record {
 impl Containerd {
     /// What the containers have recorded so far.
     pub fn record(&self) -> Record {
-        let text = std::fs::read_to_string(self.shared_dir().join("record")).unwrap_or_default();
-        let mut events: Vec<Event> = text.lines().filter_map(Event::parse).collect();
-        // Lines are appended after their time was taken: neighbours may have swapped.
-        events.sort_by_key(|e| e.at_ns);
-        Record(events)
+        Record::read(&self.shared_dir())
     }
 
     /// Waits until the record satisfies a condition, and returns it.

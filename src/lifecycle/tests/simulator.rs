@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use crate::lifecycle::{
     Action, ContainerId, Demands, Exec, ExitStatus, Kill, NewContainer, Obstacle, Pod, Refusal,
-    RequestId,
-    Time,
+    RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 

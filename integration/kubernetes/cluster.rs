@@ -1,0 +1,417 @@
+//! A cluster of one node: etcd, the API server, the controller manager, the scheduler, kubelet and
+//! containerd, all real, in namespaces of their own.
+//!
+//! Their mount namespace has `/run`, `/var/lib` and `/var/log` of its own, their network namespace a
+//! loopback and a bridge, so that nothing of the machine is touched and any number of clusters can run
+//! beside each other. The first process of their PID namespace is the machine: when it is killed,
+//! everything is gone at once, as when the power fails.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Finished, poll, run};
+
+use super::images;
+use super::settings::{self, Programs};
+
+/// What a cluster on two busy cores needs to get somewhere: a pod to run, a Job to complete.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The name of the only node.
+pub const NODE: &str = "node";
+
+/// What the machine does when it is switched on: `$1` is the cluster's directory.
+const BOOT: &str = r#"
+set -e
+# Not changed by kubelet if they are as it wants them; they are the whole machine's.
+fake() { echo "$2" > "$dir/sysctl/$1" && mount --bind "$dir/sysctl/$1" "/proc/sys/$(echo "$1" | tr . /)"; }
+dir=$1
+mkdir -p "$dir/sysctl" "$dir/var-lib" "$dir/var-log"
+mount -t tmpfs run /run
+mkdir -p /run/lock /run/netns
+mount --bind "$dir/var-lib" /var/lib
+mount --bind "$dir/var-log" /var/log
+fake vm.overcommit_memory 1
+fake vm.panic_on_oom 0
+fake kernel.panic 10
+fake kernel.panic_on_oops 1
+fake kernel.keys.root_maxkeys 1000000
+fake kernel.keys.root_maxbytes 25000000
+ip link set lo up
+ip addr add 10.88.0.1/32 dev lo
+echo 1 > /proc/sys/net/ipv4/ip_forward
+touch "$dir/booted"
+# Fetches whatever has ended: bash does so with children that it has inherited, too.
+while :; do sleep 3600 & wait; done
+"#;
+
+pub struct Cluster {
+    pub programs: Programs,
+    dir: TempDir,
+    machine: RefCell<Option<Machine>>,
+    parts: RefCell<BTreeMap<&'static str, Child>>,
+}
+
+/// The first process of the namespaces.
+struct Machine {
+    /// `unshare`, our child.
+    outer: Child,
+    /// Its child, as seen from here.
+    init: u32,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    pub fn start(programs: Programs) -> Self {
+        let prefix = std::env::var("USHER_TEST_PREFIX").unwrap_or_else(|_| "usher-it-".into());
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir();
+        let dir = dir.expect("a directory");
+        let cluster = Self {
+            programs,
+            dir,
+            machine: RefCell::default(),
+            parts: RefCell::default(),
+        };
+        for name in ["log", "tmp", "shared", "var-lib/kubelet", "etc"] {
+            fs::create_dir_all(cluster.path(name)).expect("a directory of the cluster");
+        }
+        settings::write(&cluster);
+        cluster.make_cgroups();
+        cluster.switch_on();
+        cluster.start_part("etcd");
+        cluster.start_part("kube-apiserver");
+        cluster.install_usher();
+        cluster.start_part("containerd");
+        cluster.await_containerd();
+        images::import(&cluster);
+        cluster.await_api();
+        cluster.start_part("kube-controller-manager");
+        cluster.start_part("kube-scheduler");
+        cluster.start_part("kubelet");
+        cluster.await_node();
+        cluster.must(&["apply", "--filename", &settings::runtime_class()]);
+        cluster
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A name that nothing else of the machine has.
+    pub fn name(&self) -> String {
+        let name = self.dir.path().file_name().expect("a name");
+        name.to_string_lossy().into_owned()
+    }
+
+    // --- the machine ---
+
+    /// Starts the machine, with nothing on it.
+    pub fn switch_on(&self) {
+        let booted = self.path("booted");
+        let _ = fs::remove_file(&booted);
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "--net",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--propagation",
+            "private",
+            "--",
+            "bash",
+            "-c",
+            BOOT,
+            "machine",
+        ]);
+        command.arg(self.dir.path());
+        command.stdin(Stdio::null());
+        command.stdout(self.log("machine"));
+        command.stderr(self.log("machine"));
+        let outer = command.spawn().expect("unshare");
+        let ready = poll(PATIENCE, || booted.exists().then_some(()));
+        assert!(
+            ready.is_some(),
+            "the machine: {}",
+            self.log_tail("machine", 20)
+        );
+        let children = format!("/proc/{0}/task/{0}/children", outer.id());
+        let children = fs::read_to_string(children).expect("the machine's first process");
+        let init = children.trim().parse().expect("one process");
+        *self.machine.borrow_mut() = Some(Machine { outer, init });
+    }
+
+    /// Ends everything at once, as when the power fails. Files are kept, but what lay in memory.
+    pub fn switch_off(&self) {
+        if let Some(Machine { mut outer, init }) = self.machine.take() {
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(init as i32),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+            let _ = outer.wait();
+        }
+        for (_, mut child) in self.parts.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(self.path("state"));
+        self.remove_cgroups();
+        self.make_cgroups();
+    }
+
+    /// A command that runs on the machine.
+    pub fn on_machine(&self, words: &[&str]) -> Command {
+        let machine = self.machine.borrow();
+        let init = machine.as_ref().expect("the machine is on").init;
+        let mut command = Command::new("nsenter");
+        command.arg("--target").arg(init.to_string());
+        command
+            .args(["--mount", "--net", "--pid", "--"])
+            .args(words);
+        command.env("KUBECONFIG", self.path("etc/kubeconfig"));
+        command.env("PATH", self.search_path());
+        command.env("TMPDIR", self.path("tmp"));
+        command.env("HOME", self.path("tmp"));
+        command.env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    fn search_path(&self) -> String {
+        let own = self.path("usr/bin");
+        let programs = &self.programs;
+        format!(
+            "{}:{}/bin:{}/usr/bin:{}:/usr/sbin:/usr/bin:/sbin:/bin",
+            own.display(),
+            // Before all that the machine may have of that name.
+            programs.kubernetes.display(),
+            programs.parts.display(),
+            programs.containerd.display(),
+        )
+    }
+
+    // --- its parts ---
+
+    /// Starts one of the programs that make the cluster.
+    pub fn start_part(&self, name: &'static str) {
+        let script = "echo $$ > \"$1\"; shift; exec \"$@\"";
+        let pid_file = self.path(&format!("{name}.pid")).display().to_string();
+        let mut words = vec![
+            "sh".to_owned(),
+            "-c".into(),
+            script.into(),
+            "sh".into(),
+            pid_file,
+        ];
+        words.extend(settings::command_line(self, name));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = self.on_machine(&words);
+        command.stdin(Stdio::null());
+        command.stdout(self.log(name)).stderr(self.log(name));
+        let child = command.spawn().expect("nsenter");
+        self.parts.borrow_mut().insert(name, child);
+    }
+
+    /// Ends one of them: with KILL as in a crash, with TERM as for an upgrade.
+    pub fn stop_part(&self, name: &'static str, signal: &str) {
+        let pid = fs::read_to_string(self.path(&format!("{name}.pid"))).expect("its PID");
+        let command = self.on_machine(&["kill", &format!("-{signal}"), pid.trim()]);
+        assert!(run(command, PATIENCE).ok(), "{name} does not run");
+        let child = self.parts.borrow_mut().remove(name);
+        let mut child = child.expect("it was started");
+        let ended = poll(PATIENCE, || child.try_wait().expect("our child"));
+        assert!(ended.is_some(), "{name} does not end");
+    }
+
+    pub fn restart_part(&self, name: &'static str, signal: &str) {
+        self.stop_part(name, signal);
+        self.start_part(name);
+        match name {
+            "containerd" => self.await_containerd(),
+            "kube-apiserver" => self.await_api(),
+            _ => {}
+        }
+    }
+
+    /// Everything that is started on a machine which was switched off.
+    pub fn boot(&self) {
+        self.switch_on();
+        self.start_part("etcd");
+        self.start_part("kube-apiserver");
+        self.start_part("containerd");
+        self.await_containerd();
+        self.await_api();
+        self.start_part("kube-controller-manager");
+        self.start_part("kube-scheduler");
+        self.start_part("kubelet");
+    }
+
+    fn log(&self, name: &str) -> File {
+        let path = self.path(&format!("log/{name}"));
+        let file = File::options().append(true).create(true).open(path);
+        file.expect("a log")
+    }
+
+    pub fn log_tail(&self, name: &str, lines: usize) -> String {
+        let text = fs::read(self.path(&format!("log/{name}"))).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// With the installer that users have.
+    fn install_usher(&self) {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut command = Command::new(top.join("scripts/install"));
+        command
+            .arg("--config")
+            .arg(self.path("etc/containerd.toml"));
+        command
+            .arg("--containerd")
+            .arg(self.programs.containerd.join("containerd"));
+        command.arg("--prefix").arg(self.path("usr"));
+        command.arg("--binaries").arg(crate::harness::shim_dir());
+        command.arg("--path").arg(self.search_path());
+        command.env("TMPDIR", self.path("tmp"));
+        let finished = run(command, PATIENCE);
+        assert!(finished.ok(), "scripts/install: {}", finished.err());
+    }
+
+    fn await_containerd(&self) {
+        let answers = || {
+            let finished = run(self.on_machine(&self.ctr(&["version"])), PATIENCE);
+            finished.ok().then_some(())
+        };
+        let tail = || self.log_tail("containerd", 20);
+        assert!(poll(PATIENCE, answers).is_some(), "containerd:\n{}", tail());
+    }
+
+    pub fn ctr<'a>(&self, words: &[&'a str]) -> Vec<&'a str> {
+        // The address is in /run of the machine, where ctr looks for it by itself.
+        let mut all = vec!["ctr", "--namespace", "k8s.io"];
+        all.extend(words);
+        all
+    }
+
+    pub fn await_api(&self) {
+        let ready = || {
+            let finished = self.kubectl(&["get", "--raw", "/readyz"]);
+            (finished.ok() && finished.out().contains("ok")).then_some(())
+        };
+        let tail = || self.log_tail("kube-apiserver", 20);
+        assert!(
+            poll(PATIENCE, ready).is_some(),
+            "the API server:\n{}",
+            tail()
+        );
+    }
+
+    fn await_node(&self) {
+        let ready = || {
+            let node = self.get("node", NODE)?;
+            let conditions = node["status"]["conditions"].as_array()?.clone();
+            let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+            conditions.iter().any(ready).then_some(())
+        };
+        let tail = || self.log_tail("kubelet", 30);
+        assert!(poll(PATIENCE, ready).is_some(), "kubelet:\n{}", tail());
+    }
+
+    // --- its API ---
+
+    pub fn kubectl(&self, words: &[&str]) -> Finished {
+        let mut all = vec!["kubectl"];
+        all.extend(words);
+        run(self.on_machine(&all), PATIENCE)
+    }
+
+    #[track_caller]
+    pub fn must(&self, words: &[&str]) -> String {
+        let finished = self.kubectl(words);
+        assert!(finished.ok(), "kubectl {words:?}: {}", finished.err());
+        finished.out()
+    }
+
+    /// An object, if it is there.
+    pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
+        let finished = self.kubectl(&["get", kind, name, "--output", "json"]);
+        serde_json::from_slice(&finished.stdout).ok()
+    }
+
+    /// Creates or changes objects.
+    #[track_caller]
+    pub fn apply(&self, objects: &[Value]) {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        let file = tempfile::NamedTempFile::new_in(self.path("tmp")).expect("a file");
+        fs::write(file.path(), list.to_string()).expect("the objects");
+        let path = file.path().display().to_string();
+        self.must(&["apply", "--filename", &path]);
+    }
+
+    // --- its cgroups ---
+
+    fn hierarchies() -> Vec<PathBuf> {
+        let top = Path::new("/sys/fs/cgroup");
+        if top.join("cgroup.controllers").exists() {
+            return vec![top.to_owned()];
+        }
+        let entries = fs::read_dir(top).expect("the cgroup file systems");
+        let dirs = entries.map(|entry| entry.expect("an entry").path());
+        dirs.filter(|dir| dir.join("cgroup.procs").exists())
+            .collect()
+    }
+
+    fn make_cgroups(&self) {
+        for hierarchy in Self::hierarchies() {
+            let dir = hierarchy.join(self.name());
+            fs::create_dir_all(&dir).expect("a cgroup");
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                if let Ok(all) = fs::read(hierarchy.join(file)) {
+                    let _ = fs::write(dir.join(file), all);
+                }
+            }
+        }
+    }
+
+    fn remove_cgroups(&self) {
+        for hierarchy in Self::hierarchies() {
+            let top = hierarchy.join(self.name());
+            let gone = || {
+                remove_below(&top);
+                (!top.exists()).then_some(())
+            };
+            if poll(Duration::from_secs(20), gone).is_none() {
+                eprintln!("left behind: cgroup {}", top.display());
+            }
+        }
+    }
+}
+
+/// A cgroup is removed when those below it are.
+fn remove_below(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_below(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(dir);
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.switch_off();
+        self.remove_cgroups();
+        if std::env::var_os("USHER_TEST_KEEP").is_some() {
+            self.dir.disable_cleanup(true);
+            eprintln!("kept: {}", self.dir.path().display());
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Pods that end by themselves.
+
+use crate::pod::{Case, Pod, exit_code, witness};
+
+/// A mesh's proxy that would never end, and an app that does.
+fn job(policy: &str, app: &[&str]) -> Pod {
+    Pod::new("job")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/restart-policy", policy)
+        .probed("proxy")
+        // Its own exit code is not what the Job is judged by.
+        .container(witness("proxy", &["--ready-after", "1s", "--exit", "143"]))
+        .container(witness("app", app))
+        .spec("restartPolicy", policy)
+}
+
+fn await_condition(case: &Case, condition: &str) {
+    let condition = format!("--for=condition={condition}");
+    case.kubectl(&["wait", &condition, "--timeout=3m", "job/job"]);
+}
+
+/// KEP draft: "Pod with sidecars terminates sidecars once non-sidecars have completed when
+/// `restartPolicy` != `Always`", "Pod phase should be `Succeeded` if all containers, including
+/// sidecars, exit with success".
+pub fn a_job_is_complete_when_its_apps_are(case: &Case) {
+    case.create_job(&job("Never", &["--run-for", "2s"]), 0);
+    await_condition(case, "complete");
+    let record = case.record();
+    record.assert_before(("proxy", "ready"), ("app", "start"));
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    let pods = case.pods_of("job");
+    assert_eq!(pods.len(), 1);
+    assert_eq!(pods[0]["status"]["phase"], "Succeeded");
+    assert_eq!(exit_code(&pods[0], "proxy"), Some(0));
+    assert_eq!(exit_code(&pods[0], "app"), Some(0));
+}
+
+pub fn a_job_on_failure_is_complete_when_its_apps_have_succeeded(case: &Case) {
+    case.create_job(&job("OnFailure", &["--run-for", "2s"]), 3);
+    await_condition(case, "complete");
+    let record = case.record();
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    assert_eq!(record.all("app", "start").count(), 1, "{record}");
+}
+
+pub fn a_job_fails_when_its_app_does(case: &Case) {
+    case.create_job(&job("Never", &["--run-for", "2s", "--exit", "7"]), 0);
+    await_condition(case, "failed");
+    let record = case.record();
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    let pods = case.pods_of("job");
+    assert_eq!(pods[0]["status"]["phase"], "Failed");
+    assert_eq!(exit_code(&pods[0], "app"), Some(7));
+    assert_eq!(exit_code(&pods[0], "proxy"), Some(0));
+}
+
+/// KEP draft: "Pod phase should be `Failed` if any sidecar exits in failure when `restartPolicy` !=
+/// `Always`": one that fails by itself, and that nobody is to restart.
+pub fn a_pod_whose_sidecar_failed_has_failed(case: &Case) {
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/restart-policy", "Never")
+        .annotation("restart.usher/proxy", "Never")
+        .container(witness("proxy", &["--run-for", "1s", "--exit", "3"]))
+        .container(witness("app", &["--run-for", "3s"]))
+        .spec("restartPolicy", "Never");
+    case.create(&pod);
+    let pod = case.await_phase("pod", "Failed");
+    assert_eq!(exit_code(&pod, "proxy"), Some(3));
+    assert_eq!(exit_code(&pod, "app"), Some(0));
+}

@@ -1,0 +1,105 @@
+//! Tests on a real cluster of one node; `scripts/test-kubernetes` runs them.
+//!
+//! One cluster serves all cases, one after another, since some of them restart it. Each has a namespace
+//! and a directory of its own. A case is named by its function; words given as arguments choose those
+//! whose name contains one of them.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod cluster;
+mod figures;
+mod images;
+mod jobs;
+mod pod;
+mod restarts;
+mod settings;
+mod starting;
+mod stopping;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use cluster::Cluster;
+use pod::Case;
+use settings::Programs;
+
+/// What a case is called, and what it does.
+type Named = (&'static str, fn(&Case));
+
+/// A list of cases with their names.
+macro_rules! cases {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        &[$((concat!(stringify!($module), "::", stringify!($name)), $module::$name)),*]
+    };
+}
+
+const CASES: &[Named] = cases![
+    starting::sidecars_start_before_apps,
+    starting::an_app_that_is_listed_first_waits,
+    starting::sidecars_start_after_the_init_phase,
+    starting::sidecars_start_among_the_init_containers,
+    starting::an_init_container_that_fails_is_run_again,
+    starting::a_native_init_container_runs_beside_annotated_sidecars,
+    starting::a_pod_starts_while_the_api_server_is_down,
+    starting::a_debug_container_is_a_guest,
+    stopping::apps_end_before_sidecars,
+    stopping::a_shorter_grace_period_is_kept,
+    stopping::a_forced_deletion_leaves_nothing,
+    stopping::an_evicted_pod_ends_in_order,
+    stopping::a_pod_that_is_rolled_over_ends_in_order,
+    stopping::another_stop_signal_is_delivered,
+    stopping::an_unhealthy_app_is_restarted_alone,
+    stopping::an_unhealthy_sidecar_is_restarted_alone,
+    stopping::an_app_and_a_sidecar_that_are_unhealthy_are_both_restarted,
+    jobs::a_job_is_complete_when_its_apps_are,
+    jobs::a_job_on_failure_is_complete_when_its_apps_have_succeeded,
+    jobs::a_job_fails_when_its_app_does,
+    jobs::a_pod_whose_sidecar_failed_has_failed,
+    restarts::kubelet_restarted_while_sidecars_start,
+    restarts::kubelet_restarted_while_a_pod_runs,
+    restarts::kubelet_restarted_while_a_pod_ends,
+    restarts::containerd_restarted_while_sidecars_start,
+    restarts::containerd_restarted_while_a_pod_runs,
+    restarts::containerd_restarted_while_a_pod_ends,
+    restarts::a_node_that_was_switched_off_starts_its_pods_in_order,
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--list") {
+        CASES.iter().for_each(|(name, _)| println!("{name}"));
+        return ExitCode::SUCCESS;
+    }
+    let Some(programs) = Programs::from_environment() else {
+        eprintln!("no cluster was named: these tests are run by scripts/test-kubernetes");
+        return ExitCode::FAILURE;
+    };
+    let begin = Instant::now();
+    let cluster = Cluster::start(programs);
+    eprintln!("the cluster is up after {:.0?}", begin.elapsed());
+    if words.iter().any(|word| word == "--figures") {
+        figures::print(&cluster);
+        return ExitCode::SUCCESS;
+    }
+    let chosen = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(&**word));
+    let mut failed = Vec::new();
+    for (name, case) in CASES.iter().filter(|(name, _)| chosen(name)) {
+        let begin = Instant::now();
+        let run = || case(&Case::new(&cluster, name));
+        let verdict = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(()) => "ok",
+            Err(_) => {
+                failed.push(*name);
+                "FAILED"
+            }
+        };
+        println!("test {name} ... {verdict} ({:.0?})", begin.elapsed());
+    }
+    if failed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("failed:\n    {}", failed.join("\n    "));
+    ExitCode::FAILURE
+}

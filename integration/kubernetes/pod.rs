@@ -1,0 +1,384 @@
+//! A case of the tests: a namespace, the pods in it, and what their containers have recorded.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::harness::{Record, poll, run};
+
+use super::cluster::{Cluster, PATIENCE};
+use super::images::WITNESS;
+
+/// One case, which has a Kubernetes namespace and a shared directory.
+pub struct Case<'a> {
+    pub cluster: &'a Cluster,
+    pub namespace: String,
+}
+
+/// A pod to be.
+#[derive(Clone)]
+pub struct Pod {
+    name: String,
+    annotations: Map<String, Value>,
+    containers: Vec<Value>,
+    init_containers: Vec<Value>,
+    spec: Map<String, Value>,
+}
+
+// === containers ===
+
+/// A container that runs the witness under its own name.
+pub fn witness(name: &str, options: &[&str]) -> Value {
+    let mut command = vec!["/bin/witness", name];
+    command.extend(options);
+    json!({ "name": name, "image": WITNESS, "command": command, "volumeMounts": mounts() })
+}
+
+/// A container that runs a script.
+pub fn script(name: &str, text: &str) -> Value {
+    json!({
+        "name": name, "image": WITNESS, "command": ["/bin/sh", "-c", text], "volumeMounts": mounts(),
+    })
+}
+
+/// The same with more fields.
+pub fn with(mut container: Value, fields: Value) -> Value {
+    let fields = fields.as_object().expect("an object").clone();
+    container
+        .as_object_mut()
+        .expect("a container")
+        .extend(fields);
+    container
+}
+
+fn mounts() -> Value {
+    json!([{ "name": "shared", "mountPath": "/shared" }])
+}
+
+/// The startup probe that is satisfied when a witness has said that it is ready.
+pub fn ready_probe(name: &str) -> String {
+    json!({
+        "exec": { "command": ["test", "-e", format!("/shared/ready-{name}")] },
+        "periodMilliseconds": 200, "failureThreshold": 600, "timeoutSeconds": 30,
+    })
+    .to_string()
+}
+
+// === impl Pod ===
+
+impl Pod {
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            annotations: Map::new(),
+            containers: Vec::new(),
+            init_containers: Vec::new(),
+            spec: Map::new(),
+        }
+    }
+
+    pub fn annotation(mut self, key: &str, value: impl Into<String>) -> Self {
+        self.annotations.insert(key.to_owned(), value.into().into());
+        self
+    }
+
+    /// A sidecar that is started when its witness says so.
+    pub fn probed(self, name: &str) -> Self {
+        self.annotation(&format!("startup-probe.usher/{name}"), ready_probe(name))
+    }
+
+    pub fn container(mut self, container: Value) -> Self {
+        self.containers.push(container);
+        self
+    }
+
+    /// One of Kubernetes' own init containers.
+    pub fn init_container(mut self, container: Value) -> Self {
+        self.init_containers.push(container);
+        self
+    }
+
+    pub fn spec(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.spec.insert(key.to_owned(), value.into());
+        self
+    }
+
+    fn template(&self, case: &Case) -> Value {
+        let mut spec = json!({
+            "runtimeClassName": "usher",
+            "terminationGracePeriodSeconds": 60,
+            "containers": self.containers,
+            "initContainers": self.init_containers,
+            "volumes": [{ "name": "shared", "hostPath": { "path": case.shared_dir() } }],
+        });
+        spec.as_object_mut()
+            .expect("an object")
+            .extend(self.spec.clone());
+        let metadata = json!({ "annotations": self.annotations, "labels": { "app": self.name } });
+        json!({ "metadata": metadata, "spec": spec })
+    }
+
+    fn object(&self, case: &Case, api: &str, kind: &str, spec: Value) -> Value {
+        json!({
+            "apiVersion": api, "kind": kind, "spec": spec,
+            "metadata": { "name": self.name, "namespace": case.namespace },
+        })
+    }
+}
+
+// === impl Case ===
+
+impl<'a> Case<'a> {
+    pub fn new(cluster: &'a Cluster, name: &str) -> Self {
+        let mut namespace = name.replace("::", "-").replace('_', "-");
+        // The API's longest name.
+        namespace.truncate(60);
+        let case = Self {
+            cluster,
+            namespace: namespace.trim_end_matches('-').to_owned(),
+        };
+        fs::create_dir_all(case.shared_dir()).expect("the shared directory");
+        case.cluster.must(&["create", "namespace", &case.namespace]);
+        case
+    }
+
+    /// Mounted on `/shared` in every container.
+    pub fn shared_dir(&self) -> PathBuf {
+        self.cluster.path("shared").join(&self.namespace)
+    }
+
+    pub fn create(&self, pod: &Pod) {
+        let mut object = pod.template(self);
+        object["apiVersion"] = "v1".into();
+        object["kind"] = "Pod".into();
+        object["metadata"]["name"] = pod.name.as_str().into();
+        object["metadata"]["namespace"] = self.namespace.as_str().into();
+        self.cluster.apply(&[object]);
+    }
+
+    pub fn create_job(&self, pod: &Pod, backoff_limit: u32) {
+        let spec = json!({ "backoffLimit": backoff_limit, "template": pod.template(self) });
+        self.cluster
+            .apply(&[pod.object(self, "batch/v1", "Job", spec)]);
+    }
+
+    /// As a Deployment of one, which is never without it.
+    pub fn create_deployment(&self, pod: &Pod) {
+        let spec = json!({
+            "replicas": 1,
+            "selector": { "matchLabels": { "app": pod.name } },
+            "strategy": { "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } },
+            "template": pod.template(self),
+        });
+        self.cluster
+            .apply(&[pod.object(self, "apps/v1", "Deployment", spec)]);
+    }
+
+    /// `kubectl` in the case's namespace.
+    #[track_caller]
+    pub fn kubectl(&self, words: &[&str]) -> String {
+        let mut all = vec!["--namespace", self.namespace.as_str()];
+        all.extend(words);
+        self.cluster.must(&all)
+    }
+
+    pub fn record(&self) -> Record {
+        Record::read(&self.shared_dir())
+    }
+
+    #[track_caller]
+    pub fn await_record(&self, what: &str, condition: impl Fn(&Record) -> bool) -> Record {
+        let probe = || Some(self.record()).filter(|record| condition(record));
+        match poll(PATIENCE, probe) {
+            Some(record) => record,
+            None => panic!("it never came true that {what}\n{}", self.diagnosis()),
+        }
+    }
+
+    #[track_caller]
+    pub fn await_event(&self, name: &str, event: &str) -> Record {
+        self.await_record(&format!("{name} recorded {event}"), |record| {
+            record.has(name, event)
+        })
+    }
+
+    /// A file that a script waits for.
+    pub fn touch(&self, name: &str) {
+        fs::write(self.shared_dir().join(name), "").expect("a file");
+    }
+
+    // --- what the API says ---
+
+    pub fn pod(&self, name: &str) -> Option<Value> {
+        let finished = self.cluster.kubectl(&[
+            "--namespace",
+            &self.namespace,
+            "get",
+            "pod",
+            name,
+            "--output",
+            "json",
+        ]);
+        if finished.ok() {
+            return serde_json::from_slice(&finished.stdout).ok();
+        }
+        assert!(finished.err().contains("NotFound"), "{}", finished.err());
+        None
+    }
+
+    /// Waits until what the API says of a pod satisfies a condition.
+    #[track_caller]
+    pub fn await_pod(&self, name: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let probe = || {
+            std::thread::sleep(Duration::from_millis(200));
+            self.pod(name).filter(|pod| condition(pod))
+        };
+        match poll(PATIENCE, probe) {
+            Some(pod) => pod,
+            None => panic!("pod {name} never was {what}\n{}", self.diagnosis()),
+        }
+    }
+
+    #[track_caller]
+    pub fn await_ready(&self, name: &str) -> Value {
+        self.await_pod(name, "ready", |pod| {
+            let conditions = pod["status"]["conditions"].as_array();
+            let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+            conditions.is_some_and(|all| all.iter().any(ready))
+        })
+    }
+
+    #[track_caller]
+    pub fn await_phase(&self, name: &str, phase: &str) -> Value {
+        self.await_pod(name, phase, |pod| pod["status"]["phase"] == phase)
+    }
+
+    #[track_caller]
+    pub fn await_gone(&self, name: &str) {
+        let gone = || {
+            std::thread::sleep(Duration::from_millis(200));
+            self.pod(name).is_none().then_some(())
+        };
+        assert!(
+            poll(PATIENCE, gone).is_some(),
+            "pod {name} never went away\n{}",
+            self.diagnosis()
+        );
+    }
+
+    /// The pods that have a label `app`.
+    pub fn pods_of(&self, app: &str) -> Vec<Value> {
+        let label = format!("app={app}");
+        let text = self.kubectl(&["get", "pods", "--selector", &label, "--output", "json"]);
+        let list: Value = serde_json::from_str(&text).expect("a list");
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Asks for a pod's deletion and does not wait for it.
+    pub fn delete(&self, name: &str, options: &[&str]) {
+        let mut words = vec!["delete", "pod", name, "--wait=false"];
+        words.extend(options);
+        self.kubectl(&words);
+    }
+
+    /// By the API's own means, which respects what a pod is promised.
+    pub fn evict(&self, name: &str) {
+        let version = if self.cluster.programs.version >= (1, 22) {
+            "policy/v1"
+        } else {
+            "policy/v1beta1"
+        };
+        let eviction = json!({
+            "apiVersion": version, "kind": "Eviction",
+            "metadata": { "name": name, "namespace": self.namespace },
+        });
+        let file = self.cluster.path("tmp/eviction.json");
+        fs::write(&file, eviction.to_string()).expect("a file");
+        let path = format!("/api/v1/namespaces/{}/pods/{name}/eviction", self.namespace);
+        let file = file.display().to_string();
+        self.cluster
+            .must(&["create", "--raw", &path, "--filename", &file]);
+    }
+
+    // --- what containerd says ---
+
+    /// The tasks that run on the node.
+    pub fn tasks(&self) -> Vec<String> {
+        let words = self.cluster.ctr(&["tasks", "ls", "--quiet"]);
+        let finished = run(self.cluster.on_machine(&words), PATIENCE);
+        assert!(finished.ok(), "ctr tasks ls: {}", finished.err());
+        finished.out().lines().map(str::to_owned).collect()
+    }
+
+    #[track_caller]
+    pub fn await_no_task_of(&self, gone: &[String]) {
+        let none = || {
+            let left = self.tasks();
+            (!left.iter().any(|id| gone.contains(id))).then_some(())
+        };
+        assert!(
+            poll(PATIENCE, none).is_some(),
+            "{:?} never went away",
+            self.tasks()
+        );
+    }
+
+    pub fn diagnosis(&self) -> String {
+        let words = ["--namespace", &self.namespace, "describe", "pods"];
+        let pods = self.cluster.kubectl(&words).out();
+        let log = self.cluster.log_tail("containerd", 400);
+        let ours: Vec<&str> = log.lines().filter(|line| line.contains("usher")).collect();
+        let tail = &ours[ours.len().saturating_sub(40)..];
+        format!(
+            "--- recorded\n{}--- pods\n{pods}\n--- usher\n{}",
+            self.record(),
+            tail.join("\n")
+        )
+    }
+}
+
+impl Drop for Case<'_> {
+    fn drop(&mut self) {
+        // What comes next has the machine for itself.
+        let all = [
+            "--namespace",
+            &self.namespace,
+            "delete",
+            "--all",
+            "--force",
+            "--grace-period=0",
+        ];
+        let kinds = ["deployments", "statefulsets", "jobs", "pods"].join(",");
+        let words: Vec<&str> = all.iter().copied().chain([kinds.as_str()]).collect();
+        let _ = self.cluster.kubectl(&words);
+    }
+}
+
+/// A container's state and counts in what the API says of its pod.
+pub fn status_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
+    let status = &pod["status"];
+    let lists = [
+        "containerStatuses",
+        "initContainerStatuses",
+        "ephemeralContainerStatuses",
+    ];
+    let mut all = lists
+        .iter()
+        .filter_map(|list| status[list].as_array())
+        .flatten();
+    let found = all.find(|one| one["name"] == container);
+    found.unwrap_or(&Value::Null)
+}
+
+/// The exit code that the API gives of a container that has ended.
+pub fn exit_code(pod: &Value, container: &str) -> Option<i64> {
+    status_of(pod, container)["state"]["terminated"]["exitCode"].as_i64()
+}
+
+pub fn restarts(pod: &Value, container: &str) -> i64 {
+    status_of(pod, container)["restartCount"]
+        .as_i64()
+        .unwrap_or(-1)
+}

@@ -1,0 +1,134 @@
+//! kubelet, containerd and the whole node restarted at each phase of a pod's life.
+
+use crate::pod::{Case, Pod, restarts, witness};
+
+/// An init container, two sidecars of which the second is ready when the test says so, and an app whose
+/// end takes a while.
+fn pod() -> Pod {
+    Pod::new("pod")
+        .annotation("usher/init", "init")
+        .annotation("usher/sidecars", "logs, proxy")
+        .annotation("usher/startup-order", "init, logs, proxy")
+        .annotation("usher/apps", "app")
+        .probed("proxy")
+        .container(witness("init", &["--run-for", "500ms"]))
+        .container(witness("logs", &[]))
+        .container(witness("proxy", &[]))
+        .container(witness("app", &["--stop-after", "5s"]))
+}
+
+fn run(case: &Case) {
+    case.create(&pod());
+    case.touch("ready-proxy");
+    case.await_event("app", "start");
+    case.await_ready("pod");
+}
+
+/// A blocking Start that is cut short counts one restart, and no program was executed for it.
+fn assert_started_once(case: &Case) {
+    let pod = case.await_ready("pod");
+    let record = case.record();
+    assert_eq!(
+        record.order("start")[..4],
+        ["init", "logs", "proxy", "app"],
+        "{record}"
+    );
+    for name in ["init", "logs", "proxy", "app"] {
+        assert_eq!(record.all(name, "start").count(), 1, "{record}");
+        assert!(restarts(&pod, name) <= 1, "{}", case.diagnosis());
+    }
+}
+
+fn assert_ended_in_order(case: &Case) {
+    let record = case.await_event("logs", "exit");
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    record.assert_before(("proxy", "exit"), ("logs", "signal"));
+    for name in ["init", "logs", "proxy", "app"] {
+        assert_eq!(record.all(name, "start").count(), 1, "{record}");
+    }
+    case.await_gone("pod");
+}
+
+fn while_sidecars_start(case: &Case, part: &'static str) {
+    case.create(&pod());
+    case.await_event("proxy", "start");
+    case.cluster.restart_part(part, "TERM");
+    case.touch("ready-proxy");
+    case.await_event("app", "start");
+    assert_started_once(case);
+}
+
+/// KEP-753: "It should not restart any completed init containers after the kubelet restart".
+fn while_a_pod_runs(case: &Case, part: &'static str) {
+    run(case);
+    case.cluster.restart_part(part, "KILL");
+    // When all of them work together again, kubelet has seen what there is.
+    case.create(&Pod::new("other").container(witness("other", &[])));
+    case.await_event("other", "start");
+    case.kubectl(&["exec", "pod", "--container=app", "--", "/bin/true"]);
+    assert_started_once(case);
+    let record = case.record();
+    assert!(
+        !record.has("app", "signal") && !record.has("proxy", "signal"),
+        "{record}"
+    );
+}
+
+fn while_a_pod_ends(case: &Case, part: &'static str) {
+    run(case);
+    case.delete("pod", &[]);
+    case.await_event("app", "signal");
+    case.cluster.restart_part(part, "KILL");
+    assert_ended_in_order(case);
+}
+
+pub fn kubelet_restarted_while_sidecars_start(case: &Case) {
+    while_sidecars_start(case, "kubelet");
+}
+
+pub fn kubelet_restarted_while_a_pod_runs(case: &Case) {
+    while_a_pod_runs(case, "kubelet");
+}
+
+pub fn kubelet_restarted_while_a_pod_ends(case: &Case) {
+    while_a_pod_ends(case, "kubelet");
+}
+
+pub fn containerd_restarted_while_sidecars_start(case: &Case) {
+    while_sidecars_start(case, "containerd");
+}
+
+pub fn containerd_restarted_while_a_pod_runs(case: &Case) {
+    while_a_pod_runs(case, "containerd");
+}
+
+pub fn containerd_restarted_while_a_pod_ends(case: &Case) {
+    while_a_pod_ends(case, "containerd");
+}
+
+/// KEP-753: "It should restart the containers in the right order after the node reboot".
+pub fn a_node_that_was_switched_off_starts_its_pods_in_order(case: &Case) {
+    run(case);
+    let before = case.record();
+    // Whether it is ready the test says once more.
+    std::fs::remove_file(case.shared_dir().join("ready-proxy")).expect("the file");
+    case.cluster.switch_off();
+    case.cluster.boot();
+    let again = |name: &str, what: &str| {
+        case.await_record(&format!("{name} recorded {what} once more"), |record| {
+            record.all(name, what).count() > before.all(name, what).count()
+        })
+    };
+    again("proxy", "start");
+    case.touch("ready-proxy");
+    let record = again("app", "start");
+    let second: Vec<_> = record.0[before.0.len()..].to_vec();
+    let second = crate::harness::Record(second);
+    assert_eq!(
+        second.order("start"),
+        ["init", "logs", "proxy", "app"],
+        "{record}"
+    );
+    second.assert_before(("init", "exit"), ("logs", "start"));
+    case.await_ready("pod");
+}

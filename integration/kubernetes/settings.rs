@@ -1,0 +1,239 @@
+//! What the cluster's programs are told: their configuration and their arguments.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::harness::{installed_program, run};
+
+use super::cluster::{Cluster, NODE};
+
+/// Where the programs are. `scripts/test-kubernetes` says it in the environment.
+pub struct Programs {
+    /// Kubernetes' own, in `bin`.
+    pub kubernetes: PathBuf,
+    /// Which it is, like `1.34`.
+    pub version: (u32, u32),
+    /// etcd and the CNI plugins, as their Debian packages have them.
+    pub parts: PathBuf,
+    /// containerd and ctr.
+    pub containerd: PathBuf,
+}
+
+const TOKEN: &str = "of-the-test";
+
+// === impl Programs ===
+
+impl Programs {
+    /// None if nothing was said: it is not this test's turn.
+    pub fn from_environment() -> Option<Self> {
+        let kubernetes = PathBuf::from(std::env::var_os("USHER_TEST_KUBERNETES")?);
+        let parts = std::env::var_os("USHER_TEST_CLUSTER_PARTS");
+        let mut kubelet = Command::new(kubernetes.join("bin/kubelet"));
+        kubelet.arg("--version");
+        let said = run(kubelet, Duration::from_secs(60)).out();
+        // `Kubernetes v1.34.4`
+        let mut numbers = said.trim().trim_start_matches("Kubernetes v").split('.');
+        let mut next = || numbers.next()?.parse().ok();
+        let version = next().zip(next());
+        Some(Self {
+            version: version.unwrap_or_else(|| panic!("kubelet --version says {said:?}")),
+            kubernetes,
+            parts: parts.expect("USHER_TEST_CLUSTER_PARTS").into(),
+            containerd: installed_program("containerd").with_file_name(""),
+        })
+    }
+
+    /// Does kubelet know sidecars (`restartPolicy` of an init container)?
+    pub fn has_native_sidecars(&self) -> bool {
+        self.version >= (1, 29)
+    }
+}
+
+/// Writes all files below `etc`.
+pub fn write(cluster: &Cluster) {
+    let etc = cluster.path("etc");
+    let put = |name: &str, text: String| fs::write(etc.join(name), text).expect("a setting");
+    put("containerd.toml", containerd(cluster));
+    fs::create_dir(etc.join("cni")).expect("a directory");
+    put("cni/pods.conflist", network());
+    put("tokens.csv", format!("{TOKEN},test,test,system:masters\n"));
+    put("kubeconfig", kubeconfig());
+    put("kubelet.json", kubelet(cluster));
+    let mut openssl = Command::new("openssl");
+    openssl
+        .args(["genrsa", "-out"])
+        .arg(etc.join("accounts.key"))
+        .arg("2048");
+    let finished = run(openssl, Duration::from_secs(60));
+    assert!(finished.ok(), "openssl: {}", finished.err());
+}
+
+/// As nodes have it, without usher: that is the installer's part.
+fn containerd(cluster: &Cluster) -> String {
+    format!(
+        r#"version = 2
+root = "{dir}/containerd"
+state = "{dir}/state"
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.restart"]
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{dir}/opt"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  # Root is not allowed to lower scores everywhere.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{parts}/usr/lib/cni"
+    conf_dir = "{dir}/etc/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+"#,
+        dir = cluster.path("").display().to_string().trim_end_matches('/'),
+        parts = cluster.programs.parts.display(),
+        pause = super::images::PAUSE,
+    )
+}
+
+fn network() -> String {
+    json!({
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [{
+            "type": "bridge",
+            "bridge": "pods",
+            "isGateway": true,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": "/run/cni",
+                "ranges": [[{ "subnet": "10.89.0.0/16" }]],
+            },
+        }],
+    })
+    .to_string()
+}
+
+fn kubeconfig() -> String {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "c", "cluster": {
+            "server": "https://127.0.0.1:6443", "insecure-skip-tls-verify": true,
+        }}],
+        "users": [{ "name": "u", "user": { "token": TOKEN } }],
+        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+        "current-context": "x",
+    })
+    .to_string()
+}
+
+fn kubelet(cluster: &Cluster) -> String {
+    let mut config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": { "anonymous": { "enabled": true }, "webhook": { "enabled": false } },
+        "authorization": { "mode": "AlwaysAllow" },
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{}", cluster.name()),
+        "enforceNodeAllocatable": [],
+        // The machine's disk is not the cluster's.
+        "evictionHard": {
+            "memory.available": "1Mi", "nodefs.available": "1Mi", "nodefs.inodesFree": "10",
+            "imagefs.available": "1Mi",
+        },
+        "failSwapOn": false,
+        "imageGCHighThresholdPercent": 100,
+        "makeIPTablesUtilChains": false,
+        "protectKernelDefaults": true,
+        "kubeAPIQPS": 100, "kubeAPIBurst": 200,
+    });
+    if cluster.programs.version >= (1, 27) {
+        config["containerRuntimeEndpoint"] = SOCKET.into();
+    }
+    if cluster.programs.version >= (1, 31) {
+        config["failCgroupV1"] = false.into();
+    }
+    config.to_string()
+}
+
+const SOCKET: &str = "unix:///run/containerd/containerd.sock";
+
+/// What pods choose the runtime by, as users have it.
+pub fn runtime_class() -> String {
+    concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/scripts/kubernetes/runtimeclass.yaml"
+    )
+    .to_owned()
+}
+
+/// A program and its arguments.
+pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
+    let etc = |file: &str| cluster.path("etc").join(file).display().to_string();
+    let with_kubeconfig = || {
+        let mut words = vec![format!("--kubeconfig={}", etc("kubeconfig"))];
+        words.push(format!("--cert-dir={}", etc(name)));
+        words
+    };
+    let mut words = vec![name.to_owned()];
+    let fixed: &[&str] = match name {
+        "etcd" => &[
+            "--listen-client-urls=http://127.0.0.1:2379",
+            "--advertise-client-urls=http://127.0.0.1:2379",
+            "--listen-peer-urls=http://127.0.0.1:2380",
+        ],
+        "kube-apiserver" => &[
+            "--etcd-servers=http://127.0.0.1:2379",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=RBAC",
+            "--service-account-issuer=https://kubernetes.test",
+            // Whose tokens nobody here would use.
+            "--disable-admission-plugins=ServiceAccount",
+            "--advertise-address=10.88.0.1",
+            "--endpoint-reconciler-type=none",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--allow-privileged",
+        ],
+        "kube-controller-manager" => &[
+            "--leader-elect=false",
+            // A busy machine is not a broken node.
+            "--node-monitor-grace-period=5m",
+        ],
+        "kube-scheduler" => &["--leader-elect=false"],
+        "kubelet" => &["--node-ip=10.88.0.1", "--node-labels=usher/installed=true"],
+        _ => &[],
+    };
+    words.extend(fixed.iter().map(|word| word.to_string()));
+    // What `kubectl debug` needs.
+    if cluster.programs.version < (1, 23) && name.starts_with("kube") {
+        words.push("--feature-gates=EphemeralContainers=true".into());
+    }
+    match name {
+        "etcd" => words.push(format!("--data-dir={}", cluster.path("etcd").display())),
+        "containerd" => words.extend(["--config".into(), etc("containerd.toml")]),
+        "kube-apiserver" => {
+            words.push(format!("--token-auth-file={}", etc("tokens.csv")));
+            words.push(format!("--cert-dir={}", etc(name)));
+            for flag in ["key-file", "signing-key-file"] {
+                words.push(format!("--service-account-{flag}={}", etc("accounts.key")));
+            }
+        }
+        "kubelet" => {
+            words.extend(with_kubeconfig());
+            words.push(format!("--hostname-override={NODE}"));
+            words.push(format!("--config={}", etc("kubelet.json")));
+            if cluster.programs.version < (1, 27) {
+                words.push("--container-runtime=remote".into());
+                words.push(format!("--container-runtime-endpoint={SOCKET}"));
+            }
+        }
+        _ => words.extend(with_kubeconfig()),
+    }
+    words
+}

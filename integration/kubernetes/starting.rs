@@ -1,0 +1,193 @@
+//! From a pod's creation to its being ready: both test plans' cases about starting.
+
+use crate::pod::{Case, Pod, exit_code, ready_probe, restarts, script, status_of, witness};
+
+/// Two sidecars that need a while, and an app.
+fn pod() -> Pod {
+    Pod::new("pod")
+        .annotation("usher/sidecars", "logs, proxy")
+        .annotation("usher/apps", "app")
+        .probed("logs")
+        .probed("proxy")
+}
+
+fn logs() -> serde_json::Value {
+    witness("logs", &["--ready-after", "1s"])
+}
+
+fn proxy() -> serde_json::Value {
+    witness("proxy", &["--ready-after", "2s"])
+}
+
+fn assert_in_order(case: &Case) {
+    let pod = case.await_ready("pod");
+    let record = case.await_event("app", "start");
+    record.assert_before(("logs", "ready"), ("app", "start"));
+    record.assert_before(("proxy", "ready"), ("app", "start"));
+    for name in ["logs", "proxy", "app"] {
+        assert_eq!(restarts(&pod, name), 0, "{}", case.diagnosis());
+    }
+}
+
+/// KEP draft: "Pod with sidecars starts sidecars containers before non-sidecars".
+pub fn sidecars_start_before_apps(case: &Case) {
+    case.create(
+        &pod()
+            .container(logs())
+            .container(proxy())
+            .container(witness("app", &[])),
+    );
+    assert_in_order(case);
+}
+
+/// Kubelet waits for the app's Start before it creates what the app waits for.
+pub fn an_app_that_is_listed_first_waits(case: &Case) {
+    case.create(
+        &pod()
+            .container(witness("app", &[]))
+            .container(logs())
+            .container(proxy()),
+    );
+    assert_in_order(case);
+}
+
+/// KEP draft: "Pod with init containers and sidecars starts sidecars after init phase, before
+/// non-sidecars".
+pub fn sidecars_start_after_the_init_phase(case: &Case) {
+    let init = |name| witness(name, &["--run-for", "1s"]);
+    let pod = pod()
+        .annotation("usher/init", "first, second")
+        .container(init("first"));
+    let pod = pod
+        .container(init("second"))
+        .container(logs())
+        .container(proxy());
+    case.create(&pod.container(witness("app", &[])));
+    assert_in_order(case);
+    let record = case.record();
+    record.assert_before(("first", "exit"), ("second", "start"));
+    record.assert_before(("second", "exit"), ("logs", "start"));
+    record.assert_before(("second", "exit"), ("proxy", "start"));
+}
+
+/// KEP-753: "Init containers should start after the previous restartable init container has started",
+/// "Regular containers should start in parallel after all regular init containers have completed and
+/// all restartable init containers have started".
+pub fn sidecars_start_among_the_init_containers(case: &Case) {
+    let init = |name| witness(name, &["--run-for", "1s"]);
+    let pod = pod()
+        .annotation("usher/init", "first, second")
+        .annotation("usher/startup-order", "logs, first, proxy, second");
+    let pod = pod
+        .container(logs())
+        .container(init("first"))
+        .container(proxy());
+    case.create(&pod.container(init("second")).container(witness("app", &[])));
+    assert_in_order(case);
+    let record = case.record();
+    record.assert_before(("logs", "ready"), ("first", "start"));
+    record.assert_before(("first", "exit"), ("proxy", "start"));
+    record.assert_before(("proxy", "ready"), ("second", "start"));
+    record.assert_before(("second", "exit"), ("app", "start"));
+}
+
+/// KEP-753: "Restart behavior of the init containers".
+pub fn an_init_container_that_fails_is_run_again(case: &Case) {
+    let text = "witness mark init tries
+        test -e /shared/tried && exec witness mark init succeeds
+        touch /shared/tried; exit 3";
+    let pod = Pod::new("pod")
+        .annotation("usher/init", "init")
+        .annotation("usher/apps", "app");
+    case.create(
+        &pod.container(script("init", text))
+            .container(witness("app", &[])),
+    );
+    let record = case.await_event("app", "start");
+    assert_eq!(record.all("init", "tries").count(), 2, "{record}");
+    record.assert_before(("init", "succeeds"), ("app", "start"));
+    let pod = case.await_pod("pod", "seen to have run it again", |pod| {
+        restarts(pod, "init") == 1
+    });
+    assert_eq!(restarts(&pod, "app"), 0);
+}
+
+/// Kubernetes' own init containers come before all others; usher leaves them alone.
+pub fn a_native_init_container_runs_beside_annotated_sidecars(case: &Case) {
+    let pod = pod().annotation("usher/native-init", "prepare");
+    let pod = pod.init_container(witness("prepare", &["--run-for", "1s"]));
+    case.create(
+        &pod.container(logs())
+            .container(proxy())
+            .container(witness("app", &[])),
+    );
+    assert_in_order(case);
+    let record = case.record();
+    record.assert_before(("prepare", "exit"), ("logs", "start"));
+    let pod = case.await_ready("pod");
+    assert_eq!(exit_code(&pod, "prepare"), Some(0));
+}
+
+/// KEP-753: "API server is down: failure to update containers status during initialization".
+pub fn a_pod_starts_while_the_api_server_is_down(case: &Case) {
+    let mut pod = Pod::new("pod")
+        .annotation("usher/sidecars", "one, two, three")
+        .annotation("usher/startup-order", "one, two, three")
+        .annotation("usher/apps", "app");
+    for name in ["one", "two", "three"] {
+        // Ready when the test says so.
+        pod = pod.probed(name).container(witness(name, &[]));
+    }
+    case.create(&pod.container(witness("app", &[])));
+    case.await_event("one", "start");
+    case.cluster.stop_part("kube-apiserver", "KILL");
+    for name in ["one", "two", "three"] {
+        case.touch(&format!("ready-{name}"));
+    }
+    let record = case.await_event("app", "start");
+    assert_eq!(
+        record.order("start"),
+        ["one", "two", "three", "app"],
+        "{record}"
+    );
+    case.cluster.start_part("kube-apiserver");
+    case.cluster.await_api();
+    let pod = case.await_ready("pod");
+    assert_eq!(restarts(&pod, "app"), 0, "{}", case.diagnosis());
+}
+
+/// `kubectl debug` helps also with a pod that does not get anywhere.
+pub fn a_debug_container_is_a_guest(case: &Case) {
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("startup-probe.usher/proxy", ready_probe("proxy"));
+    case.create(
+        &pod.container(witness("proxy", &[]))
+            .container(witness("app", &[])),
+    );
+    case.await_event("proxy", "start");
+    let image = format!("--image={}", crate::images::WITNESS);
+    case.kubectl(&[
+        "debug",
+        "pod",
+        &image,
+        "--container=guest",
+        "--",
+        "/bin/true",
+    ]);
+    let pod = case.await_pod("pod", "seen to have run its guest", |pod| {
+        exit_code(pod, "guest").is_some()
+    });
+    assert_eq!(
+        exit_code(&pod, "guest"),
+        Some(0),
+        "{}",
+        status_of(&pod, "guest")
+    );
+    assert!(!case.record().has("app", "start"), "{}", case.diagnosis());
+    case.touch("ready-proxy");
+    case.await_event("app", "start");
+    let record = case.record();
+    assert!(!record.has("proxy", "signal"), "{record}");
+}

@@ -1,0 +1,193 @@
+//! The ends of pods, of all kinds; and what looks like one and is none.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::images::STOPPED_BY_USR1;
+use crate::pod::{Case, Pod, restarts, with, witness};
+
+/// Two sidecars that start one after another, and an app that needs a while to end.
+fn pod() -> Pod {
+    Pod::new("pod")
+        .annotation("usher/sidecars", "logs, proxy")
+        .annotation("usher/startup-order", "logs, proxy")
+        .annotation("usher/apps", "app")
+        .container(witness("logs", &["--stop-after", "300ms"]))
+        .container(witness("proxy", &["--stop-after", "300ms"]))
+        .container(witness("app", &["--stop-after", "1s"]))
+}
+
+fn run(case: &Case, pod: &Pod) {
+    case.create(pod);
+    case.await_event("app", "start");
+    case.await_ready("pod");
+}
+
+fn assert_ended_in_order(case: &Case) {
+    let record = case.await_event("logs", "exit");
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    record.assert_before(("proxy", "exit"), ("logs", "signal"));
+    for name in ["app", "proxy", "logs"] {
+        assert_eq!(record.all(name, "signal").count(), 1, "{record}");
+    }
+}
+
+/// KEP draft: "Pod with sidecars terminates non-sidecar containers before sidecars".
+pub fn apps_end_before_sidecars(case: &Case) {
+    run(case, &pod());
+    case.delete("pod", &[]);
+    assert_ended_in_order(case);
+    case.await_gone("pod");
+}
+
+/// KEP draft: "Termination grace period is still respected when terminating a Pod with sidecars".
+/// Here the one that was asked for, which the pod's annotations do not tell.
+pub fn a_shorter_grace_period_is_kept(case: &Case) {
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .container(witness("proxy", &["--ignore-term", "--beat", "200ms"]))
+        .container(witness("app", &["--ignore-term"]))
+        .spec("terminationGracePeriodSeconds", 600);
+    run(case, &pod);
+    case.delete("pod", &["--grace-period=6"]);
+    case.await_gone("pod");
+    let record = case.record();
+    let last = record.all("proxy", "beat").last().expect("a beat").at_ns;
+    let took = Duration::from_nanos(last.saturating_sub(record.at("app", "signal")));
+    // Of the ten minutes nothing like that.
+    assert!(took < Duration::from_secs(120), "{record}");
+    record.assert_before(("app", "signal"), ("proxy", "signal"));
+    assert!(
+        !record.has("app", "exit") && !record.has("proxy", "exit"),
+        "{record}"
+    );
+}
+
+pub fn a_forced_deletion_leaves_nothing(case: &Case) {
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .container(witness("proxy", &["--ignore-term"]))
+        .container(witness("app", &["--ignore-term"]));
+    run(case, &pod);
+    let running = case.tasks();
+    assert!(running.len() >= 3, "{running:?}");
+    case.delete("pod", &["--force", "--grace-period=0"]);
+    case.await_gone("pod");
+    case.await_no_task_of(&running);
+}
+
+pub fn an_evicted_pod_ends_in_order(case: &Case) {
+    run(case, &pod());
+    case.evict("pod");
+    assert_ended_in_order(case);
+    case.await_gone("pod");
+}
+
+/// `kubectl rollout restart`: the new pod is ready before the old one ends.
+pub fn a_pod_that_is_rolled_over_ends_in_order(case: &Case) {
+    let pod = pod();
+    case.create_deployment(&pod);
+    case.await_event("app", "start");
+    case.kubectl(&["rollout", "status", "deployment/pod", "--timeout=3m"]);
+    case.kubectl(&["rollout", "restart", "deployment/pod"]);
+    case.kubectl(&["rollout", "status", "deployment/pod", "--timeout=3m"]);
+    assert_ended_in_order(case);
+    let record = case.record();
+    assert_eq!(record.all("app", "start").count(), 2, "{record}");
+    let second = record
+        .all("app", "start")
+        .nth(1)
+        .expect("the new one")
+        .at_ns;
+    assert!(second < record.at("app", "signal"), "{record}");
+}
+
+/// An image's own STOPSIGNAL.
+pub fn another_stop_signal_is_delivered(case: &Case) {
+    let image = json!({ "image": STOPPED_BY_USR1 });
+    let options = ["--stop-signal", "10", "--stop-after", "1s"];
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .container(with(witness("proxy", &options), image.clone()))
+        .container(with(witness("app", &options), image));
+    run(case, &pod);
+    case.delete("pod", &[]);
+    let record = case.await_event("proxy", "exit");
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    for name in ["app", "proxy"] {
+        let signals: Vec<_> = record.all(name, "signal").map(|e| &*e.detail).collect();
+        assert_eq!(signals, ["10"], "{record}");
+    }
+    case.await_gone("pod");
+}
+
+// === no end of the pod ===
+
+/// Unhealthy as long as there is a file.
+fn with_liveness(name: &str) -> serde_json::Value {
+    let command = json!(["test", "!", "-e", format!("/shared/sick-{name}")]);
+    let probe = json!({
+        "exec": { "command": command }, "periodSeconds": 1, "failureThreshold": 1,
+        "timeoutSeconds": 30,
+    });
+    with(witness(name, &[]), json!({ "livenessProbe": probe }))
+}
+
+fn run_with_liveness(case: &Case) {
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .container(with_liveness("proxy"))
+        .container(with_liveness("app"));
+    run(case, &pod);
+}
+
+fn make_sick(case: &Case, names: &[&str]) {
+    for name in names {
+        case.touch(&format!("sick-{name}"));
+    }
+    for name in names {
+        case.await_event(name, "signal");
+        let _ = std::fs::remove_file(case.shared_dir().join(format!("sick-{name}")));
+    }
+    for name in names {
+        case.await_record(&format!("{name} is started again"), |record| {
+            record.all(name, "start").count() > 1
+        });
+        case.await_pod("pod", "seen to be restarted", |pod| restarts(pod, name) > 0);
+    }
+    case.await_ready("pod");
+}
+
+pub fn an_unhealthy_app_is_restarted_alone(case: &Case) {
+    run_with_liveness(case);
+    make_sick(case, &["app"]);
+    let record = case.record();
+    assert!(!record.has("proxy", "signal"), "{record}");
+}
+
+pub fn an_unhealthy_sidecar_is_restarted_alone(case: &Case) {
+    run_with_liveness(case);
+    make_sick(case, &["proxy"]);
+    let record = case.record();
+    assert!(!record.has("app", "signal"), "{record}");
+}
+
+/// Kubelet stops one after the other: that is no end of the pod, and both come again.
+pub fn an_app_and_a_sidecar_that_are_unhealthy_are_both_restarted(case: &Case) {
+    run_with_liveness(case);
+    make_sick(case, &["app", "proxy"]);
+    let log = case.cluster.log_tail("containerd", 400);
+    let ours: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains(&case.namespace))
+        .collect();
+    assert!(
+        !ours.iter().any(|line| line.contains("the pod terminates")),
+        "{ours:?}"
+    );
+}
