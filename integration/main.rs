@@ -21,6 +21,7 @@ mod refusals;
 mod releases;
 mod restarting;
 mod shimless;
+mod sizes;
 mod slow;
 mod starting;
 mod stopping;

@@ -5,6 +5,7 @@ mod blkio;
 mod devices;
 mod hierarchy;
 mod oom;
+pub mod pod;
 mod read;
 pub mod scores;
 mod v1;
@@ -26,6 +27,7 @@ use v1::V1;
 use v2::V2;
 
 pub use oom::OomWatch;
+pub use pod::PodCgroup;
 
 /// How many cgroups below a container's own are looked at: a privileged container can make as many
 /// as it likes.

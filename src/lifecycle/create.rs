@@ -37,12 +37,13 @@ impl Pod {
             name,
             kind,
             facts,
-            demands,
+            mut demands,
         } = new;
         let role = match (kind, &self.plan) {
             (ContainerKind::Workload, Some(plan)) => plan.role(&name),
             _ => Role::Guest,
         };
+        demands.size = self.size_at_creation(&name, role, demands.size);
         if kind == ContainerKind::Workload {
             if let Some(timeout) = timeout {
                 let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);

@@ -28,6 +28,7 @@
 //! | `withhold.rs` | init containers whose end the caller must not hear of yet |
 //! | `completion.rs` | ends of containers that are the end of the pod |
 //! | `oom.rs` | who is killed last when memory runs out |
+//! | `sizes.rs` | how large the pod is in each phase |
 //! | `history.rs` | what is remembered of names |
 //! | `manual.rs` | what a person asks for: `usher stop`, `usher release` |
 //! | `view.rs` | what a person sees |
@@ -45,6 +46,7 @@ mod manual;
 mod oom;
 mod probe;
 mod restart;
+mod sizes;
 mod start;
 mod stop;
 mod termination;
@@ -59,11 +61,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::plan::{ContainerKind, Plan};
+use crate::sizing::Size;
 
 pub use action::{Action, Cause, ContainerId, Refusal, Report, RequestId, Step};
 pub use container::{Demands, ExitStatus, NewContainer};
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use probe::Exec;
+pub use sizes::PodSize;
 pub use stop::Kill;
 pub use time::Time;
 pub use view::{ContainerView, Obstacle, StageView, TerminationView, View, Wait};
@@ -80,6 +84,8 @@ pub struct Pod {
     plan: Option<Plan>,
     containers: BTreeMap<ContainerId, Container>,
     history: History,
+    /// What the last container of each name asks for and may use.
+    sizes: BTreeMap<String, Size>,
     creations: u64,
     /// When a workload container was last created.
     last_creation: Time,

@@ -2,14 +2,13 @@
 //!
 //! The two tables are the whole truth: a setting that is in none of them is supported, and what
 //! gets built is taken out. They judge what was written. A default is no promise of the pod's
-//! author, so one that is not built yet (`cgroup-sizing: Effective`) is refused only where it is asked for
-//! by name.
+//! author, so one that is not built yet is refused only where it is asked for by name.
 
 use std::collections::BTreeMap;
 
 use super::error::{Entry, PlanError};
 use super::key::{ContainerSetting, Key, PodSetting};
-use super::settings::{CgroupSizing, GracePolicy, Settings};
+use super::settings::{GracePolicy, Settings};
 use super::{ContainerPlan, Plan};
 
 /// A setting, and whether what was read of it is missing.
@@ -24,9 +23,6 @@ const POD: &[Row<PodSetting, Settings>] = &[
     (PodSetting::GracePolicy, |pod| {
         pod.grace_policy != GracePolicy::Shared
     }),
-    (PodSetting::CgroupSizing, |pod| {
-        pod.cgroup_sizing != CgroupSizing::Off
-    }),
 ];
 
 /// Settings of one container that are not built, or not for some of their values.
@@ -34,7 +30,6 @@ const CONTAINER: &[Row<ContainerSetting, ContainerPlan>] = &[
     (ContainerSetting::LivenessProbe, |_| true),
     (ContainerSetting::TerminationHook, |_| true),
     (ContainerSetting::GracePeriod, |_| true),
-    (ContainerSetting::Resources, |_| true),
 ];
 
 /// Refuses the first of the annotations, of which `plan` was read, that is not supported yet.

@@ -19,6 +19,7 @@ use crate::stdio;
 
 use super::error::caught;
 use super::process::{Freezer, Task};
+use super::sizes::Sizing;
 use super::{CallError, MAILBOX, Message, Panicked, Pod, Reply};
 
 /// How long a shim lives that has nothing to look after and that nobody talks to.
@@ -60,6 +61,8 @@ pub struct Actor {
     pub(super) over: bool,
     /// The kernel has refused a score, and it was said.
     pub(super) refused_score: bool,
+    /// The pod's cgroup, if it is ours to size.
+    pub(super) sizing: Option<Sizing>,
     /// The end was asked for, and only creations that are being undone, or are announced, stand
     /// against it.
     pub(super) leaving: bool,
@@ -96,6 +99,7 @@ impl Actor {
             origin: Instant::now(),
             over: false,
             refused_score: false,
+            sizing: None,
             leaving: false,
             announced: HashMap::new(),
             look_again: None,
@@ -235,6 +239,8 @@ impl Actor {
 
     /// Carries out all that the core wants done by now.
     fn carry_out(&mut self) {
+        // Before anything is released.
+        self.settle_size();
         self.settle_scores();
         let mut reports = Vec::new();
         while let Some(action) = self.core.poll_action() {

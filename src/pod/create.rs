@@ -35,6 +35,8 @@ impl Actor {
                     reaper: self.reaper.clone(),
                     may_restart: self.core.may_restart_in_place(&id),
                 };
+                // What is raised has to be so before the container is there.
+                self.settle_size();
                 let score = self.score_for_bundle(&id);
                 scores::write(&call.bundle, score);
                 let work = create(runtime, options, call, surroundings);
@@ -184,6 +186,7 @@ impl Actor {
         if !task.creating {
             self.watch_cgroup(id);
         }
+        self.find_pod_cgroup(id);
         self.watch_init(id, child);
     }
 

@@ -3,8 +3,9 @@
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
 use crate::lifecycle::ContainerId;
-use crate::runtime::{OciRuntime, RuntimeError};
-use crate::stdio::Size;
+use crate::runtime::{OciRuntime, Resources, RuntimeError};
+use crate::sizing::Size;
+use crate::stdio;
 
 use super::process::{Exit, Freezer, Process, StateAnswer, Task};
 use super::restart;
@@ -64,11 +65,11 @@ impl Actor {
 
     /// Changes the size of a process's terminal; one that has not been started remembers it. For one
     /// that has ended it is no error: clients ask as soon as a program runs, however short it is.
-    pub fn resize(&mut self, id: &str, exec_id: &str, size: Size, reply: Reply<()>) {
+    pub fn resize(&mut self, id: &str, exec_id: &str, size: stdio::Size, reply: Reply<()>) {
         let _ = reply.send(self.resized(id, exec_id, size));
     }
 
-    fn resized(&mut self, id: &str, exec_id: &str, size: Size) -> Result<(), CallError> {
+    fn resized(&mut self, id: &str, exec_id: &str, size: stdio::Size) -> Result<(), CallError> {
         if !exec_id.is_empty()
             && let Some(exec) = self.task_mut(id)?.execs.get_mut(exec_id)
         {
@@ -179,15 +180,22 @@ impl Actor {
         };
         if task.is_between_lives() {
             restart::merge(&mut task.resources, &resources);
+            self.resize_container(&ContainerId::from(id), &resources);
             return drop(reply.send(Ok(())));
         }
         let (runtime, id) = (task.runtime.clone(), ContainerId::from(id));
         let name = id.clone();
+        // What is raised has to be so for all before it is for one.
+        let before = self.resize_container(&id, &resources);
         let update = async move {
             let updated = runtime.update(name.as_str(), &resources).await;
             updated.map(|()| resources)
         };
         self.job(update, move |actor, outcome| {
+            if outcome.is_err() {
+                actor.core.handle_resized(&id, before);
+            }
+            actor.settle_size_now(true);
             let outcome = outcome.map(|resources| {
                 let task = actor.tasks.get_mut(&id);
                 if let Some(task) = task.filter(|task| task.first_pid.is_some()) {
@@ -196,6 +204,15 @@ impl Actor {
             });
             let _ = reply.send(outcome.map_err(CallError::unknown));
         });
+    }
+
+    /// Sizes the pod for an Update of a container; how large it was.
+    fn resize_container(&mut self, id: &ContainerId, resources: &[u8]) -> Size {
+        let before = self.core.size_of(id).unwrap_or_default();
+        let size = Resources::parse(resources).change(before);
+        self.core.handle_resized(id, size);
+        self.settle_size();
+        before
     }
 
     pub(super) fn task(&self, id: &str) -> Result<&Task, CallError> {

@@ -17,6 +17,7 @@ mod messages;
 mod process;
 mod restart;
 mod scores;
+mod sizes;
 mod start;
 mod status;
 mod stop;
@@ -34,6 +35,7 @@ pub use actor::Actor;
 pub use cgroup::{Figures, Members};
 pub use error::{CallError, Kind, Panicked};
 pub use process::{Deleted, Exit, StateAnswer, Status};
+pub use sizes::restore;
 
 /// How many messages may wait for the actor. It handles one in microseconds; whoever finds the
 /// mailbox full waits.

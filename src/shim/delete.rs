@@ -7,6 +7,7 @@ use containerd_shim::Flags;
 use containerd_shim::protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::api::DeleteResponse;
 
+use crate::pod;
 use crate::reaper::Reaper;
 use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, options};
@@ -43,6 +44,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         // Whatever has become of that, nothing runs on.
         leftovers::raze(&cgroups);
     }
+    pod::restore(&bundle);
     rootfs::unmount_all(&bundle);
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
     if let Some(address) = address {

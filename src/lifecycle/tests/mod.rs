@@ -17,6 +17,7 @@ mod record;
 mod restarting;
 mod sandboxes;
 mod simulator;
+mod sizes;
 mod starting;
 mod stopping;
 mod view;

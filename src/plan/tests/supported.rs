@@ -29,7 +29,9 @@ fn what_is_built_is_accepted() {
         ("usher/termination-window", "0"),
         ("usher/oom-score", "Match"),
         ("usher/oom-score", "Off"),
+        ("usher/cgroup-sizing", "Effective"),
         ("usher/cgroup-sizing", "Off"),
+        ("resources.usher/p", "{}"),
         (
             "startup-probe.usher/p",
             r#"{"exec": {"command": ["true"]}}"#,
@@ -58,10 +60,8 @@ fn what_is_not_built_yet_is_refused_as_such() {
         ("usher/grace-policy", "Overrun"),
         ("usher/grace-policy", "SkipHooks"),
         ("usher/grace-policy", "Strict"),
-        ("usher/cgroup-sizing", "Effective"),
         ("termination-hook.usher/p", r#"{"sleep": {"seconds": 1}}"#),
         ("grace-period.usher/p", "1s"),
-        ("resources.usher/p", "{}"),
     ];
     for (key, value) in unsupported {
         let given = annotations(&[SIDECARS, (key, value)]);

@@ -1,0 +1,400 @@
+//! The cgroup of a pod: how much all of its containers may use together.
+//!
+//! The parent of its containers' cgroups, and ours to touch only if its name says that it is this
+//! pod's and no other's. What kubelet gave the pod is the ceiling: never more is written.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use cgroups_rs::fs::Controllers;
+use serde::{Deserialize, Serialize};
+
+use crate::sizing::{Limit, Limits, Millicores, Requests};
+
+use super::read::{number, text};
+use super::{Cgroup, Version};
+
+/// No bound. The kernel has other words for it.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// From here on a limit of memory of version 1 is none: the kernel says the largest multiple of its
+/// page size.
+const UNLIMITED_MEMORY_V1: u64 = 1 << 62;
+
+/// The least quota that the kernel takes, in microseconds.
+const LEAST_QUOTA: u64 = 1000;
+
+/// The least and the most shares that the kernel takes, and what it has of both for weights.
+const SHARES: (u64, u64) = (2, 262_144);
+const WEIGHTS: (u64, u64) = (1, 10_000);
+
+/// What systemd takes quotas in: hundredths of a CPU.
+const SYSTEMD_MILLIS: u64 = 10;
+
+/// One of the values of a pod's cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knob {
+    /// Bytes; [`UNLIMITED`] for no bound.
+    Memory,
+    /// Microseconds of CPU time in each period; [`UNLIMITED`] for no bound.
+    CpuQuota,
+    /// How much of the CPU it gets when others want it too: shares in version 1, a weight in 2.
+    CpuWeight,
+}
+
+/// The cgroup of a pod.
+#[derive(Debug)]
+pub struct PodCgroup {
+    /// Where memory is accounted for, and CPU time; the same in version 2.
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    is_v2: bool,
+}
+
+/// A value that was put in force, for whoever restores it when we cannot.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Note {
+    file: PathBuf,
+    /// As the kernel shows it.
+    in_force: String,
+    ceiling: String,
+}
+
+impl PodCgroup {
+    /// The parent of a container's cgroup, if it is that of the pod with this UID.
+    pub fn of(container: &Cgroup, uid: &str) -> Option<PodCgroup> {
+        let of_pod = |directory: Option<PathBuf>| {
+            let parent = directory?.parent()?.to_owned();
+            is_of_pod(&parent, uid).then_some(parent)
+        };
+        let pod = match &container.version {
+            Version::V1(cgroup) => PodCgroup {
+                memory: of_pod(cgroup.directory(&Controllers::Mem)),
+                cpu: of_pod(cgroup.directory(&Controllers::Cpu)),
+                is_v2: false,
+            },
+            Version::V2(cgroup) => {
+                let directory = of_pod(Some(cgroup.directory().to_owned()));
+                PodCgroup {
+                    memory: directory.clone(),
+                    cpu: directory,
+                    is_v2: true,
+                }
+            }
+        };
+        (pod.memory.is_some() || pod.cpu.is_some()).then_some(pod)
+    }
+
+    /// The unit that it is to systemd, where systemd has made it.
+    pub fn unit(&self) -> Option<&str> {
+        let directory = self.memory.as_deref().or(self.cpu.as_deref())?;
+        let name = directory.file_name()?.to_str()?;
+        name.ends_with(".slice").then_some(name)
+    }
+
+    /// How much memory is charged to it and to all below it, in bytes.
+    pub fn memory_usage(&self) -> Option<u64> {
+        let name = if self.is_v2 {
+            "memory.current"
+        } else {
+            "memory.usage_in_bytes"
+        };
+        number(&self.memory.as_ref()?.join(name))
+    }
+
+    /// The value that is in force; none if there is no such value.
+    pub fn read(&self, knob: Knob) -> Option<u64> {
+        let file = self.file(knob)?;
+        match (knob, self.is_v2) {
+            (Knob::CpuQuota, true) => quota_v2(&text(&file)?).map(|(quota, _)| quota),
+            (Knob::CpuQuota, false) => {
+                let quota: i64 = text(&file)?.trim().parse().ok()?;
+                Some(u64::try_from(quota).unwrap_or(UNLIMITED))
+            }
+            (Knob::Memory, false) => {
+                let limit = number(&file)?;
+                Some(if limit >= UNLIMITED_MEMORY_V1 {
+                    UNLIMITED
+                } else {
+                    limit
+                })
+            }
+            _ => number(&file),
+        }
+    }
+
+    /// Puts a value in force.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
+        let file = self.file(knob).ok_or(io::ErrorKind::NotFound)?;
+        // In version 2 a quota that is written without a period keeps the one that there is.
+        fs::write(file, self.words(value))
+    }
+
+    fn words(&self, value: u64) -> String {
+        match (value, self.is_v2) {
+            (UNLIMITED, true) => "max".to_owned(),
+            (UNLIMITED, false) => "-1".to_owned(),
+            (value, _) => value.to_string(),
+        }
+    }
+
+    /// What is to be remembered of a value that is in force now in place of `ceiling`.
+    pub fn note(&self, knob: Knob, ceiling: u64) -> Option<Note> {
+        let file = self.file(knob)?;
+        Some(Note {
+            in_force: text(&file)?,
+            ceiling: self.words(ceiling),
+            file,
+        })
+    }
+
+    /// What of CPU is to be in force for these limits and requests: a quota and a weight.
+    pub fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)> {
+        let quota = match limits.cpu {
+            Limit::Unlimited | Limit::Of(Millicores(0)) => UNLIMITED,
+            Limit::Of(Millicores(millis)) => {
+                let millis = match self.unit() {
+                    Some(_) => millis
+                        .div_ceil(SYSTEMD_MILLIS)
+                        .saturating_mul(SYSTEMD_MILLIS),
+                    None => millis,
+                };
+                let quota = millis.saturating_mul(self.period()?).div_ceil(1000);
+                quota.max(LEAST_QUOTA).max(self.largest_child())
+            }
+        };
+        let shares = shares(requests.cpu);
+        Some((quota, if self.is_v2 { weight(shares) } else { shares }))
+    }
+
+    /// How `systemctl set-property` is told of a value.
+    pub fn property(&self, knob: Knob, value: u64) -> Option<String> {
+        let amount = match value {
+            UNLIMITED => "infinity".to_owned(),
+            value => value.to_string(),
+        };
+        Some(match (knob, self.is_v2) {
+            (Knob::Memory, true) => format!("MemoryMax={amount}"),
+            (Knob::Memory, false) => format!("MemoryLimit={amount}"),
+            (Knob::CpuWeight, true) => format!("CPUWeight={amount}"),
+            (Knob::CpuWeight, false) => format!("CPUShares={amount}"),
+            (Knob::CpuQuota, _) if value == UNLIMITED => "CPUQuota=".to_owned(),
+            (Knob::CpuQuota, _) => {
+                let percent = value.saturating_mul(100).div_ceil(self.period()?);
+                format!("CPUQuota={percent}%")
+            }
+        })
+    }
+
+    fn file(&self, knob: Knob) -> Option<PathBuf> {
+        let name = match (knob, self.is_v2) {
+            (Knob::Memory, true) => "memory.max",
+            (Knob::Memory, false) => "memory.limit_in_bytes",
+            (Knob::CpuQuota, true) => "cpu.max",
+            (Knob::CpuQuota, false) => "cpu.cfs_quota_us",
+            (Knob::CpuWeight, true) => "cpu.weight",
+            (Knob::CpuWeight, false) => "cpu.shares",
+        };
+        let directory = match knob {
+            Knob::Memory => self.memory.as_ref()?,
+            Knob::CpuQuota | Knob::CpuWeight => self.cpu.as_ref()?,
+        };
+        Some(directory.join(name))
+    }
+
+    /// How long a quota lasts, in microseconds.
+    fn period(&self) -> Option<u64> {
+        let cpu = self.cpu.as_ref()?;
+        let period = match self.is_v2 {
+            true => quota_v2(&text(&cpu.join("cpu.max"))?)?.1,
+            false => number(&cpu.join("cpu.cfs_period_us"))?,
+        };
+        Some(period).filter(|period| *period > 0)
+    }
+
+    /// The quota that is enough for each of the cgroups in it: version 1 refuses one that is not.
+    fn largest_child(&self) -> u64 {
+        let (Some(cpu), Some(period), false) = (&self.cpu, self.period(), self.is_v2) else {
+            return 0;
+        };
+        let children = fs::read_dir(cpu).into_iter().flatten().flatten();
+        let quota = |directory: PathBuf| {
+            // Without a bound it has none of its own.
+            let quota: u64 = number(&directory.join("cpu.cfs_quota_us"))?;
+            let own = number(&directory.join("cpu.cfs_period_us"))?.max(1);
+            Some(quota.saturating_mul(period).div_ceil(own))
+        };
+        children
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .filter_map(|entry| quota(entry.path()))
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+impl Note {
+    /// Puts in force what was before us, unless somebody else has put something in force since.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal; not if the cgroup is gone.
+    pub fn restore(&self) -> io::Result<()> {
+        match text(&self.file) {
+            Some(in_force) if in_force == self.in_force => fs::write(&self.file, &self.ceiling),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Cgroup {
+    /// How much memory is charged to it, in bytes; none where that is not accounted for.
+    pub fn memory_usage(&self) -> Option<u64> {
+        match &self.version {
+            Version::V1(cgroup) => {
+                let memory = cgroup.directory(&Controllers::Mem)?;
+                number(&memory.join("memory.usage_in_bytes"))
+            }
+            Version::V2(cgroup) => number(&cgroup.file("memory.current")),
+        }
+    }
+}
+
+/// Whether a directory is named as kubelet names the cgroup of the pod with this UID, with its
+/// cgroupfs or its systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
+fn is_of_pod(directory: &Path, uid: &str) -> bool {
+    let Some(name) = directory.file_name().and_then(OsStr::to_str) else {
+        return false;
+    };
+    let slice = format!("-pod{}.slice", uid.replace('-', "_"));
+    !uid.is_empty() && (name == format!("pod{uid}") || name.ends_with(&slice))
+}
+
+/// `cpu.max`: a quota and its period.
+fn quota_v2(text: &str) -> Option<(u64, u64)> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    let quota = match quota {
+        "max" => UNLIMITED,
+        quota => quota.parse().ok()?,
+    };
+    Some((quota, period.parse().ok()?))
+}
+
+/// What kubelet makes of a request (its `MilliCPUToShares`).
+fn shares(request: Millicores) -> u64 {
+    let (least, most) = SHARES;
+    let shares = request.0.saturating_mul(1024).checked_div(1000);
+    shares.unwrap_or_default().clamp(least, most)
+}
+
+/// What kubelet, and runc, make of shares in version 2: one range is mapped onto the other
+/// (KEP-2254).
+fn weight(shares: u64) -> u64 {
+    let (least, most) = WEIGHTS;
+    let range = most.saturating_sub(least);
+    let shares = shares.saturating_sub(SHARES.0).saturating_mul(range);
+    let shares = shares.checked_div(SHARES.1.saturating_sub(SHARES.0));
+    least.saturating_add(shares.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_cgroup_with_the_pods_own_name_is_the_pods() {
+        let uid = "0a1b-2c";
+        for (directory, expected) in [
+            ("/kubepods/burstable/pod0a1b-2c", true),
+            ("/kubepods.slice/kubepods-burstable-pod0a1b_2c.slice", true),
+            ("/kubepods.slice/kubepods-pod0a1b_2c.slice", true),
+            ("/kubepods/burstable", false),
+            ("/kubepods/burstable/pod0a1b-2cd", false),
+            ("/kubepods/burstable/pod0a1b_2c", false),
+            ("/kubepods.slice/kubepods-burstable-pod0a1b-2c.slice", false),
+            ("/kubepods.slice/kubepods-burstable.slice", false),
+            ("/pod", false),
+            ("/", false),
+        ] {
+            assert_eq!(
+                is_of_pod(Path::new(directory), uid),
+                expected,
+                "{directory}"
+            );
+        }
+        assert!(!is_of_pod(Path::new("/pod"), ""));
+        assert!(!is_of_pod(Path::new("/a-pod.slice"), ""));
+    }
+
+    #[test]
+    fn weights_are_kubelets() {
+        for (millis, expected_shares, expected_weight) in [
+            (0, 2, 1),
+            (100, 102, 4),
+            (1000, 1024, 39),
+            (u64::MAX, 262_144, 10_000),
+        ] {
+            assert_eq!(shares(Millicores(millis)), expected_shares);
+            assert_eq!(weight(shares(Millicores(millis))), expected_weight);
+        }
+    }
+
+    /// Files as they are in version 1, with a child.
+    fn version_1(child_quota: &str) -> (tempfile::TempDir, PodCgroup) {
+        let directory = tempfile::tempdir().unwrap();
+        let child = directory.path().join("child");
+        fs::create_dir(&child).unwrap();
+        for (file, value) in [
+            ("cpu.cfs_quota_us", "-1"),
+            ("cpu.cfs_period_us", "100000"),
+            ("memory.limit_in_bytes", "9223372036854771712"),
+        ] {
+            fs::write(directory.path().join(file), value).unwrap();
+        }
+        fs::write(child.join("cpu.cfs_quota_us"), child_quota).unwrap();
+        fs::write(child.join("cpu.cfs_period_us"), "50000").unwrap();
+        let cgroup = PodCgroup {
+            memory: Some(directory.path().to_owned()),
+            cpu: Some(directory.path().to_owned()),
+            is_v2: false,
+        };
+        (directory, cgroup)
+    }
+
+    #[test]
+    fn a_quota_is_never_below_that_of_a_child() {
+        let quota = |cgroup: &PodCgroup, millis| {
+            let limits = Limits {
+                cpu: Limit::Of(Millicores(millis)),
+                memory: Limit::Unlimited,
+            };
+            let values = cgroup.cpu_values(&limits, &Requests::default());
+            values.unwrap().0
+        };
+        let (_directory, cgroup) = version_1("30000");
+        assert_eq!(quota(&cgroup, 100), 60_000);
+        assert_eq!(quota(&cgroup, 700), 70_000);
+        let (_directory, cgroup) = version_1("-1");
+        assert_eq!(quota(&cgroup, 100), 10_000);
+        assert_eq!(quota(&cgroup, 1), 1_000);
+        // Nobody is there to be bounded.
+        assert_eq!(quota(&cgroup, 0), UNLIMITED);
+    }
+
+    #[test]
+    fn no_bound_is_read_and_written_in_the_kernels_words() {
+        let (directory, cgroup) = version_1("-1");
+        assert_eq!(cgroup.read(Knob::Memory), Some(UNLIMITED));
+        assert_eq!(cgroup.read(Knob::CpuQuota), Some(UNLIMITED));
+        assert_eq!(cgroup.read(Knob::CpuWeight), None);
+        cgroup.write(Knob::Memory, 4096).unwrap();
+        assert_eq!(cgroup.read(Knob::Memory), Some(4096));
+        cgroup.write(Knob::Memory, UNLIMITED).unwrap();
+        let written = fs::read_to_string(directory.path().join("memory.limit_in_bytes"));
+        assert_eq!(written.unwrap(), "-1");
+    }
+}

@@ -1,0 +1,144 @@
+//! How large the pod is now: the formula of [`sizing`](crate::sizing), for the phase it is in.
+
+use crate::plan::{CgroupSizing, Role};
+use crate::sizing::{Containers, Moment, Size};
+
+use super::action::{ContainerId, Step};
+use super::container::{Container, State};
+use super::{Phase, Pod};
+
+/// How many names have a size that is remembered; a pod's spec has fewer.
+const NAMES_AT_MOST: usize = 1024;
+
+/// What the pod's cgroup is to be sized by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodSize {
+    /// The sum of what belongs together now.
+    pub size: Size,
+    /// The containers that keep within their part of it.
+    pub counted: Vec<ContainerId>,
+    /// Those of which only a parked process is there.
+    pub held: Vec<ContainerId>,
+}
+
+impl Pod {
+    /// What the pod's cgroup is to be sized by; none if it is to be as its caller has made it.
+    pub fn pod_size(&self) -> Option<PodSize> {
+        let plan = self.plan.as_ref().filter(|_| self.may_be_sized())?;
+        let moment = self.moment()?;
+        let apps = self
+            .sizes
+            .keys()
+            .filter(|name| plan.role(name) == Role::App);
+        let apps = apps.chain(
+            plan.apps()
+                .into_iter()
+                .flatten()
+                .filter(|name| !self.sizes.contains_key(*name)),
+        );
+        let size = |name: &str| self.known_size(name).unwrap_or(Size::NOTHING);
+        let phase = Containers::of(plan, apps.map(String::as_str), size).at(moment);
+        let mut now = PodSize {
+            size: Size::NOTHING,
+            counted: Vec::new(),
+            held: Vec::new(),
+        };
+        for (id, container) in &self.containers {
+            if !Pod::has_size(container) {
+                continue;
+            }
+            if container.is_parked() {
+                now.held.push(id.clone());
+            } else if container.has_process() || matches!(container.state, State::Creating) {
+                // Whatever the phase is: nobody is to lack what it may use.
+                now.size = now.size.plus(container.demands.size);
+                now.counted.push(id.clone());
+            }
+        }
+        now.size = now.size.or(phase);
+        // Where nothing is, nothing is to be sized.
+        (!now.counted.is_empty() || !now.held.is_empty()).then_some(now)
+    }
+
+    /// Whether the pod's cgroup is to be sized at all.
+    pub fn may_be_sized(&self) -> bool {
+        self.has_orders()
+            && self
+                .plan
+                .as_ref()
+                .is_some_and(|plan| plan.settings().cgroup_sizing == CgroupSizing::Effective)
+    }
+
+    /// What a container asks for and may use.
+    pub fn size_of(&self, id: &ContainerId) -> Option<Size> {
+        Some(self.containers.get(id)?.demands.size)
+    }
+
+    /// The caller has changed what a container asks for and may use.
+    pub fn handle_resized(&mut self, id: &ContainerId, size: Size) {
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        container.demands.size = size;
+        let (name, has_size) = (container.name.clone(), Pod::has_size(container));
+        self.remember_size(name, size, has_size);
+    }
+
+    /// What a container that is created asks for is what the annotations say: the OCI specification
+    /// has shares only. What it may use is what the kernel will be told.
+    pub(super) fn size_at_creation(&mut self, name: &str, role: Role, mut size: Size) -> Size {
+        let plan = self.plan.as_ref();
+        if let Some(resources) = plan.and_then(|plan| plan.container(name).resources.as_ref()) {
+            size.requests = Size::from(resources).requests;
+        }
+        self.remember_size(name.to_owned(), size, role != Role::Guest);
+        size
+    }
+
+    fn remember_size(&mut self, name: String, size: Size, has_size: bool) {
+        if has_size && (self.sizes.len() < NAMES_AT_MOST || self.sizes.contains_key(&name)) {
+            self.sizes.insert(name, size);
+        }
+    }
+
+    /// That of the last container of the name, else what the annotations say.
+    fn known_size(&self, name: &str) -> Option<Size> {
+        let annotated = || {
+            let resources = self.plan.as_ref()?.container(name).resources.as_ref();
+            resources.map(Size::from)
+        };
+        self.sizes.get(name).copied().or_else(annotated)
+    }
+
+    /// Whether it counts; the sandbox and guests do not.
+    fn has_size(container: &Container) -> bool {
+        container.role != Role::Guest
+    }
+
+    fn moment(&self) -> Option<Moment> {
+        Some(match self.phase() {
+            Phase::Initializing => Moment::Starting(self.starting()),
+            Phase::Running => Moment::Running,
+            Phase::Terminating(step) => match step {
+                Step::Hooks | Step::Apps => Moment::Running,
+                Step::PreExit => Moment::PreExit,
+                Step::PostExit => Moment::PostExit,
+                Step::Sidecars => Moment::Sidecars,
+                Step::Over => return None,
+            },
+            Phase::Terminated => return None,
+        })
+    }
+
+    /// The last of those that start now, in the order of [`Containers::starting`].
+    fn starting(&self) -> usize {
+        let Some(plan) = &self.plan else { return 0 };
+        let closed = self.closed_stage(usize::MAX).unwrap_or_default();
+        let until = plan.stages().iter().take(closed.saturating_add(1));
+        let names: usize = until.map(|stage| stage.0.len()).sum();
+        plan.native_init()
+            .len()
+            .saturating_add(names)
+            .saturating_sub(1)
+    }
+}

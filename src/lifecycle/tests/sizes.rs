@@ -1,0 +1,186 @@
+//! How large the pod is from phase to phase.
+
+use crate::lifecycle::{ContainerId, Demands, Phase, PodSize, Step};
+use crate::sizing::{Bytes, Limit, Millicores, Size};
+
+use super::fixtures::{TERM, stops_after};
+use super::simulator::{Call, Script, World, ms, secs};
+
+/// As many thousandths of a CPU as bytes: one number says all.
+fn size(amount: u64) -> Size {
+    Size::exactly(Millicores(amount), Bytes(amount))
+}
+
+fn pod(annotations: &[(&str, &str)], sizes: &[(&str, u64)]) -> World {
+    let world = World::new(annotations);
+    sizes.iter().fold(world, |world, (name, amount)| {
+        let demands = Demands {
+            size: size(*amount),
+            ..Demands::default()
+        };
+        world.demands(name, demands)
+    })
+}
+
+fn create(world: &mut World, names: &[&'static str]) {
+    for name in names {
+        world.call(Call::Run(name, None));
+        world.run_for(ms(50));
+    }
+}
+
+#[track_caller]
+fn now(world: &World) -> PodSize {
+    world.pod.pod_size().expect("a size")
+}
+
+fn ids(names: &[&str]) -> Vec<ContainerId> {
+    names.iter().map(|name| ContainerId::from(*name)).collect()
+}
+
+#[test]
+fn each_phase_has_the_size_of_what_belongs_to_it() {
+    let lists = [
+        ("init", "a b"),
+        ("sidecars", "p"),
+        ("startup-order", "a p b"),
+    ];
+    let once = |millis| Script {
+        exits_after: Some((ms(millis), 0)),
+        ..Script::default()
+    };
+    let mut world = pod(
+        &lists,
+        &[("a", 1000), ("b", 300), ("p", 20), ("w", 7), ("x", 8)],
+    )
+    .script("a", once(1000))
+    .script("b", once(1000))
+    .script("w", stops_after(500))
+    .script("x", stops_after(500))
+    .script("p", stops_after(500));
+    create(&mut world, &["a", "p", "b", "w", "x"]);
+    assert_eq!(world.pod.phase(), Phase::Initializing);
+    let expected = PodSize {
+        size: size(1000),
+        counted: ids(&["a"]),
+        held: ids(&["b", "p", "w", "x"]),
+    };
+    assert_eq!(now(&world), expected);
+    world.run_for(secs(1));
+    assert_eq!(now(&world).size, size(320));
+    assert_eq!(now(&world).held, ids(&["w", "x"]));
+    world.run_for(secs(2));
+    assert_eq!(world.pod.phase(), Phase::Running);
+    assert_eq!(now(&world).size, size(35));
+    assert_eq!(now(&world).counted, ids(&["p", "w", "x"]));
+    for name in ["p", "w", "x"] {
+        world.call(Call::Kill(name, TERM, None));
+    }
+    world.run_for(ms(100));
+    assert_eq!(world.pod.phase(), Phase::Terminating(Step::Apps));
+    assert_eq!(now(&world).size, size(35));
+    world.run_for(ms(600));
+    assert_eq!(world.pod.phase(), Phase::Terminating(Step::Sidecars));
+    assert_eq!(now(&world).size, size(20));
+    world.run_for(secs(2));
+    assert_eq!(world.pod.phase(), Phase::Terminated);
+    assert_eq!(world.pod.pod_size(), None);
+}
+
+#[test]
+fn a_container_counts_from_before_its_creation() {
+    let mut world = pod(&[("sidecars", "p")], &[("p", 20), ("w", 7)]);
+    create(&mut world, &["p"]);
+    world.call(Call::Create("w"));
+    world.run_for(ms(1));
+    assert_eq!(now(&world).size, size(27));
+    assert_eq!(now(&world).counted, ids(&["p", "w"]));
+}
+
+#[test]
+fn an_app_that_may_come_back_has_its_place() {
+    let mut world = pod(&[("sidecars", "p")], &[("p", 20), ("w", 7), ("x", 1)]);
+    create(&mut world, &["p", "w", "x"]);
+    world.call(Call::Crash("w", 1));
+    world.run_for(secs(1));
+    assert_eq!(now(&world).size, size(28));
+    assert_eq!(now(&world).counted, ids(&["p", "x"]));
+}
+
+#[test]
+fn whatever_runs_out_of_its_phase_has_its_part_too() {
+    let lists = [("sidecars", "p"), ("native-init", "n")];
+    let mut world = pod(&lists, &[("n", 500), ("p", 20), ("w", 7)]);
+    create(&mut world, &["n", "p", "w"]);
+    assert_eq!(world.pod.phase(), Phase::Running);
+    assert_eq!(now(&world).size, size(527));
+}
+
+#[test]
+fn a_request_is_what_the_annotations_say_until_an_update_says_something_else() {
+    let lists = [
+        ("sidecars", "p"),
+        (
+            "resources.usher/p",
+            r#"{"requests":{"cpu":"3m","memory":"9"}}"#,
+        ),
+    ];
+    let mut world = pod(&lists, &[("p", 20)]);
+    create(&mut world, &["p"]);
+    let annotated = now(&world).size;
+    assert_eq!(annotated.limits, size(20).limits);
+    assert_eq!(annotated.requests.cpu, Millicores(3));
+    assert_eq!(annotated.requests.memory, Bytes(9));
+    world.pod.handle_resized(&ContainerId::from("p"), size(5));
+    assert_eq!(now(&world).size, size(5));
+}
+
+#[test]
+fn a_container_without_a_limit_leaves_its_phase_without() {
+    let world = pod(&[("sidecars", "p")], &[("p", 20)]);
+    let unlimited = Demands {
+        size: Size::UNLIMITED,
+        ..Demands::default()
+    };
+    let mut world = world.demands("w", unlimited);
+    create(&mut world, &["p"]);
+    assert_eq!(now(&world).size.limits, size(20).limits);
+    create(&mut world, &["w"]);
+    assert_eq!(now(&world).size.limits.memory, Limit::Unlimited);
+    assert_eq!(now(&world).size.limits.cpu, Limit::Unlimited);
+}
+
+#[test]
+fn a_pod_without_processes_is_as_it_was() {
+    let succeeds = Script {
+        exits_after: Some((ms(10), 0)),
+        ..Script::default()
+    };
+    let lists = [("init", "a"), ("sidecars", "p")];
+    let mut world = pod(&lists, &[("a", 9), ("p", 20)]).script("a", succeeds);
+    assert_eq!(world.pod.pod_size(), None);
+    create(&mut world, &["a", "p"]);
+    world.run_for(secs(1));
+    assert_eq!(now(&world).size, size(20));
+    // The end of the init container is withheld: it is there as its caller knows it.
+    world.call(Call::Crash("p", 1));
+    world.run_for(secs(1));
+    assert_eq!(world.pod.pod_size(), None);
+}
+
+#[test]
+fn guests_have_no_part() {
+    let lists = [("sidecars", "p"), ("apps", "w")];
+    let mut world = pod(&lists, &[("p", 20), ("w", 7), ("g", 1000)]);
+    create(&mut world, &["p", "w", "g"]);
+    assert_eq!(now(&world).size, size(27));
+    assert_eq!(now(&world).counted, ids(&["p", "w"]));
+}
+
+#[test]
+fn a_pod_is_left_as_it_is_where_nobody_wants_otherwise() {
+    let lists = [("sidecars", "p"), ("cgroup-sizing", "Off")];
+    let mut world = pod(&lists, &[("p", 20)]);
+    create(&mut world, &["p"]);
+    assert_eq!(world.pod.pod_size(), None);
+}

@@ -1,0 +1,386 @@
+//! The pod's cgroup, sized as the core wants it: raised at once, lowered when nobody can come to harm.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use tokio::time::{sleep, timeout};
+
+use crate::cgroup::PodCgroup;
+use crate::cgroup::pod::{Knob, Note, UNLIMITED};
+use crate::lifecycle::{ContainerId, ExitStatus, PodSize};
+use crate::sizing::{Bytes, Limit};
+
+use super::{Actor, Panicked};
+
+/// What a parked process of the OCI runtime takes; two were measured.
+const HELD_BYTES: u64 = 4 << 20;
+
+/// Memory is lowered only while it is used by less than this many tenths of what it is lowered to.
+const TENTHS_AT_MOST: u128 = 9;
+
+/// When it is tried again after the first time; each time it takes twice as long.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
+
+/// How long systemctl may take.
+const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// The file in a bundle that says what is to be restored if we cannot.
+const NOTES: &str = "usher-pod-cgroup.json";
+
+/// The pod's cgroup and what we have done to it.
+#[derive(Debug)]
+pub(super) struct Sizing {
+    cgroup: PodCgroup,
+    settings: Vec<Setting>,
+    /// What it was sized by last.
+    last: Option<Option<PodSize>>,
+    try_again_after: Duration,
+    /// It will be tried again.
+    is_due: bool,
+    /// systemctl is under way.
+    is_telling: bool,
+    /// It was reported that systemd does not take its values.
+    is_untold: bool,
+    /// The bundle with the note about it.
+    notes: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Setting {
+    knob: Knob,
+    /// What the caller has given the pod.
+    ceiling: u64,
+    /// What was wanted last, and what the kernel made of it: it rounds.
+    wanted: u64,
+    written: u64,
+    /// What systemd knows.
+    told: u64,
+    /// A refusal was reported.
+    is_refused: bool,
+}
+
+enum Outcome {
+    Done,
+    /// To be tried again later.
+    Later,
+    Refused(io::Error),
+}
+
+// === impl Actor ===
+
+impl Actor {
+    /// Learns from the first container of a pod where the pod's cgroup is, and what it has.
+    pub(super) fn find_pod_cgroup(&mut self, id: &ContainerId) {
+        if self.sizing.is_some() || !self.core.may_be_sized() {
+            return;
+        }
+        let container = self.tasks.get(id).and_then(|task| task.cgroup.as_ref());
+        let cgroup = container.and_then(|container| PodCgroup::of(container, &self.identity.uid));
+        self.sizing = cgroup.map(Sizing::new);
+    }
+
+    /// Sees to it that the pod's cgroup has the size that it is to have now.
+    pub(super) fn settle_size(&mut self) {
+        let wanted = self.core.pod_size();
+        let is_settled = |sizing: &Sizing| sizing.last.as_ref() == Some(&wanted);
+        if self
+            .sizing
+            .as_ref()
+            .is_some_and(|sizing| !is_settled(sizing))
+        {
+            self.settle_size_now(true);
+        }
+        if self.tasks.is_empty() {
+            self.sizing = None;
+        }
+    }
+
+    /// The same, also if nothing has changed as far as the core can know.
+    pub(super) fn settle_size_now(&mut self, is_new: bool) {
+        let wanted = self.core.pod_size();
+        let charged = wanted.as_ref().map(|wanted| self.memory_of(wanted));
+        let keeper = self.tasks.values().find(|task| task.ended.is_none());
+        let keeper = keeper.or(self.tasks.values().next());
+        let keeper = keeper.map(|task| task.bundle.clone());
+        let Some(sizing) = &mut self.sizing else {
+            return;
+        };
+        let is_due = sizing.settle(wanted.as_ref(), charged.unwrap_or_default());
+        sizing.last = Some(wanted);
+        sizing.take_notes(keeper);
+        if is_new {
+            sizing.try_again_after = TRY_AGAIN_AFTER;
+        }
+        if is_due && !sizing.is_due {
+            sizing.is_due = true;
+            let after = sizing.try_again_after;
+            sizing.try_again_after = after.saturating_mul(2).min(TRY_AGAIN_AFTER_AT_MOST);
+            let wait = async move {
+                sleep(after).await;
+                Ok::<_, Panicked>(())
+            };
+            self.job(wait, |actor, _| {
+                if let Some(sizing) = &mut actor.sizing {
+                    sizing.is_due = false;
+                }
+                actor.settle_size_now(false);
+            });
+        }
+        self.tell_systemd();
+    }
+
+    /// How much memory is charged to containers that keep within the size.
+    fn memory_of(&self, size: &PodSize) -> u64 {
+        let ids = size.counted.iter().chain(&size.held);
+        let usage = ids.filter_map(|id| self.tasks.get(id)?.cgroup.as_ref()?.memory_usage());
+        usage.fold(0, u64::saturating_add)
+    }
+
+    /// Has systemd know what is in force where the cgroup is its own: it would undo it at its next
+    /// daemon-reload.
+    fn tell_systemd(&mut self) {
+        let Some(sizing) = &mut self.sizing else {
+            return;
+        };
+        let Some(mut command) = sizing.news_for_systemd() else {
+            return;
+        };
+        let spawned = self.reaper.spawn(&mut command);
+        let told = async move {
+            let mut child = spawned.map_err(|error| error.to_string())?;
+            match timeout(SYSTEMD_ANSWERS_WITHIN, child.wait()).await {
+                Ok(Ok(ExitStatus::Code(0))) => Ok(()),
+                Ok(Ok(status)) => Err(format!("systemctl ended with {}", status.code())),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_elapsed) => Err("systemctl does not end".to_owned()),
+            }
+        };
+        let told = async move { Ok::<_, Panicked>(told.await) };
+        self.job(told, |actor, outcome| {
+            let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.to_string()));
+            if let Some(sizing) = &mut actor.sizing {
+                sizing.is_telling = false;
+                if let Err(error) = outcome
+                    && !std::mem::replace(&mut sizing.is_untold, true)
+                {
+                    tracing::warn!(%error, "systemd does not know the size of the pod's cgroup");
+                }
+            }
+            actor.tell_systemd();
+        });
+    }
+}
+
+// === impl Sizing ===
+
+impl Sizing {
+    fn new(cgroup: PodCgroup) -> Sizing {
+        let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight];
+        let setting = |knob| {
+            let found = cgroup.read(knob)?;
+            Some(Setting {
+                knob,
+                ceiling: found,
+                wanted: found,
+                written: found,
+                told: found,
+                is_refused: false,
+            })
+        };
+        Sizing {
+            settings: knobs.into_iter().filter_map(setting).collect(),
+            cgroup,
+            last: None,
+            try_again_after: TRY_AGAIN_AFTER,
+            is_due: false,
+            is_telling: false,
+            is_untold: false,
+            notes: None,
+        }
+    }
+
+    /// Whether something is to be tried again later.
+    fn settle(&mut self, wanted: Option<&PodSize>, charged: u64) -> bool {
+        let usage = self.cgroup.memory_usage().unwrap_or_default();
+        let others = usage.saturating_sub(charged);
+        let cpu = wanted.and_then(|wanted| {
+            let size = &wanted.size;
+            self.cgroup.cpu_values(&size.limits, &size.requests)
+        });
+        let mut is_due = false;
+        for setting in &mut self.settings {
+            let value = match (setting.knob, wanted) {
+                (Knob::Memory, Some(wanted)) => memory_limit(wanted, others),
+                (Knob::CpuQuota, Some(_)) => cpu.map_or(UNLIMITED, |(quota, _)| quota),
+                (Knob::CpuWeight, Some(_)) => cpu.map_or(UNLIMITED, |(_, weight)| weight),
+                // As it was.
+                (_, None) => UNLIMITED,
+            };
+            match setting.settle(&self.cgroup, value) {
+                Outcome::Done => {}
+                Outcome::Later => is_due = true,
+                Outcome::Refused(error) => {
+                    if !std::mem::replace(&mut setting.is_refused, true) {
+                        let knob = setting.knob;
+                        tracing::warn!(?knob, value, %error, "the pod's cgroup stays as it is");
+                    }
+                }
+            }
+        }
+        is_due
+    }
+
+    /// Leaves a note for whoever comes when we have died, in a bundle that there is.
+    fn take_notes(&mut self, keeper: Option<PathBuf>) {
+        let changed = self.settings.iter();
+        let changed = changed.filter(|setting| setting.written != setting.ceiling);
+        let notes: Vec<Note> = changed
+            .filter_map(|setting| self.cgroup.note(setting.knob, setting.ceiling))
+            .collect();
+        let file = keeper.filter(|_| !notes.is_empty());
+        let file = file.map(|bundle| bundle.join(NOTES));
+        if let Some(old) = &self.notes
+            && self.notes != file
+        {
+            let _ = fs::remove_file(old);
+        }
+        self.notes = file;
+        if let Some(file) = &self.notes
+            && let Ok(text) = serde_json::to_vec(&notes)
+            && let Err(error) = fs::write(file, text)
+        {
+            tracing::warn!(%error, "what the pod's cgroup was before is not noted");
+        }
+    }
+
+    fn news_for_systemd(&mut self) -> Option<Command> {
+        let unit = self.cgroup.unit()?;
+        let news = self.settings.iter().filter(|s| s.told != s.written);
+        let news: Vec<_> = news
+            .filter_map(|s| self.cgroup.property(s.knob, s.written))
+            .collect();
+        if news.is_empty() || self.is_telling {
+            return None;
+        }
+        let mut command = Command::new("systemctl");
+        command.args(["set-property", "--runtime", unit]).args(news);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::null());
+        for setting in &mut self.settings {
+            setting.told = setting.written;
+        }
+        self.is_telling = true;
+        Some(command)
+    }
+}
+
+impl Setting {
+    /// Puts a value in force, or the ceiling if that is less.
+    fn settle(&mut self, cgroup: &PodCgroup, value: u64) -> Outcome {
+        // Without a cgroup there is nothing to do.
+        let Some(now) = cgroup.read(self.knob) else {
+            return Outcome::Done;
+        };
+        if now != self.written && now != self.told {
+            // Somebody else has given the pod another size.
+            self.ceiling = now;
+            self.wanted = now;
+            self.written = now;
+        }
+        let value = value.min(self.ceiling);
+        if value == now || (value == self.wanted && now == self.written) {
+            return Outcome::Done;
+        }
+        let is_lowered = self.knob == Knob::Memory && value < now;
+        if is_lowered && !leaves_room(cgroup, value) {
+            return Outcome::Later;
+        }
+        match cgroup.write(self.knob, value) {
+            Ok(()) => {}
+            Err(error) if is_gone(&error) => return Outcome::Done,
+            // Version 1 could not free enough.
+            Err(error) if is_lowered && is(&error, Errno::EBUSY) => return Outcome::Later,
+            Err(error) => return Outcome::Refused(error),
+        }
+        self.wanted = value;
+        self.written = cgroup.read(self.knob).unwrap_or(value);
+        if is_lowered && !leaves_room(cgroup, value) && cgroup.write(self.knob, now).is_ok() {
+            // Its use has risen meanwhile.
+            self.wanted = now;
+            self.written = cgroup.read(self.knob).unwrap_or(now);
+            return Outcome::Later;
+        }
+        tracing::debug!(knob = ?self.knob, value, "the pod's cgroup is sized");
+        Outcome::Done
+    }
+}
+
+/// What the pod's memory is limited to. `others` is what is charged to the pod and to none of the
+/// containers that are counted: files in memory, what those have left that are gone, the sandbox.
+fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
+    let Limit::Of(Bytes(limit)) = wanted.size.limits.memory else {
+        return UNLIMITED;
+    };
+    if limit == 0 {
+        // Nobody is there to be limited.
+        return UNLIMITED;
+    }
+    let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
+    let held = held.saturating_mul(HELD_BYTES);
+    limit.saturating_add(others).saturating_add(held)
+}
+
+/// Whether so little is used that a limit of this many bytes harms nobody.
+fn leaves_room(cgroup: &PodCgroup, bytes: u64) -> bool {
+    cgroup.memory_usage().is_some_and(|usage| {
+        u128::from(usage).saturating_mul(10) < u128::from(bytes).saturating_mul(TENTHS_AT_MOST)
+    })
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno as i32)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || is(error, Errno::ENODEV)
+}
+
+/// Restores what a shim that has died could not, as it has noted in the bundle of its container.
+pub fn restore(bundle: &Path) {
+    let notes = fs::read(bundle.join(NOTES)).unwrap_or_default();
+    let notes: Vec<Note> = serde_json::from_slice(&notes).unwrap_or_default();
+    for note in notes {
+        if let Err(error) = note.restore() {
+            tracing::warn!(?note, %error, "not restored");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sizing::{Millicores, Size};
+
+    fn of(bytes: Limit<Bytes>, held: usize) -> PodSize {
+        let mut size = Size::exactly(Millicores(1), Bytes(1));
+        size.limits.memory = bytes;
+        PodSize {
+            size,
+            counted: Vec::new(),
+            held: vec![ContainerId::from("a"); held],
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_nobody_and_what_is_held_come_on_top() {
+        let size = of(Limit::Of(Bytes(100)), 2);
+        assert_eq!(memory_limit(&size, 30), 100 + 30 + (8 << 20));
+        assert_eq!(memory_limit(&of(Limit::Unlimited, 2), 30), UNLIMITED);
+        assert_eq!(memory_limit(&of(Limit::Of(Bytes(0)), 1), 30), UNLIMITED);
+    }
+}
