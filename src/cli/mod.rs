@@ -7,9 +7,10 @@
 
 mod check;
 mod completion;
+mod convert;
+mod explain;
 mod man;
-// Until the first commands that print facts are here.
-#[allow(dead_code)]
+mod manifest;
 mod output;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,8 @@ struct Usher {
 enum Command {
     Check(check::Check),
     Completion(completion::Completion),
+    Convert(convert::Convert),
+    Explain(explain::Explain),
     Man(man::Man),
 }
 
@@ -82,6 +85,8 @@ impl Command {
         match self {
             Command::Check(command) => command.run(stdout),
             Command::Completion(command) => command.run(stdout),
+            Command::Convert(command) => command.run(stdout),
+            Command::Explain(command) => command.run(stdout),
             Command::Man(command) => command.run(stdout),
         }
     }

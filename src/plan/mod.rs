@@ -33,6 +33,7 @@ mod word;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use container::ContainerPlan;
+pub(crate) use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;
 pub use error::{PlanError, Problem};
 pub use handler::{Host, HttpGet, Port, Scheme};
@@ -41,7 +42,7 @@ pub use identity::{ContainerKind, Identity, PodIdentity};
 pub use key::{ContainerSetting, PodSetting};
 pub use kubelet::{KubeletFacts, PreStop};
 pub use probe::{Check, Probe};
-pub use resources::{Amounts, Resources};
+pub use resources::{Amounts, Resources, parse as parse_resources};
 pub use role::{DeferTurn, Role, Stage};
 pub use rules::{Limits, Reading, Rules, UnknownKeys};
 pub use settings::{

@@ -51,7 +51,7 @@ struct RawClaim {
 ///
 /// Anything that Kubernetes' `ResourceRequirements` does not have, or has with another type;
 /// a quantity that is negative or too large; a request above its limit.
-pub(super) fn parse(text: &str) -> Result<Resources, Problem> {
+pub fn parse(text: &str) -> Result<Resources, Problem> {
     let raw: RawResources = json::parse(text, "Kubernetes ResourceRequirements")?;
     let limits = raw.limits.unwrap_or_default();
     let given = raw.requests.unwrap_or_default();

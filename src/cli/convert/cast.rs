@@ -1,0 +1,106 @@
+//! Who is who in a pod of another API.
+
+use super::super::manifest::Node;
+use super::Wish;
+
+/// A pod's containers, taken apart by what they are. Each list is in the order of the manifest.
+#[derive(Debug, Default)]
+pub(super) struct Cast {
+    /// Init containers that kubelet goes on to look after: those before the first sidecar.
+    pub(super) native: Vec<Node>,
+    /// Native sidecars and the init containers behind them, which start one after another.
+    pub(super) serial: Vec<(Starting, Node)>,
+    /// Sidecars that start side by side.
+    pub(super) sidecars: Vec<Node>,
+    pub(super) apps: Vec<Node>,
+    pub(super) defers: Vec<Node>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Starting {
+    Init,
+    Sidecar,
+}
+
+/// The pod-wide fields of the proposals beside the lists.
+const DEFER_FIELDS: [&str; 5] = [
+    "deferContainerGracePeriodExtension",
+    "deferContainerGracePeriodExtensionInterval",
+    "deferContainerGracePeriodExtensionIntervel",
+    "deferContainerGracePeriodExtensionCount",
+    "prePullDeferImages",
+];
+
+/// Whether anything in a pod's spec is to be converted.
+pub(super) fn is_for_us(spec: &Node, wish: &Wish) -> bool {
+    let containers = items(spec, "containers");
+    let init = items(spec, "initContainers");
+    spec.get("deferContainers").is_some()
+        || DEFER_FIELDS.iter().any(|field| spec.get(field).is_some())
+        || containers.iter().chain(init).any(|container| {
+            is_sidecar(container)
+                || ["terminationHook", "fatalToPod", "terminationFatalToPod"]
+                    .iter()
+                    .any(|field| container.get(field).is_some())
+                || container.at(&["lifecycle", "terminationHook"]).is_some()
+        })
+        || (wish.legacy && init.iter().any(is_native_sidecar))
+}
+
+/// `lifecycle.type: Sidecar` of KEP-753's draft.
+fn is_sidecar(container: &Node) -> bool {
+    let kind = container.at(&["lifecycle", "type"]).and_then(Node::as_text);
+    kind == Some("Sidecar")
+}
+
+/// `restartPolicy: Always` of KEP-753 as built.
+pub(super) fn is_native_sidecar(container: &Node) -> bool {
+    container.text_of("restartPolicy") == Some("Always")
+}
+
+pub(super) fn items<'a>(spec: &'a Node, list: &str) -> &'a [Node] {
+    spec.get(list).map_or(&[], Node::items)
+}
+
+// === impl Cast ===
+
+impl Cast {
+    pub(super) fn of(spec: &Node, wish: &Wish) -> Cast {
+        let mut cast = Cast::default();
+        for container in items(spec, "initContainers") {
+            let container = container.clone();
+            match (wish.legacy, is_native_sidecar(&container)) {
+                (true, true) => cast.serial.push((Starting::Sidecar, container)),
+                (true, false) if !cast.serial.is_empty() => {
+                    cast.serial.push((Starting::Init, container));
+                }
+                _ => cast.native.push(container),
+            }
+        }
+        for container in items(spec, "containers") {
+            match is_sidecar(container) {
+                true => cast.sidecars.push(container.clone()),
+                false => cast.apps.push(container.clone()),
+            }
+        }
+        cast.defers = items(spec, "deferContainers").to_vec();
+        cast
+    }
+
+    /// All of them, in the order of the pod's end result.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Node> {
+        let serial = self.serial.iter().map(|(_, container)| container);
+        self.native
+            .iter()
+            .chain(serial)
+            .chain(&self.sidecars)
+            .chain(&self.apps)
+            .chain(&self.defers)
+    }
+}
+
+/// The names of containers, for a list.
+pub(super) fn names<'a>(containers: impl IntoIterator<Item = &'a Node>) -> Vec<String> {
+    let names = containers.into_iter().filter_map(|it| it.text_of("name"));
+    names.map(str::to_owned).collect()
+}

@@ -1,0 +1,176 @@
+//! Fields of single containers that become annotations.
+
+use serde_json::{Map, Value, json};
+
+use super::super::manifest::Node;
+use super::cast::is_native_sidecar;
+
+/// The fields of Kubernetes' `Probe` that the shim's probes have too.
+const PROBE_FIELDS: [&str; 9] = [
+    "exec",
+    "httpGet",
+    "tcpSocket",
+    "grpc",
+    "initialDelaySeconds",
+    "periodSeconds",
+    "timeoutSeconds",
+    "successThreshold",
+    "failureThreshold",
+];
+
+/// As long as a sidecar may take to become ready, in seconds: the shim's startup timeout.
+const READY_WITHIN: u64 = 300;
+
+/// What is written beside the lists while containers are rewritten.
+#[derive(Debug, Default)]
+pub(super) struct Rewrite {
+    /// Keys and values.
+    pub(super) annotations: Vec<(String, String)>,
+    pub(super) essential: Vec<String>,
+    /// What could not be expressed, and what else should be known.
+    pub(super) notes: Vec<String>,
+}
+
+/// From when on a sidecar counts as started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Started {
+    /// By its startup probe alone: native sidecars.
+    ByStartupProbe,
+    /// "Sidecars become ready": the draft. Its readiness probe if it has no startup probe.
+    ByReadiness,
+}
+
+impl Rewrite {
+    fn annotate(&mut self, setting: &str, name: &str, value: impl ToString) {
+        let key = format!("{setting}.usher/{name}");
+        self.annotations.push((key, value.to_string()));
+    }
+
+    fn note(&mut self, name: &str, says: &str) {
+        self.notes.push(format!("{name}: {says}"));
+    }
+
+    /// What any container can have: a hook, and that its failure is fatal.
+    pub(super) fn common(&mut self, container: &mut Node) {
+        let name = container.text_of("name").unwrap_or_default().to_owned();
+        let lifecycle = container.get_mut("lifecycle");
+        let of_lifecycle = lifecycle.and_then(|lifecycle| {
+            lifecycle.take("type");
+            lifecycle.take("terminationHook")
+        });
+        if container
+            .get("lifecycle")
+            .is_some_and(|it| it.fields().is_empty())
+        {
+            container.take("lifecycle");
+        }
+        if let Some(hook) = container.take("terminationHook").or(of_lifecycle) {
+            self.annotate("termination-hook", &name, hook.json());
+        }
+        let fatal = ["fatalToPod", "terminationFatalToPod"].map(|field| container.take(field));
+        if fatal.contains(&Some(Node::Bool(true))) {
+            self.essential.push(name);
+        }
+    }
+
+    /// A sidecar: its probe tells when it is started.
+    pub(super) fn sidecar(&mut self, container: &mut Node, started: Started) {
+        let name = container.text_of("name").unwrap_or_default().to_owned();
+        if is_native_sidecar(container) {
+            container.take("restartPolicy");
+        }
+        let startup = container.get("startupProbe").map(Node::json);
+        let readiness = container.get("readinessProbe").map(Node::json);
+        let probe = match (startup, readiness, started) {
+            (Some(probe), _, _) => self.probe(&name, "startupProbe", probe),
+            (None, Some(probe), Started::ByReadiness) => {
+                let mut probe = self.probe(&name, "readinessProbe", probe);
+                outlast(&mut probe);
+                probe
+            }
+            (None, _, _) => return,
+        };
+        self.annotate("startup-probe", &name, probe);
+    }
+
+    /// An init container that becomes an ordinary one.
+    pub(super) fn init(&mut self, container: &mut Node) {
+        let name = container.text_of("name").unwrap_or_default().to_owned();
+        if container.take("restartPolicy").is_some() {
+            self.note(&name, "its own restartPolicy is dropped: the pod's holds");
+        }
+    }
+
+    /// A defer container: held nearly all its life, so that no probe of kubelet's may be left.
+    pub(super) fn defer(&mut self, container: &mut Node) {
+        let name = container.text_of("name").unwrap_or_default().to_owned();
+        if let Some(probe) = container.take("livenessProbe") {
+            let probe = self.probe(&name, "livenessProbe", probe.json());
+            self.annotate("liveness-probe", &name, probe);
+        }
+        for field in ["startupProbe", "readinessProbe"] {
+            if container.take(field).is_some() {
+                self.note(
+                    &name,
+                    &format!("its {field} is dropped: kubelet would ask while it is held"),
+                );
+            }
+        }
+        let policy = container.take("restartPolicy");
+        match policy.as_ref().map(Node::as_text) {
+            None => {}
+            Some(Some("Always" | "restartAlways" | "RestartAlways")) => {
+                self.annotate("restart", &name, "Always");
+            }
+            Some(Some("OnFailure")) => self.annotate("restart", &name, "OnFailure"),
+            Some(Some("Never" | "restartNever" | "RestartNever")) => {
+                self.annotate("restart", &name, "Never");
+            }
+            Some(_) => self.note(
+                &name,
+                "its restartPolicy is dropped; expected Always, OnFailure or Never",
+            ),
+        }
+    }
+
+    /// A probe as the shim takes it.
+    fn probe(&mut self, name: &str, field: &str, probe: Value) -> Value {
+        let Value::Object(mut fields) = probe else {
+            return probe;
+        };
+        if fields
+            .get("successThreshold")
+            .is_some_and(|it| *it != json!(1))
+        {
+            fields.remove("successThreshold");
+            self.note(
+                name,
+                &format!("the successThreshold of its {field} is dropped: usher needs one success"),
+            );
+        }
+        let unknown: Vec<String> = fields
+            .keys()
+            .filter(|key| !PROBE_FIELDS.contains(&key.as_str()))
+            .cloned()
+            .collect();
+        for key in unknown {
+            fields.remove(&key);
+            self.note(
+                name,
+                &format!("{key} of its {field} is dropped: usher's probes do not have it"),
+            );
+        }
+        Value::Object(fields)
+    }
+}
+
+/// A readiness probe may fail for as long as it likes; a startup probe is given up on.
+fn outlast(probe: &mut Value) {
+    let empty = &mut Map::new();
+    let fields = probe.as_object_mut().unwrap_or(empty);
+    let seconds =
+        |field: &str, default| fields.get(field).and_then(Value::as_u64).unwrap_or(default);
+    let period = seconds("periodSeconds", 10).max(1);
+    let threshold = seconds("failureThreshold", 3).max(READY_WITHIN.div_ceil(period));
+    fields.insert("failureThreshold".to_owned(), json!(threshold));
+}

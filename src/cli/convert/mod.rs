@@ -1,0 +1,117 @@
+//! `usher convert`: a manifest that any cluster takes, from one in an API that it may not have.
+
+mod cast;
+mod containers;
+mod pod;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::plan::Plan;
+
+use super::explain;
+use super::manifest::{self, Node, Owner, Pod};
+use super::output::{self, Failure, Stdout};
+
+/// Makes a manifest for usher out of one in another API
+///
+/// From the API that was proposed for Kubernetes: `lifecycle.type: Sidecar`, `deferContainers`,
+/// `terminationHook`, `fatalToPod`; with `--legacy` also from native sidecars (init containers with
+/// `restartPolicy: Always`), for clusters that do not have them.
+///
+/// What comes out is for any cluster: containers in the order of their start, with those last that
+/// run at the end; annotations with all lists; the pod's restart policy; startup probes and hooks
+/// as annotations; and a runtimeClassName. Everything else stays as it is and where it is, but
+/// comments are lost. What cannot be expressed is said on standard error, and so is what `usher
+/// explain` warns of. Nothing is printed if the shim would refuse a pod of it.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0, or 1 if nothing was printed.")]
+pub(super) struct Convert {
+    /// Manifests in YAML or JSON, each with any number of documents; - is standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Convert native sidecars too, and the init containers behind them
+    #[arg(long)]
+    legacy: bool,
+    /// The RuntimeClass of converted pods
+    #[arg(long, value_name = "NAME", default_value = "usher")]
+    runtime_class: String,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+struct Wish {
+    legacy: bool,
+    runtime_class: String,
+}
+
+// === impl Convert ===
+
+impl Convert {
+    pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let wish = Wish {
+            legacy: self.legacy,
+            runtime_class: self.runtime_class,
+        };
+        let mut documents = Vec::new();
+        for file in &self.files {
+            let mut converted = manifest::read(file)?;
+            let said = convert(&mut converted, &wish)
+                .map_err(|error| Failure::because(format!("{}: {error}", file.display())))?;
+            for sentence in said {
+                output::warn(&format!("{}: {sentence}", file.display()));
+            }
+            documents.append(&mut converted);
+        }
+        let text = manifest::print(&documents).map_err(Failure::because)?;
+        stdout.bytes(text.as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Converts every pod of the documents; tells what should be known about it, in sentences.
+///
+/// # Errors
+///
+/// Why one of them cannot be converted, or the shim would refuse it.
+fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>, String> {
+    let mut said = Vec::new();
+    let mut refused = None;
+    for document in documents {
+        manifest::for_each_pod(document, &mut |owner, pod| {
+            let name = format!("{} {}", owner.kind, owner.name);
+            match pod::convert(pod, wish).and_then(|notes| {
+                let warnings = judged(owner, pod)?;
+                Ok(notes.into_iter().chain(warnings).collect::<Vec<_>>())
+            }) {
+                Ok(notes) => said.extend(notes.into_iter().map(|it| format!("{name}: {it}"))),
+                Err(error) => {
+                    refused.get_or_insert(format!("{name}: {error}"));
+                }
+            }
+        });
+    }
+    match refused {
+        None => Ok(said),
+        Some(error) => Err(error),
+    }
+}
+
+/// What the shim says to the result, and what should be known about it.
+fn judged(owner: &Owner, pod: &Node) -> Result<Vec<String>, String> {
+    let pod = Pod::read(owner, pod)?;
+    let plan = Plan::parse(&pod.annotations)
+        .map_err(|error| format!("the shim would refuse what came of it: {error}"))?;
+    let ordered = Some(&plan).filter(|plan| !plan.is_empty());
+    let warnings = explain::warnings(ordered, &pod).into_iter();
+    Ok(warnings
+        .map(|warning| match warning.container {
+            Some(container) => format!("{container}: {}", warning.says),
+            None => warning.says,
+        })
+        .collect())
+}

@@ -1,0 +1,372 @@
+use proptest::prelude::*;
+
+use super::super::manifest::{parse, pods, print};
+use super::cast::Starting;
+use super::*;
+use crate::plan::{RestartPolicy, Role, Stage};
+
+const MODERN: Wish = Wish {
+    legacy: false,
+    runtime_class: String::new(),
+};
+
+fn wish(legacy: bool) -> Wish {
+    Wish {
+        legacy,
+        runtime_class: "usher".to_owned(),
+    }
+}
+
+/// What comes of one pod, and what is said about it.
+fn converted(text: &str, legacy: bool) -> (Node, Vec<String>) {
+    let mut document = parse(text).unwrap().remove(0);
+    let notes = pod::convert(&mut document, &wish(legacy)).unwrap();
+    (document, notes)
+}
+
+fn annotation<'a>(pod: &'a Node, key: &str) -> Option<&'a str> {
+    pod.at(&["metadata", "annotations", key])?.as_text()
+}
+
+fn names(pod: &Node, list: &str) -> Vec<String> {
+    cast::names(cast::items(pod.get("spec").unwrap(), list))
+}
+
+#[test]
+fn the_drafts_sidecars_come_first_and_wait_until_they_are_ready() {
+    let (pod, notes) = converted(
+        r#"
+kind: Pod
+metadata: {name: shop, labels: {a: b}}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: app, image: a, fatalToPod: true}
+  - name: proxy
+    image: b
+    lifecycle: {type: Sidecar, preStop: {exec: {command: [x]}}}
+    readinessProbe: {httpGet: {port: 1}, periodSeconds: 7, successThreshold: 2}
+  volumes: [{name: v}]
+"#,
+        false,
+    );
+    let expected = parse(
+        r#"
+kind: Pod
+metadata:
+  name: shop
+  labels: {a: b}
+  annotations:
+    usher/sidecars: proxy
+    usher/apps: app
+    usher/restart-policy: Never
+    usher/essential: app
+    startup-probe.usher/proxy: '{"failureThreshold":43,"httpGet":{"port":1},"periodSeconds":7}'
+spec:
+  runtimeClassName: usher
+  restartPolicy: Never
+  containers:
+  - name: proxy
+    image: b
+    lifecycle: {preStop: {exec: {command: [x]}}}
+    readinessProbe: {httpGet: {port: 1}, periodSeconds: 7, successThreshold: 2}
+  - {name: app, image: a}
+  volumes: [{name: v}]
+"#,
+    )
+    .unwrap()
+    .remove(0);
+    let shown = print(std::slice::from_ref(&pod)).unwrap();
+    assert_eq!(pod, expected, "{shown}");
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("successThreshold"), "{notes:?}");
+}
+
+const NATIVE: &str = r#"
+kind: Pod
+spec:
+  initContainers:
+  - {name: setup}
+  - {name: proxy, restartPolicy: Always, startupProbe: {tcpSocket: {port: 1}}}
+  - {name: migrate}
+  - {name: logs, restartPolicy: Always, readinessProbe: {tcpSocket: {port: 2}}}
+  containers: [{name: app}]
+"#;
+
+#[test]
+fn native_sidecars_become_containers_in_the_order_of_their_start() {
+    let (pod, notes) = converted(NATIVE, true);
+    assert_eq!(names(&pod, "initContainers"), ["setup"]);
+    assert_eq!(
+        names(&pod, "containers"),
+        ["proxy", "migrate", "logs", "app"]
+    );
+    for (key, value) in [
+        ("usher/native-init", Some("setup")),
+        ("usher/init", Some("migrate")),
+        ("usher/sidecars", Some("proxy,logs")),
+        ("usher/startup-order", Some("proxy,migrate,logs")),
+        ("usher/restart-policy", Some("Always")),
+        (
+            "startup-probe.usher/proxy",
+            Some(r#"{"tcpSocket":{"port":1}}"#),
+        ),
+        // KEP-753: only its startup probe tells when a sidecar is started.
+        ("startup-probe.usher/logs", None),
+    ] {
+        assert_eq!(annotation(&pod, key), value, "{key}");
+    }
+    assert!(!print(&[pod]).unwrap().contains("restartPolicy"));
+    assert_eq!(notes, Vec::<String>::new());
+}
+
+#[test]
+fn native_sidecars_stay_unless_they_are_asked_for() {
+    let (pod, notes) = converted(NATIVE, false);
+    assert_eq!(pod, parse(NATIVE).unwrap().remove(0));
+    assert_eq!(notes.len(), 1);
+    assert!(notes[0].contains("--legacy"), "{notes:?}");
+}
+
+const DEFERS: &str = r#"
+kind: Pod
+spec:
+  terminationGracePeriod: 60
+  deferContainerGracePeriodExtension: true
+  prePullDeferImages: true
+  containers: [{name: app, lifecycle: {terminationHook: {sleep: {seconds: 1}}}}]
+  deferContainers:
+  - {name: drain, restartPolicy: OnFailure, livenessProbe: {exec: {command: [a]}}, readinessProbe: {}}
+  - {name: bye, restartPolicy: restartNever}
+"#;
+
+#[test]
+fn defer_containers_come_last_and_nobody_probes_them_while_they_are_held() {
+    let (pod, notes) = converted(DEFERS, false);
+    assert_eq!(names(&pod, "containers"), ["app", "drain", "bye"]);
+    for (key, value) in [
+        ("usher/pre-exit", "drain,bye"),
+        ("usher/grace-extension", r#"{"probe":true}"#),
+        ("restart.usher/drain", "OnFailure"),
+        ("restart.usher/bye", "Never"),
+        (
+            "liveness-probe.usher/drain",
+            r#"{"exec":{"command":["a"]}}"#,
+        ),
+        ("termination-hook.usher/app", r#"{"sleep":{"seconds":1}}"#),
+    ] {
+        assert_eq!(annotation(&pod, key), Some(value), "{key}");
+    }
+    assert_eq!(
+        pod.at(&["spec", "terminationGracePeriodSeconds"]),
+        Some(&Node::Integer(60))
+    );
+    let text = print(&[pod]).unwrap();
+    for gone in [
+        "deferContainer",
+        "prePull",
+        "livenessProbe",
+        "readinessProbe",
+        "lifecycle:",
+    ] {
+        assert!(!text.contains(gone), "{gone} is left in:\n{text}");
+    }
+    assert_eq!(notes.len(), 2, "{notes:?}");
+}
+
+#[test]
+fn what_the_shim_would_refuse_is_not_printed() {
+    let text = "kind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: app}, {name: proxy, \
+                lifecycle: {type: Sidecar}, startupProbe: {httpGet: {port: 1, host: a.example}}}]}";
+    let mut documents = parse(text).unwrap();
+    let error = convert(&mut documents, &wish(false)).unwrap_err();
+    for word in ["Pod x", "would refuse", "a.example", "IP literal"] {
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (text, words) in [
+        (
+            "containers: [{name: a, lifecycle: {type: Sidecar}}]",
+            "is an app",
+        ),
+        (
+            "containers: [{name: a}, {name: a, lifecycle: {type: Sidecar}}]",
+            "two containers named a",
+        ),
+        (
+            "containers: [{}, {name: a, lifecycle: {type: Sidecar}}]",
+            "no name",
+        ),
+    ] {
+        let mut documents = parse(&format!("kind: Pod\nspec:\n  {text}")).unwrap();
+        let error = convert(&mut documents, &wish(false)).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_pod_is_as_it_was() {
+    let text = "kind: Service\nspec: {deferContainers: [], type: Sidecar}\n---\nkind: Pod\nspec: \
+                {containers: [{name: a}]}\n";
+    let mut documents = parse(text).unwrap();
+    let said = convert(&mut documents, &MODERN).unwrap();
+    assert_eq!(documents, parse(text).unwrap());
+    assert_eq!(said.len(), 1);
+}
+
+// === any pod ===
+
+/// A pod in the terms of the proposals.
+#[derive(Debug, Clone)]
+struct Model {
+    init: usize,
+    serial: Vec<Starting>,
+    /// In the order of the manifest; a sidecar is true.
+    containers: Vec<bool>,
+    defers: usize,
+    policy: RestartPolicy,
+    essential: bool,
+}
+
+fn models() -> impl Strategy<Value = Model> {
+    let starting = prop::sample::select(vec![Starting::Init, Starting::Sidecar]);
+    let policy = prop::sample::select(vec![
+        RestartPolicy::Always,
+        RestartPolicy::OnFailure,
+        RestartPolicy::Never,
+    ]);
+    (
+        0_usize..3,
+        prop::collection::vec(starting, 0..4),
+        prop::collection::vec(any::<bool>(), 0..4),
+        0_usize..3,
+        policy,
+        any::<bool>(),
+    )
+        .prop_map(
+            |(init, mut serial, mut containers, defers, policy, essential)| {
+                // One before the first sidecar is kubelet's.
+                let first = serial.iter().position(|it| *it == Starting::Sidecar);
+                let before = first.unwrap_or(serial.len());
+                let serial = serial.split_off(before);
+                containers.push(false);
+                Model {
+                    init: init + before,
+                    serial,
+                    containers,
+                    defers,
+                    policy,
+                    essential,
+                }
+            },
+        )
+}
+
+impl Model {
+    fn serial(&self) -> Vec<String> {
+        (0..self.serial.len())
+            .map(|n| format!("serial-{n}"))
+            .collect()
+    }
+
+    fn of_kind(&self, sidecar: bool) -> Vec<String> {
+        let all = self.containers.iter().enumerate();
+        let those = all.filter(|(_, is_sidecar)| **is_sidecar == sidecar);
+        those.map(|(n, _)| format!("container-{n}")).collect()
+    }
+
+    fn numbered(what: &str, count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("{what}-{n}")).collect()
+    }
+
+    /// Its manifest in the proposals' API.
+    fn manifest(&self) -> String {
+        let mut text = format!("kind: Pod\nspec:\n  restartPolicy: {}\n", self.policy);
+        text += "  initContainers:\n";
+        for name in Model::numbered("init", self.init) {
+            text += &format!("  - {{name: {name}, image: x}}\n");
+        }
+        for (name, kind) in self.serial().iter().zip(&self.serial) {
+            let more = match kind {
+                Starting::Init => "",
+                Starting::Sidecar => ", restartPolicy: Always",
+            };
+            text += &format!("  - {{name: {name}, image: x{more}}}\n");
+        }
+        text += "  containers:\n";
+        for (n, is_sidecar) in self.containers.iter().enumerate() {
+            let mut more = String::new();
+            if *is_sidecar {
+                more += ", lifecycle: {type: Sidecar}";
+            }
+            if self.essential && n == 0 {
+                more += ", fatalToPod: true";
+            }
+            text += &format!("  - {{name: container-{n}, image: x{more}}}\n");
+        }
+        text += "  deferContainers:\n";
+        for name in Model::numbered("defer", self.defers) {
+            text += &format!("  - {{name: {name}, image: x}}\n");
+        }
+        text
+    }
+
+    fn is_for_us(&self) -> bool {
+        !self.serial.is_empty()
+            || self.containers.contains(&true)
+            || self.defers > 0
+            || self.essential
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_plan_of_what_comes_out_is_that_of_what_went_in(model in models()) {
+        let (document, _) = converted(&model.manifest(), true);
+        // What is printed is what is meant.
+        let printed = print(std::slice::from_ref(&document)).unwrap();
+        prop_assert_eq!(&parse(&printed).unwrap()[0], &document);
+        if !model.is_for_us() {
+            prop_assert!(annotation(&document, "usher/apps").is_none());
+            return Ok(());
+        }
+        let (owner, node) = pods(&document).remove(0);
+        let pod = Pod::read(&owner, &node).unwrap();
+        let plan = Plan::validate(&pod.annotations).unwrap();
+
+        let serial = model.serial();
+        let sidecars = model.of_kind(true);
+        for (name, kind) in serial.iter().zip(&model.serial) {
+            let role = match kind {
+                Starting::Init => Role::Init,
+                Starting::Sidecar => Role::Sidecar,
+            };
+            prop_assert_eq!(plan.role(name), role);
+        }
+        prop_assert_eq!(plan.native_init(), Model::numbered("init", model.init));
+        let mut stages: Vec<Stage> = serial.iter().map(|it| Stage(vec![it.clone()])).collect();
+        match serial.is_empty() {
+            true if !sidecars.is_empty() => stages.push(Stage(sidecars.clone())),
+            true => {}
+            false => stages.extend(sidecars.iter().map(|it| Stage(vec![it.clone()]))),
+        }
+        prop_assert_eq!(plan.stages(), stages);
+        let apps = model.of_kind(false);
+        prop_assert_eq!(plan.apps().unwrap().iter().cloned().collect::<Vec<_>>(), apps.clone());
+        let defers = Model::numbered("defer", model.defers);
+        prop_assert_eq!(plan.pre_exit(), defers.clone());
+        prop_assert_eq!(plan.settings().restart_policy, model.policy);
+        prop_assert_eq!(plan.settings().essential.len(), usize::from(model.essential));
+
+        // Each behind all that it waits for, so that nothing is warned of.
+        let order = [serial, sidecars, apps, defers].concat();
+        prop_assert_eq!(names(&document, "containers"), order);
+        let warnings = explain::warnings(Some(&plan), &pod);
+        prop_assert!(warnings.is_empty(), "{:?}", warnings);
+    }
+}

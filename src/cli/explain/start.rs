@@ -1,0 +1,190 @@
+//! The start plan: what each container waits for, and what its Start looks like to kubelet.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::plan::{Check, DeferTurn, Host, Plan, Port, Probe, Role, Stage, StartMode};
+
+use super::super::manifest::Pod;
+use super::role;
+
+/// A container's start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Entry {
+    pub(super) container: String,
+    pub(super) role: String,
+    /// Containers of one step start side by side. None: the container is not started in order.
+    pub(super) step: Option<usize>,
+    /// What has to be done first.
+    pub(super) waits_for: Vec<String>,
+    /// How its program is held back.
+    pub(super) held: Held,
+    /// When those go on that wait for it; none where nobody waits.
+    pub(super) done: Option<String>,
+}
+
+/// How a container is held back while it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum Held {
+    /// It is not: kubelet starts it in its own time.
+    No,
+    /// Its Start is answered when its turn has come, for as long as kubelet can wait.
+    Blocked,
+    /// Its Start is answered at once, and it reads Running.
+    AtOnce,
+    /// Until the pod terminates.
+    UntilTermination,
+}
+
+/// All containers of the pod, in the order of their start.
+pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let mut step = 0_usize;
+    for container in &pod.spec.init_containers {
+        step = step.saturating_add(1);
+        let is_sidecar = container.is_native_sidecar();
+        let done = match is_sidecar {
+            true => "when kubelet takes it for started",
+            false => "when it has exited with 0",
+        };
+        entries.push(Entry {
+            container: container.name.clone(),
+            role: Role::NativeInit.to_string(),
+            step: Some(step),
+            waits_for: Vec::new(),
+            held: Held::No,
+            done: Some(done.to_owned()),
+        });
+    }
+    let mut before: Vec<String> = Vec::new();
+    for Stage(names) in plan.stages() {
+        step = step.saturating_add(1);
+        for name in names {
+            entries.push(Entry {
+                container: name.clone(),
+                role: plan.role(name).to_string(),
+                step: Some(step),
+                waits_for: before.clone(),
+                held: held(plan, pod, name, &before),
+                done: Some(done(plan, name)),
+            });
+        }
+        before.extend(names.iter().cloned());
+    }
+    step = step.saturating_add(1);
+    let in_role = |wanted: Role| {
+        let containers = pod.spec.containers.iter();
+        containers.filter(move |it| role(plan, pod, &it.name) == wanted)
+    };
+    for container in in_role(Role::App) {
+        entries.push(Entry {
+            container: container.name.clone(),
+            role: Role::App.to_string(),
+            step: Some(step),
+            waits_for: before.clone(),
+            held: held(plan, pod, &container.name, &before),
+            done: None,
+        });
+    }
+    for container in in_role(Role::Guest) {
+        entries.push(out_of_order(&container.name, Role::Guest, Held::No));
+    }
+    for (names, turn) in [
+        (plan.pre_exit(), DeferTurn::PreExit),
+        (plan.post_exit(), DeferTurn::PostExit),
+    ] {
+        for name in names {
+            entries.push(out_of_order(
+                name,
+                Role::Defer(turn),
+                Held::UntilTermination,
+            ));
+        }
+    }
+    entries
+}
+
+fn out_of_order(name: &str, role: Role, held: Held) -> Entry {
+    Entry {
+        container: name.to_owned(),
+        role: role.to_string(),
+        step: None,
+        waits_for: Vec::new(),
+        held,
+        done: None,
+    }
+}
+
+/// Kubelet starts the containers in their order in the manifest, and waits for the answer of each.
+pub(super) fn held(plan: &Plan, pod: &Pod, name: &str, waits_for: &[String]) -> Held {
+    if waits_for.is_empty() {
+        return Held::No;
+    }
+    let place = |name: &str| pod.spec.containers.iter().position(|it| it.name == name);
+    let is_later = |other: &String| place(other) > place(name) || place(other).is_none();
+    match plan.settings().start_mode {
+        StartMode::Block => Held::Blocked,
+        StartMode::Auto if !waits_for.iter().any(is_later) => Held::Blocked,
+        StartMode::Auto | StartMode::Hold => Held::AtOnce,
+    }
+}
+
+fn done(plan: &Plan, name: &str) -> String {
+    let probe = plan.container(name).startup_probe.as_ref();
+    match (plan.role(name), probe) {
+        (Role::Init, _) => "when it has exited with 0".to_owned(),
+        (_, None) => "when its program runs".to_owned(),
+        (_, Some(probe)) => self::probe(probe),
+    }
+}
+
+/// A startup probe in words.
+fn probe(probe: &Probe) -> String {
+    let host = |host: &Option<Host>| match host {
+        None => String::new(),
+        Some(Host::Localhost) => "localhost".to_owned(),
+        Some(Host::Ip(ip)) => ip.to_string(),
+    };
+    let port = |port: &Port| match port {
+        Port::Number(number) => number.to_string(),
+        Port::Name(name) => name.clone(),
+    };
+    let what = match &probe.check {
+        Check::Exec { command } => format!("{} succeeds", command.join(" ")),
+        Check::TcpSocket { host: at, port: to } => {
+            format!("{}:{} accepts connections", host(at), port(to))
+        }
+        Check::HttpGet(get) => format!(
+            "{} {}:{}{} succeeds",
+            get.scheme,
+            host(&get.host),
+            port(&get.port),
+            get.path
+        ),
+        Check::Grpc { port, service } => match service.as_str() {
+            "" => format!("gRPC :{port} serves"),
+            service => format!("gRPC :{port} {service} serves"),
+        },
+    };
+    let longest = probe
+        .initial_delay
+        .saturating_add(probe.period.saturating_mul(probe.failure_threshold));
+    format!(
+        "when {what} (asked every {:?}, at most {})",
+        probe.period,
+        shown(longest)
+    )
+}
+
+/// A duration for people, in whole seconds where it is long.
+pub(super) fn shown(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (minutes, rest) = (seconds / 60, seconds % 60);
+    match (minutes, rest) {
+        (0, _) => format!("{time:?}"),
+        (_, 0) => format!("{minutes}m"),
+        _ => format!("{minutes}m{rest}s"),
+    }
+}

@@ -1,0 +1,100 @@
+//! The stop plan: the steps of a termination, and when each is over at worst.
+
+use serde::Serialize;
+
+use crate::lifecycle::{Budget, STEPS, Step};
+use crate::plan::{Plan, Role, SidecarStopOrder, Stage};
+
+use super::super::manifest::Pod;
+use super::role;
+
+/// How the pod ends.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Termination {
+    pub(super) policy: String,
+    pub(super) grace_period_seconds: f64,
+    /// From the first request to the end of the last container, if each takes all the time it may.
+    pub(super) worst_case_seconds: f64,
+    pub(super) steps: Vec<StopStep>,
+}
+
+/// A step of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StopStep {
+    pub(super) step: &'static str,
+    pub(super) containers: Vec<String>,
+    /// Whether they go one after another.
+    pub(super) in_turn: bool,
+    /// Since the first request, at worst.
+    pub(super) over_after_seconds: f64,
+}
+
+pub(super) fn termination(plan: &Plan, pod: &Pod) -> Termination {
+    let grace = plan.settings().grace_period.unwrap_or(pod.grace_period());
+    let budget = Budget::new(plan.settings(), grace);
+    let present: Vec<(Step, Vec<String>)> = STEPS
+        .into_iter()
+        .map(|step| (step, containers(plan, pod, step)))
+        .filter(|(_, containers)| !containers.is_empty())
+        .collect();
+    let names: Vec<Step> = present.iter().map(|(step, _)| *step).collect();
+    let worst = budget.worst_case(&names);
+    let is_serial = |step| match step {
+        Step::PreExit | Step::PostExit => true,
+        Step::Sidecars => plan.settings().sidecar_stop_order == SidecarStopOrder::Reverse,
+        Step::Hooks | Step::Apps | Step::Over => false,
+    };
+    let steps: Vec<StopStep> = present
+        .into_iter()
+        .zip(&worst)
+        .map(|((step, containers), (_, over))| StopStep {
+            step: name(step),
+            in_turn: is_serial(step) && containers.len() > 1,
+            containers,
+            over_after_seconds: over.as_secs_f64(),
+        })
+        .collect();
+    Termination {
+        policy: budget.policy.to_string(),
+        grace_period_seconds: grace.as_secs_f64(),
+        worst_case_seconds: worst.last().map_or(0.0, |(_, over)| over.as_secs_f64()),
+        steps,
+    }
+}
+
+fn name(step: Step) -> &'static str {
+    match step {
+        Step::Hooks => "hooks",
+        Step::PreExit => "pre-exit",
+        Step::Apps => "apps",
+        Step::PostExit => "post-exit",
+        Step::Sidecars => "sidecars",
+        Step::Over => "over",
+    }
+}
+
+/// Those of a step, in their order.
+fn containers(plan: &Plan, pod: &Pod, step: Step) -> Vec<String> {
+    let listed = pod.spec.containers.iter().map(|it| it.name.clone());
+    match step {
+        Step::Hooks => listed
+            .filter(|name| plan.container(name).termination_hook.is_some())
+            .collect(),
+        Step::PreExit => plan.pre_exit().to_vec(),
+        Step::Apps => listed
+            .filter(|name| role(plan, pod, name) == Role::App)
+            .collect(),
+        Step::PostExit => plan.post_exit().to_vec(),
+        Step::Sidecars => {
+            let stages = plan.stages().iter().rev();
+            let names = stages.flat_map(|Stage(names)| names.iter().rev());
+            names
+                .filter(|name| plan.role(name) == Role::Sidecar)
+                .cloned()
+                .collect()
+        }
+        Step::Over => Vec::new(),
+    }
+}

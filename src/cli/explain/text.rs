@@ -1,0 +1,142 @@
+//! An explanation for people.
+
+use super::super::output::{self, Table, styled};
+use super::Explanation;
+use super::sizes::Amounts;
+use super::start::{Entry, Held, shown};
+use super::stop::Termination;
+
+impl Explanation {
+    pub(super) fn text(&self) -> String {
+        let name = match &self.namespace {
+            Some(namespace) => format!("{namespace}/{}", self.name),
+            None => self.name.clone(),
+        };
+        let title = styled(output::BOLD, format!("{} {name}", self.kind));
+        let mut text = format!("{title}  {}\n", styled(output::FAINT, &self.file));
+        if let Some(sentence) = &self.refused {
+            let word = styled(output::BAD, "refused");
+            text.push_str(&format!("\n{word}: {sentence}\n"));
+        }
+        match &self.start {
+            Some(entries) => text.push_str(&start(entries)),
+            None if self.refused.is_none() => {
+                text.push_str("\nIt has no annotation of usher: kubelet's order counts.\n");
+            }
+            None => {}
+        }
+        if let Some(stop) = &self.stop {
+            text.push_str(&self::stop(stop));
+        }
+        text.push_str(&self.sizes());
+        if !self.warnings.is_empty() {
+            text.push_str(&heading("Warnings", ""));
+        }
+        for warning in &self.warnings {
+            let about = warning.container.as_deref().unwrap_or("pod");
+            let about = styled(output::WARNING, about);
+            text.push_str(&format!("{about}: {}\n", warning.says));
+        }
+        text
+    }
+
+    fn sizes(&self) -> String {
+        let mut table = Table::new([
+            "PHASE",
+            "CPU REQUEST",
+            "CPU LIMIT",
+            "MEMORY REQUEST",
+            "MEMORY LIMIT",
+        ]);
+        for phase in &self.resources.phases {
+            let Amounts {
+                cpu_millis: cpu,
+                memory_bytes: memory,
+            } = phase.requests;
+            table.row([
+                phase.phase.clone(),
+                cpus(cpu),
+                cpus(phase.limits.cpu_millis),
+                bytes(memory),
+                bytes(phase.limits.memory_bytes),
+            ]);
+        }
+        let class = format!("QoS class {}", self.resources.qos_class);
+        format!("{}{table}", heading("Size", &class))
+    }
+}
+
+fn heading(what: &str, more: &str) -> String {
+    let what = styled(output::BOLD, what);
+    match more {
+        "" => format!("\n{what}\n"),
+        more => format!("\n{what}: {more}\n"),
+    }
+}
+
+fn start(entries: &[Entry]) -> String {
+    let mut table = Table::new(["STEP", "CONTAINER", "ROLE", "STARTS", "DONE"]);
+    for entry in entries {
+        let names = entry.waits_for.join(", ");
+        let starts = match entry.held {
+            Held::No => "at once".to_owned(),
+            Held::Blocked => format!("after {names}; its Start waits"),
+            Held::AtOnce => format!("after {names}; it is held"),
+            Held::UntilTermination => "when the pod terminates; it is held".to_owned(),
+        };
+        table.row([
+            entry.step.map_or("-".to_owned(), |step| step.to_string()),
+            entry.container.clone(),
+            entry.role.clone(),
+            starts,
+            entry.done.clone().unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    format!("{}{table}", heading("Start", ""))
+}
+
+fn stop(stop: &Termination) -> String {
+    let mut table = Table::new(["STEP", "CONTAINERS", "OVER AT WORST AFTER"]);
+    for step in &stop.steps {
+        let between = if step.in_turn { ", then " } else { ", " };
+        table.row([
+            step.step.to_owned(),
+            step.containers.join(between),
+            seconds(step.over_after_seconds),
+        ]);
+    }
+    let about = format!(
+        "grace period {}, policy {}, at worst {}",
+        seconds(stop.grace_period_seconds),
+        stop.policy,
+        seconds(stop.worst_case_seconds)
+    );
+    format!("{}{table}", heading("Stop", &about))
+}
+
+fn seconds(seconds: f64) -> String {
+    std::time::Duration::try_from_secs_f64(seconds).map_or_else(|_| "ever".to_owned(), shown)
+}
+
+/// As Kubernetes writes it; no limit is a dash.
+fn cpus(millis: Option<u64>) -> String {
+    match millis {
+        None => "-".to_owned(),
+        Some(millis) if millis.is_multiple_of(1000) => (millis / 1000).to_string(),
+        Some(millis) => format!("{millis}m"),
+    }
+}
+
+fn bytes(bytes: Option<u64>) -> String {
+    let Some(bytes) = bytes else {
+        return "-".to_owned();
+    };
+    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let unit = units
+        .into_iter()
+        .find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    match unit {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
+    }
+}

@@ -1,0 +1,122 @@
+//! Kubernetes manifests: files of YAML or JSON documents, and the pods in them.
+
+mod node;
+mod pod;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+pub(super) use node::Node;
+pub(super) use pod::{Container, Pod};
+
+use super::output::Failure;
+
+/// Where the pod is in each kind of object that has one.
+const TEMPLATES: [(&str, &[&str]); 9] = [
+    ("Pod", &[]),
+    ("PodTemplate", &["template"]),
+    ("ReplicationController", &["spec", "template"]),
+    ("ReplicaSet", &["spec", "template"]),
+    ("Deployment", &["spec", "template"]),
+    ("StatefulSet", &["spec", "template"]),
+    ("DaemonSet", &["spec", "template"]),
+    ("Job", &["spec", "template"]),
+    ("CronJob", &["spec", "jobTemplate", "spec", "template"]),
+];
+
+/// Reads all documents of a file; `-` is standard input.
+pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
+    let shown = path.display();
+    let text = match path.to_str() {
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map(|_| text)
+        }
+        _ => fs::read_to_string(path),
+    };
+    let text = text.map_err(|error| Failure::because(format!("{shown}: {error}")))?;
+    parse(&text).map_err(|error| Failure::because(format!("{shown}: {error}")))
+}
+
+/// Reads documents as kubectl does it: by the rules of YAML 1.1 where they differ from 1.2.
+pub(super) fn parse(text: &str) -> Result<Vec<Node>, String> {
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    };
+    let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| error.to_string().replace('\n', " "))?;
+    // A comment between two separators is no document.
+    Ok(documents
+        .into_iter()
+        .filter(|it| *it != Node::Null)
+        .collect())
+}
+
+/// Writes documents so that kubectl reads the same.
+pub(super) fn print(documents: &[Node]) -> Result<String, String> {
+    let options = serde_saphyr::ser_options! {
+        // A long line stays one: an annotation in JSON, a script.
+        folded_wrap_chars: usize::MAX,
+    };
+    let texts: Result<Vec<String>, _> = documents
+        .iter()
+        .map(|document| serde_saphyr::to_string_with_options(document, options.clone()))
+        .collect();
+    texts
+        .map(|texts| texts.join("---\n"))
+        .map_err(|error| error.to_string())
+}
+
+/// What a pod is a part of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) kind: String,
+    /// Empty where the API server is to make one up.
+    pub(super) name: String,
+    pub(super) namespace: Option<String>,
+}
+
+/// Every pod, and every template of pods, in a document, which may be a list of objects.
+pub(super) fn pods(document: &Node) -> Vec<(Owner, Node)> {
+    let mut found = Vec::new();
+    // What comes of the copy does not matter.
+    for_each_pod(&mut document.clone(), &mut |owner, pod| {
+        found.push((owner.clone(), pod.clone()));
+    });
+    found
+}
+
+/// Calls `change` with every pod, and every template of pods, in a document: with a map that has
+/// `metadata` and `spec`.
+pub(super) fn for_each_pod(document: &mut Node, change: &mut impl FnMut(&Owner, &mut Node)) {
+    let kind = document.text_of("kind").unwrap_or_default().to_owned();
+    if kind == "List" || (kind.ends_with("List") && document.get("items").is_some()) {
+        if let Some(Node::List(items)) = document.get_mut("items") {
+            for item in items {
+                for_each_pod(item, change);
+            }
+        }
+        return;
+    }
+    let Some((_, path)) = TEMPLATES.iter().find(|(of, _)| *of == kind) else {
+        return;
+    };
+    let metadata = |key| document.at(&["metadata", key]).and_then(Node::as_text);
+    let owner = Owner {
+        kind,
+        name: metadata("name")
+            .or_else(|| metadata("generateName"))
+            .unwrap_or_default()
+            .to_owned(),
+        namespace: metadata("namespace").map(str::to_owned),
+    };
+    if let Some(pod) = document.at_mut(path)
+        && pod.get("spec").is_some()
+    {
+        change(&owner, pod);
+    }
+}

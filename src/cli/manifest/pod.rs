@@ -1,0 +1,133 @@
+//! A pod's manifest, as far as it matters to order and size. What is not named here is not looked
+//! at: the API server is the one to refuse it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::plan::{self, RestartPolicy};
+
+use super::{Node, Owner};
+
+/// A pod, or a template of pods.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    pub(crate) owner: Owner,
+    pub(crate) annotations: BTreeMap<String, String>,
+    pub(crate) spec: Spec,
+}
+
+/// Kubernetes' `PodSpec`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Spec {
+    pub(crate) runtime_class_name: Option<String>,
+    restart_policy: Option<String>,
+    termination_grace_period_seconds: Option<u64>,
+    pub(crate) init_containers: Vec<Container>,
+    pub(crate) containers: Vec<Container>,
+    pub(crate) overhead: Option<Value>,
+}
+
+/// Kubernetes' `Container`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Container {
+    pub(crate) name: String,
+    restart_policy: Option<String>,
+    pub(crate) resources: Option<Value>,
+    pub(crate) startup_probe: Option<Value>,
+    pub(crate) liveness_probe: Option<Value>,
+    pub(crate) readiness_probe: Option<Value>,
+    pub(crate) lifecycle: Lifecycle,
+}
+
+/// Kubernetes' `Lifecycle`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Lifecycle {
+    pub(crate) post_start: Option<Value>,
+}
+
+// === impl Pod ===
+
+impl Pod {
+    /// Reads a pod of a document.
+    ///
+    /// # Errors
+    ///
+    /// One sentence if something is not of the type that Kubernetes has it in.
+    pub(crate) fn read(owner: &Owner, pod: &Node) -> Result<Pod, String> {
+        let wrong = |what: &str, error: String| format!("{what}: {error}");
+        let annotations = match pod.at(&["metadata", "annotations"]) {
+            None => BTreeMap::new(),
+            Some(annotations) => annotations
+                .read()
+                .map_err(|error| wrong("metadata.annotations", error))?,
+        };
+        let spec = pod.get("spec").unwrap_or(&Node::Null);
+        // One by one: the sentence says which container it is.
+        for list in ["initContainers", "containers"] {
+            for (index, container) in spec
+                .get(list)
+                .map_or(&[][..], Node::items)
+                .iter()
+                .enumerate()
+            {
+                let _: Container = container
+                    .read()
+                    .map_err(|error| wrong(&format!("spec.{list}[{index}]"), error))?;
+            }
+        }
+        Ok(Pod {
+            owner: owner.clone(),
+            annotations,
+            spec: spec.read().map_err(|error| wrong("spec", error))?,
+        })
+    }
+
+    /// The pod's restart policy; none where it is no such word.
+    pub(crate) fn restart_policy(&self) -> Option<RestartPolicy> {
+        match self.spec.restart_policy.as_deref() {
+            // As the API server fills it in.
+            None | Some("Always") => Some(RestartPolicy::Always),
+            Some("OnFailure") => Some(RestartPolicy::OnFailure),
+            Some("Never") => Some(RestartPolicy::Never),
+            Some(_) => None,
+        }
+    }
+
+    /// Kubelet's grace period.
+    pub(crate) fn grace_period(&self) -> Duration {
+        let given = self.spec.termination_grace_period_seconds;
+        Duration::from_secs(given.unwrap_or(30).min(plan::MAX_SECONDS))
+    }
+
+    /// Whether it runs to completion.
+    pub(crate) fn is_job(&self) -> bool {
+        matches!(self.owner.kind.as_str(), "Job" | "CronJob")
+    }
+
+    /// All containers, kubelet's own init containers first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Container> {
+        self.spec
+            .init_containers
+            .iter()
+            .chain(&self.spec.containers)
+    }
+
+    pub(crate) fn container(&self, name: &str) -> Option<&Container> {
+        self.all().find(|container| container.name == name)
+    }
+}
+
+// === impl Container ===
+
+impl Container {
+    /// Whether it is a native sidecar, if it is among the init containers (KEP-753).
+    pub(crate) fn is_native_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
+}

@@ -1,0 +1,83 @@
+use super::*;
+
+#[test]
+fn pods_are_found_in_every_kind_of_object() {
+    let spec = "{spec: {containers: [{name: a}]}}";
+    for (kind, path) in TEMPLATES {
+        let mut document = parse(spec).unwrap().remove(0);
+        for key in path.iter().rev() {
+            document = Node::Map(vec![((*key).to_owned(), document)]);
+        }
+        document.set("kind", Node::text(kind));
+        document.set(
+            "metadata",
+            parse("{name: x, namespace: y}").unwrap().remove(0),
+        );
+        let found = pods(&document);
+        assert_eq!(found.len(), 1, "{kind}");
+        let owner = &found[0].0;
+        assert_eq!((owner.kind.as_str(), owner.name.as_str()), (kind, "x"));
+        let list = Node::Map(vec![
+            ("kind".into(), Node::text("List")),
+            ("items".into(), Node::List(vec![document.clone(), document])),
+        ]);
+        assert_eq!(pods(&list).len(), 2, "{kind}");
+    }
+    assert!(pods(&parse("{kind: Service, spec: {}}").unwrap()[0]).is_empty());
+}
+
+#[test]
+fn scalars_are_what_kubectl_takes_them_for() {
+    let document = &parse(
+        "mode: 0644\nquoted: '0644'\nyes: yes\ntext: 'yes'\nnumber: 1.5\nnothing:\nport: 0x10\n",
+    )
+    .unwrap()[0];
+    assert_eq!(document.get("mode"), Some(&Node::Integer(0o644)));
+    assert_eq!(document.get("quoted"), Some(&Node::text("0644")));
+    assert_eq!(document.get("yes"), Some(&Node::Bool(true)));
+    assert_eq!(document.get("text"), Some(&Node::text("yes")));
+    assert_eq!(document.get("number"), Some(&Node::Float(1.5)));
+    assert_eq!(document.get("nothing"), None);
+    assert_eq!(document.get("port"), Some(&Node::Integer(16)));
+}
+
+#[test]
+fn what_is_printed_reads_as_what_it_was() {
+    let text = r#"
+kind: ConfigMap
+data:
+  script: |
+    #!/bin/sh
+    echo "a: b" # no comment
+  trailing: "x\n\n"
+  long: "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+  yes: "yes"
+  octal: "0644"
+  time: "12:30"
+  date: "2024-01-01"
+  version: "1.10"
+  empty: ""
+  tilde: "~"
+  nil: "null"
+  star: "*x"
+  json: '{"tcpSocket": {"port": 1}}'
+numbers: [1, -1, 1.5, 18446744073709551615, true, null]
+none: {}
+nothing: []
+---
+# only a comment
+---
+{"kind": "Pod", "json": ["as", "well"]}
+"#;
+    let documents = parse(text).unwrap();
+    assert_eq!(documents.len(), 2);
+    let printed = print(&documents).unwrap();
+    assert_eq!(parse(&printed).unwrap(), documents, "{printed}");
+}
+
+#[test]
+fn what_is_no_yaml_is_refused_with_its_place() {
+    let error = parse("a: b\n c: [\n").unwrap_err();
+    assert!(error.contains("line 2"), "{error}");
+    assert!(!error.contains('\n'), "{error}");
+}
