@@ -6,6 +6,7 @@ mod callers;
 mod check;
 mod children;
 mod config;
+mod control;
 mod edges;
 mod environment;
 mod exhaustion;

@@ -9,11 +9,20 @@ mod check;
 mod completion;
 mod convert;
 mod explain;
+mod inspect;
+mod kernel;
 mod man;
 mod manifest;
+mod metrics;
+mod node;
 mod output;
+mod ps;
+mod release;
+mod stop;
 #[cfg(test)]
 mod tests;
+mod time;
+mod timeline;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -50,6 +59,12 @@ struct Usher {
 /// Only commands that work.
 #[derive(Debug, Subcommand)]
 enum Command {
+    Ps(ps::Ps),
+    Inspect(inspect::Inspect),
+    Timeline(timeline::Timeline),
+    Stop(stop::Stop),
+    Release(release::Release),
+    Metrics(metrics::Metrics),
     Check(check::Check),
     Completion(completion::Completion),
     Convert(convert::Convert),
@@ -83,6 +98,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 impl Command {
     fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         match self {
+            Command::Ps(command) => command.run(stdout),
+            Command::Inspect(command) => command.run(stdout),
+            Command::Timeline(command) => command.run(stdout),
+            Command::Stop(command) => command.run(stdout),
+            Command::Release(command) => command.run(stdout),
+            Command::Metrics(command) => command.run(stdout),
             Command::Check(command) => command.run(stdout),
             Command::Completion(command) => command.run(stdout),
             Command::Convert(command) => command.run(stdout),

@@ -161,3 +161,8 @@ pub(super) fn complain(why: &str) {
 pub(super) fn warn(what: &str) {
     let _ = writeln!(anstream::stderr(), "{}: {what}", styled(WARNING, "warning"));
 }
+
+/// One sentence on standard error that is neither.
+pub(super) fn note(what: &str) {
+    let _ = writeln!(anstream::stderr(), "{what}");
+}

@@ -94,6 +94,9 @@ impl Pod {
             None => {
                 "never created: if the caller runs it as an init container of its own, it belongs in usher/native-init"
             }
+            Some(container) if container.is_running() && container.role == Role::Init => {
+                "not done yet"
+            }
             Some(container) if container.is_started() => "started",
             Some(container) if matches!(container.state, State::Running(_)) => "not started yet",
             Some(container) => container.state_word(),

@@ -94,7 +94,7 @@ impl Actor {
 
     fn stages(&self, clock: Clock, view: &View) -> Vec<api::Stage> {
         let stages = view.stages.iter().enumerate().map(|(index, stage)| {
-            let done = self.record.stage_done(index).filter(|_| stage.is_done);
+            let done = self.record.stage_done(index);
             api::Stage {
                 containers: stage.names.clone(),
                 done: clock.maybe(done),

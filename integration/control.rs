@@ -1,0 +1,397 @@
+//! What people see of pods and tell them to do, by the `usher` command against real shims.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{
+    Background, ContainerSpec, Containerd, Finished, PATIENCE, eventually, poll, run, shim_dir,
+};
+use crate::pod::{EXEC_PROBE, Pod};
+
+/// A sidecar that is ready when the test says so.
+const GATED: Pod = Pod(&[
+    ("usher/sidecars", "proxy"),
+    ("usher/apps", "web"),
+    ("usher/start-mode", "Hold"),
+    ("startup-probe.usher/proxy", EXEC_PROBE),
+]);
+
+fn usher(host: &Containerd, arguments: &[&str]) -> Command {
+    let mut command = Command::new(shim_dir().join("usher"));
+    command.args(arguments);
+    host.enter(&mut command);
+    command
+}
+
+/// Repeats a command until it says what is expected: a shim on a busy machine may be late, which
+/// costs its pod a place in the list.
+#[track_caller]
+fn says(host: &Containerd, arguments: &[&str], what: &str) -> String {
+    let mut last = None;
+    let found = poll(PATIENCE, || {
+        let finished = run(usher(host, arguments), PATIENCE);
+        let is_it = finished.ok() && finished.out().contains(what);
+        last = Some(finished);
+        is_it.then(|| last.as_ref().unwrap().out())
+    });
+    found.unwrap_or_else(|| panic!("usher {arguments:?} never said {what:?}: {last:?}"))
+}
+
+/// The pod's facts, once they are as expected.
+#[track_caller]
+fn pod_that(host: &Containerd, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    let found = poll(PATIENCE, || {
+        let finished = run(usher(host, &["ps", "--all", "-o", "json"]), PATIENCE);
+        let facts: Value = serde_json::from_str(&finished.out()).expect("JSON");
+        let pods = facts["pods"].as_array().expect("a list of pods");
+        last = pods.iter().rev().find(|pod| pod["name"] == "pod1")?.clone();
+        condition(&last).then(|| last.clone())
+    });
+    found.unwrap_or_else(|| panic!("never {what}: {last:#}"))
+}
+
+fn container<'a>(pod: &'a Value, name: &str) -> &'a Value {
+    let mut containers = pod["containers"].as_array().expect("containers").iter();
+    let found = containers.find(|container| container["name"] == name);
+    found.unwrap_or_else(|| panic!("{name} is not in {pod:#}"))
+}
+
+fn get_ready(host: &Containerd) {
+    std::fs::write(host.shared_dir().join("ready-proxy"), "").expect("the mark");
+}
+
+#[track_caller]
+fn run_gated(host: &Containerd, web: &[&str]) {
+    host.run(&GATED.witness("web", web));
+    host.run(&GATED.witness("proxy", &[]));
+    host.await_event("proxy", "start");
+}
+
+/// Stops the pod, by hand: so nothing depends on when which request arrives.
+#[track_caller]
+fn stop(host: &Containerd) {
+    let stopped = run(usher(host, &["stop", "pod1"]), PATIENCE);
+    assert!(stopped.ok(), "{stopped:?}");
+    for name in ["web", "proxy"] {
+        assert_eq!(host.wait_exit(name), 0);
+    }
+}
+
+#[test]
+fn the_status_follows_the_pod() {
+    let host = Containerd::start();
+    run_gated(&host, &["--ignore-term"]);
+    let pod = pod_that(&host, "waiting for its sidecar", |pod| {
+        pod["status"] == "Sidecar:0/1"
+    });
+    assert_eq!(
+        (&pod["ready"], &pod["total"]),
+        (&0.into(), &2.into()),
+        "{pod:#}"
+    );
+    assert_eq!(container(&pod, "web")["state"], "held");
+    assert_eq!(pod["containerdNamespace"], host.namespace.as_str());
+    get_ready(&host);
+    let pod = pod_that(&host, "running", |pod| pod["ready"] == 2);
+    assert_eq!(pod["status"], "Running");
+    assert_eq!(container(&pod, "proxy")["role"], "sidecar");
+    host.await_event("web", "start");
+    // Both requests are open at once, since the app does not heed its own.
+    host.kill_all(&["web", "proxy"], "SIGTERM");
+    pod_that(&host, "terminating", |pod| pod["status"] == "Terminating");
+    host.kill("web", "SIGKILL");
+    host.wait_exit("proxy");
+    pod_that(&host, "terminated", |pod| pod["status"] == "Terminated");
+    host.delete("web");
+    host.delete("proxy");
+    // Its shim is gone, and it is remembered.
+    let pod = pod_that(&host, "remembered", |pod| pod["ended"].is_string());
+    assert_eq!(container(&pod, "web")["exitCode"], 137, "{pod:#}");
+    assert!(!says(&host, &["ps", "-o", "json"], "pods").contains("pod1"));
+}
+
+#[test]
+fn a_pod_without_annotations_is_listed_as_well() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").witness(&[]));
+    let table = says(&host, &["ps"], "plain");
+    assert!(table.starts_with("NAMESPACE"), "{table}");
+    let row = table.lines().find(|line| line.contains("plain")).unwrap();
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(
+        words[..5],
+        [&host.namespace, "plain", "1/1", "Running", "0"]
+    );
+}
+
+#[test]
+fn inspect_says_first_what_is_waited_for_and_a_release_by_hand_ends_it() {
+    let host = Containerd::start();
+    run_gated(&host, &[]);
+    let waits = "waiting for sidecar proxy (not started yet)";
+    let text = says(&host, &["inspect", "pod1"], waits);
+    let mut lines = text.lines();
+    assert!(
+        lines.next().unwrap().starts_with("pod1 waits: Sidecar:0/1"),
+        "{text}"
+    );
+    assert!(text.contains("app web is held for"), "{text}");
+    assert!(text.contains("usher release pod1 web"), "{text}");
+    assert!(!host.record().has("web", "start"));
+    let said = says(
+        &host,
+        &["release", "pod1", "web"],
+        "web of pod1 is released",
+    );
+    assert!(said.contains("sidecar proxy (not started yet)"), "{said}");
+    host.await_event("web", "start");
+    // It cannot be released twice.
+    let again = run(usher(&host, &["release", "pod1", "web"]), PATIENCE);
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert!(again.err().contains("expected held"), "{again:?}");
+}
+
+#[test]
+fn a_stop_by_hand_stops_apps_before_sidecars_and_says_so() {
+    let host = Containerd::start();
+    get_ready(&host);
+    host.run(&GATED.witness("web", &["--stop-after", "300ms"]));
+    host.run(&GATED.witness("proxy", &["--ready-after", "1000s"]));
+    host.await_event("web", "start");
+    let stopped = run(
+        usher(&host, &["stop", "--all", "--grace-period", "60s"]),
+        PATIENCE,
+    );
+    assert!(stopped.ok(), "{stopped:?}");
+    let said = stopped.out();
+    assert!(said.contains("pod1: web, proxy to stop within"), "{said}");
+    assert!(said.contains("pod1: stopped after"), "{said}");
+    let record = host.record();
+    record.assert_before(("web", "exit"), ("proxy", "signal"));
+    assert_eq!(host.wait_exit("web"), 0);
+    let pod = pod_that(&host, "stopped", |pod| pod["status"] == "Stopped");
+    assert_eq!(pod["termination"]["cause"], "stopped", "{pod:#}");
+    // A container that is created now starts the pod over.
+    host.delete("web");
+    host.run(&GATED.witness("web", &[]));
+    pod_that(&host, "started over", |pod| pod["status"] == "Sidecar:0/1");
+}
+
+#[test]
+fn a_stop_has_the_grace_period_it_is_given() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("deaf").witness(&["--ignore-term"]));
+    host.await_event("deaf", "start");
+    let stopped = run(
+        usher(&host, &["stop", "deaf", "--grace-period", "100ms"]),
+        PATIENCE,
+    );
+    assert!(stopped.ok(), "{stopped:?}");
+    assert_eq!(host.wait_exit("deaf"), 137);
+    assert!(host.record().has("deaf", "signal"));
+    let pod = run(usher(&host, &["inspect", "deaf", "-o", "json"]), PATIENCE);
+    let pod: Value = serde_json::from_str(&pod.out()).expect("JSON");
+    assert_eq!(container(&pod, "deaf")["kills"]["grace-over"], 1, "{pod:#}");
+}
+
+#[test]
+fn a_timeline_tells_the_life_of_a_pod_when_it_is_over() {
+    let host = Containerd::start();
+    run_gated(&host, &[]);
+    get_ready(&host);
+    host.await_event("web", "start");
+    stop(&host);
+    host.delete("web");
+    host.delete("proxy");
+    pod_that(&host, "over", |pod| pod["ended"].is_string());
+    let facts = says(&host, &["timeline", "pod1", "-o", "json"], "events");
+    let pod: Value = serde_json::from_str(&facts).expect("JSON");
+    let events = pod["events"].as_array().expect("events");
+    let position = |container: &str, what: &str| {
+        let found = events
+            .iter()
+            .position(|event| event["container"] == container && event["what"] == what);
+        found.unwrap_or_else(|| panic!("{container} {what} is not in {pod:#}"))
+    };
+    let order = [
+        ("web", "created"),
+        ("web", "held"),
+        ("proxy", "executed"),
+        ("proxy", "ready"),
+        ("web", "executed"),
+        ("", "terminating"),
+        ("web", "exited"),
+        ("proxy", "signalled"),
+        ("proxy", "exited"),
+        ("proxy", "gone"),
+    ];
+    let positions: Vec<_> = order
+        .iter()
+        .map(|(name, what)| position(name, what))
+        .collect();
+    assert!(positions.is_sorted(), "{positions:?} {pod:#}");
+    let text = says(&host, &["timeline", "pod1", "--width", "80"], "proxy");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    let file = host.dir().join("timeline.svg");
+    let drawn = run(
+        usher(
+            &host,
+            &["timeline", "pod1", "--svg", file.to_str().unwrap()],
+        ),
+        PATIENCE,
+    );
+    assert!(drawn.ok(), "{drawn:?}");
+    let picture = std::fs::read_to_string(file).expect("the picture");
+    assert!(
+        picture.starts_with("<svg") && picture.contains("proxy: ready"),
+        "{picture}"
+    );
+}
+
+#[test]
+fn metrics_are_printed_and_served() {
+    let host = Containerd::start();
+    get_ready(&host);
+    run_gated(&host, &[]);
+    host.await_event("web", "start");
+    says(&host, &["metrics"], "usher_pods{phase=\"Running\"} 1");
+    let text = says(&host, &["metrics"], "usher_pod_ready_seconds");
+    assert!(
+        text.contains("usher_container_held_seconds{container=\"web\""),
+        "{text}"
+    );
+    let server = Background::spawn(usher(&host, &["metrics", "--listen", "127.0.0.1:0"]));
+    let address = poll(PATIENCE, || {
+        let said = server.stderr();
+        let address = said.split("http://").nth(1)?.split('/').next()?;
+        Some(address.to_owned())
+    });
+    let address = address.expect("the server says where it listens");
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(&address).expect("connect");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("ask");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    eventually("the metrics are served", PATIENCE, || {
+        get("/metrics").contains("usher_pods{phase=\"Running\"} 1")
+    });
+    assert!(get("/").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn a_shim_that_hangs_does_not_keep_the_others_and_a_dead_one_is_passed_over() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").witness(&[]));
+    let sockets = host.dir().join("run/usher");
+    let silent = UnixListener::bind(sockets.join("silent")).expect("a socket");
+    drop(UnixListener::bind(sockets.join("dead")).expect("a socket"));
+    says(&host, &["ps"], "plain");
+    let listed = run(usher(&host, &["ps"]), PATIENCE);
+    assert!(listed.ok(), "{listed:?}");
+    assert!(
+        listed.err().contains("usher/silent does not answer"),
+        "{listed:?}"
+    );
+    assert!(!listed.err().contains("dead"), "{listed:?}");
+    drop(silent);
+    for name in ["silent", "dead"] {
+        std::fs::remove_file(sockets.join(name)).expect("its file");
+    }
+}
+
+#[test]
+fn containerd_is_not_needed() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").witness(&[]));
+    host.stop();
+    // Nor is its mount namespace, where one knows the directory.
+    let listed: Option<Finished> = poll(PATIENCE, || {
+        let mut command = Command::new(shim_dir().join("usher"));
+        command
+            .arg("ps")
+            .env("USHER_SOCKETS", host.dir().join("run/usher"));
+        Some(run(command, PATIENCE)).filter(|listed| listed.out().contains("plain"))
+    });
+    assert!(listed.is_some());
+    host.start_again();
+}
+
+#[test]
+fn the_socket_is_roots_and_goes_with_the_pod() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").witness(&["--run-for", "100ms"]));
+    let sockets = || -> Vec<_> {
+        let entries = std::fs::read_dir(host.dir().join("run/usher")).expect("the directory");
+        let entries = entries
+            .flatten()
+            .filter(|entry| entry.file_name() != "ended");
+        entries.map(|entry| entry.path()).collect()
+    };
+    host.wait_exit("plain");
+    let socket = sockets().pop().expect("a socket");
+    let mode = std::fs::metadata(&socket)
+        .expect("its mode")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    host.delete("plain");
+    eventually("the socket is gone", PATIENCE, || sockets().is_empty());
+}
+
+#[test]
+fn clients_that_flood_hang_or_vanish_do_no_harm_to_the_pod() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").witness(&["--beat", "20ms"]));
+    let directory = host.dir().join("run/usher");
+    let socket = std::fs::read_dir(&directory)
+        .expect("the directory")
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| !path.ends_with("ended"))
+        .expect("a socket");
+    // More than are let in, and none of them says a word.
+    let silent: Vec<_> = (0..64)
+        .map(|_| UnixStream::connect(&socket).expect("connect"))
+        .collect();
+    // The pod is as well as before, for containerd and by its own account.
+    assert!(host.task_api("plain").state("plain", "").is_ok());
+    drop(silent);
+    for _ in 0..20 {
+        let mut stream = UnixStream::connect(&socket).expect("connect");
+        // It may be turned away in the middle of this.
+        let _ = stream.write_all(&[0x55; 1 << 16]);
+    }
+    says(&host, &["ps"], "plain");
+    let beats = host.record().all("plain", "beat").count();
+    host.await_record("it goes on", |record| {
+        record.all("plain", "beat").count() > beats
+    });
+}
+
+#[test]
+fn who_watches_sees_every_change() {
+    let host = Containerd::start();
+    run_gated(&host, &[]);
+    let watching = Background::spawn(usher(&host, &["ps", "--watch"]));
+    eventually("it waits", PATIENCE, || {
+        watching.stdout().contains("Sidecar:0/1")
+    });
+    get_ready(&host);
+    eventually("it runs", PATIENCE, || watching.stdout().contains("2/2"));
+    stop(&host);
+    eventually("it is over", PATIENCE, || {
+        watching.stdout().contains("Stopped")
+    });
+}

@@ -1,0 +1,356 @@
+//! `usher inspect`: everything one asks when a pod hangs, first of all what it waits for.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::kernel;
+use super::node::{Node, json, namespace};
+use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
+use super::release::obstacle;
+use super::time;
+use super::{ps, time::span};
+use crate::control::api;
+
+/// Shows everything about a pod: first what it waits for, since when, and what ends the wait
+///
+/// Then its containers: role, state, exit codes (as it was, and as containerd was told where that is
+/// another), OOM score, and the limits of the cgroups as they are in the kernel. Works for an hour
+/// after the pod has ended.
+#[derive(Debug, Args)]
+pub(super) struct Inspect {
+    /// The pod: its name, namespace/name, or the beginning of its id
+    pod: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Inspect {
+    pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let pod = Node::new()?.find(&self.pod, self.output.is_json())?.pod;
+        match self.output.is_json() {
+            true => stdout.json(&json(&pod)?)?,
+            false => stdout.text(text(&pod, time::now()))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn text(pod: &api::Pod, now: f64) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "{}", answer(pod));
+    for line in waits(pod, now) {
+        let _ = writeln!(text, "  {line}");
+    }
+    let _ = writeln!(text);
+    facts(&mut text, pod, now);
+    let _ = write!(text, "\n{}", containers(pod, now));
+    limits(&mut text, pod);
+    text
+}
+
+/// In one line: how the pod is, and whether it waits for anything.
+fn answer(pod: &api::Pod) -> String {
+    let name = styled(BOLD, &pod.name);
+    let waiting: Vec<_> = waiting(pod)
+        .map(|(container, _)| container.name.as_str())
+        .collect();
+    match (pod.ended.as_ref(), waiting.as_slice()) {
+        (Some(_), _) => format!("{name} has ended: {}", ps::status(pod)),
+        (None, []) => format!("{name} waits for nothing: {}", ps::status(pod)),
+        (None, names) => format!("{name} waits: {} ({})", ps::status(pod), names.join(", ")),
+    }
+}
+
+fn waiting(pod: &api::Pod) -> impl Iterator<Item = (&api::Container, &api::Wait)> {
+    let containers = pod.containers.iter();
+    // A defer container waits for the end of the pod: that is no trouble.
+    containers.filter_map(|container| {
+        let is_idle = container.role.ends_with("-exit") && pod.phase != "Terminating";
+        let wait = container.wait.as_ref().filter(|_| !is_idle)?;
+        Some((container, wait))
+    })
+}
+
+/// For each container that waits: for what, since when, and what would end the wait.
+fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (container, wait) in waiting(pod) {
+        let obstacles: Vec<_> = wait.obstacles.iter().map(obstacle).collect();
+        let since = time::seconds(&wait.since).or(time::seconds(&container.since));
+        let since = since.map_or(String::new(), |since| format!(" for {}", span(now - since)));
+        lines.push(format!(
+            "{} {} is {}{since}, waiting for {}",
+            container.role,
+            styled(BOLD, &container.name),
+            container.state,
+            match obstacles.is_empty() {
+                true => "nothing any more".to_owned(),
+                false => styled(WARNING, obstacles.join(", ")),
+            }
+        ));
+        let until = time::seconds(&wait.until).map(|until| span(until - now));
+        let then = match until {
+            Some(until) => format!("otherwise in {until}: {}", wait.then),
+            None => "nothing else ends this wait".to_owned(),
+        };
+        let by_hand = match container.state.as_str() {
+            "held" | "starting" if !container.role.ends_with("-exit") => {
+                format!("; or: usher release {} {}", pod.name, container.name)
+            }
+            _ => String::new(),
+        };
+        lines.push(styled(FAINT, format!("  {then}{by_hand}")));
+    }
+    let is_terminating = pod.phase == "Terminating" && pod.ended.is_none();
+    if let Some(termination) = pod.termination.as_ref().filter(|_| is_terminating) {
+        let since = time::seconds(&termination.since).map_or(0.0, |since| now - since);
+        let left = time::seconds(&termination.deadline).map_or(0.0, |deadline| deadline - now);
+        lines.push(format!(
+            "the pod has been terminating for {}: {}; step {}, {} of the grace period left",
+            span(since),
+            termination.because,
+            termination.step,
+            span(left)
+        ));
+    }
+    lines
+}
+
+fn facts(text: &mut String, pod: &api::Pod, now: f64) {
+    let created = time::seconds(&pod.created);
+    let ago =
+        |at: Option<f64>| at.map_or("-".to_owned(), |at| format!("{} ago", time::age(now - at)));
+    let mut fact = |name: &str, value: String| {
+        let _ = writeln!(text, "{} {value}", styled(BOLD, format!("{name:<12}")));
+    };
+    fact("Pod", format!("{}/{}", namespace(pod), pod.name));
+    fact(
+        "Id",
+        format!(
+            "{} in containerd's namespace {}",
+            pod.id, pod.containerd_namespace
+        ),
+    );
+    if !pod.uid.is_empty() {
+        fact("UID", pod.uid.clone());
+    }
+    fact(
+        "Status",
+        format!(
+            "{}, ready {}/{}, restarts {}",
+            ps::status(pod),
+            pod.ready,
+            pod.total,
+            pod.restarts
+        ),
+    );
+    fact("Created", ago(created));
+    if let Some((created, ready)) = created.zip(time::seconds(&pod.became_ready)) {
+        fact(
+            "Ready",
+            format!("{} after its creation", span(ready - created)),
+        );
+    }
+    if pod.ended.is_some() {
+        fact("Ended", ago(time::seconds(&pod.ended)));
+    } else {
+        fact("Shim", format!("process {}", pod.shim_pid));
+    }
+    let stages: Vec<_> = pod
+        .stages
+        .iter()
+        .map(|stage| stage_text(stage, created))
+        .collect();
+    if !stages.is_empty() {
+        fact(
+            "Start order",
+            format!("{}, then the apps", stages.join(", then ")),
+        );
+    }
+    if let Some(termination) = pod.termination.as_ref() {
+        let over = termination.over.iter().map(|step| {
+            let took = time::duration(&step.took).unwrap_or_default();
+            format!("{} in {}", step.name, span(took))
+        });
+        let over: Vec<_> = over.collect();
+        if !over.is_empty() {
+            fact("Stopped", over.join(", "));
+        }
+    }
+}
+
+fn stage_text(stage: &api::Stage, created: Option<f64>) -> String {
+    let names = stage.containers.join(" and ");
+    match time::seconds(&stage.done).zip(created) {
+        Some((done, created)) => format!("{names} (done at +{})", span(done - created)),
+        None => names,
+    }
+}
+
+fn containers(pod: &api::Pod, now: f64) -> Table {
+    let mut table = Table::new([
+        "CONTAINER",
+        "ROLE",
+        "STATE",
+        "FOR",
+        "HELD",
+        "EXIT",
+        "RESTARTS",
+        "PID",
+        "OOM SCORE",
+    ]);
+    for container in &pod.containers {
+        let since = time::seconds(&container.since).map_or(0.0, |since| now - since);
+        let held = time::duration(&container.held);
+        table.row([
+            container.name.clone(),
+            container.role.clone(),
+            state(container),
+            time::age(since),
+            held.map_or("-".to_owned(), span),
+            exit(container),
+            restarts(container),
+            number_or_dash(container.pid),
+            kernel::oom_score(container.pid).unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    table
+}
+
+fn state(container: &api::Container) -> String {
+    let style = match container.state.as_str() {
+        "running" | "completed" if container.ready => GOOD,
+        "stopped" | "gone" if container.exit_code.unwrap_or(0) != 0 => BAD,
+        "stopped" | "gone" => FAINT,
+        _ => WARNING,
+    };
+    styled(style, &container.state)
+}
+
+/// As it was, and as it was told where that is another.
+fn exit(container: &api::Container) -> String {
+    match (container.exit_code, container.reported_code) {
+        (None, None) => "-".to_owned(),
+        (Some(code), Some(told)) if code != told => format!("{code}, told as {told}"),
+        (Some(code), _) | (None, Some(code)) => code.to_string(),
+    }
+}
+
+fn restarts(container: &api::Container) -> String {
+    match container.oom_kills {
+        0 => container.restarts.to_string(),
+        kills => format!(
+            "{} ({})",
+            container.restarts,
+            styled(BAD, format!("{kills} OOM kills"))
+        ),
+    }
+}
+
+fn number_or_dash(number: u32) -> String {
+    match number {
+        0 => "-".to_owned(),
+        number => number.to_string(),
+    }
+}
+
+/// The limits of the cgroups, as the kernel has them.
+fn limits(text: &mut String, pod: &api::Pod) {
+    let live = pod.containers.iter().filter(|container| container.pid != 0);
+    let mut table = Table::new(["CGROUP", "MEMORY", "MEMORY LIMIT", "CPU LIMIT"]);
+    let mut has_rows = false;
+    for (index, container) in live.enumerate() {
+        let Some(own) = kernel::Limits::of(container.pid) else {
+            continue;
+        };
+        if index == 0
+            && let Some(parent) = kernel::Limits::of_parent(container.pid)
+        {
+            table.row([
+                "(pod)".to_owned(),
+                parent.used(),
+                parent.memory(),
+                parent.cpu(),
+            ]);
+        }
+        has_rows = true;
+        table.row([container.name.clone(), own.used(), own.memory(), own.cpu()]);
+    }
+    if has_rows {
+        let _ = write!(text, "\n{table}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protobuf::MessageField;
+    use protobuf::well_known_types::timestamp::Timestamp;
+
+    use super::*;
+
+    fn at(seconds: i64) -> MessageField<Timestamp> {
+        MessageField::some(Timestamp {
+            seconds,
+            ..Timestamp::new()
+        })
+    }
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    fn held() -> api::Pod {
+        let obstacle = api::Obstacle {
+            container: "proxy".to_owned(),
+            role: "sidecar".to_owned(),
+            missing: "not started yet".to_owned(),
+            ..api::Obstacle::new()
+        };
+        let wait = api::Wait {
+            obstacles: vec![obstacle],
+            since: at(1000),
+            until: at(1300),
+            then: "it is ended".to_owned(),
+            ..api::Wait::new()
+        };
+        let web = api::Container {
+            name: "web".to_owned(),
+            role: "app".to_owned(),
+            state: "held".to_owned(),
+            wait: MessageField::some(wait),
+            ..api::Container::new()
+        };
+        api::Pod {
+            name: "shop".to_owned(),
+            status: "Sidecar:0/1".to_owned(),
+            containers: vec![web],
+            created: at(998),
+            ..api::Pod::new()
+        }
+    }
+
+    #[test]
+    fn the_first_lines_say_what_it_waits_for_since_when_and_what_ends_the_wait() {
+        let text = plain(&text(&held(), 1012.0));
+        let lines: Vec<&str> = text.lines().take(3).collect();
+        let expected = [
+            "shop waits: Sidecar:0/1 (web)",
+            "  app web is held for 12.0s, waiting for sidecar proxy (not started yet)",
+            "    otherwise in 4m48s: it is ended; or: usher release shop web",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn an_exit_code_that_was_told_as_another_shows_both() {
+        let mut container = api::Container::new();
+        assert_eq!(exit(&container), "-");
+        container.exit_code = Some(143);
+        container.reported_code = Some(0);
+        assert_eq!(exit(&container), "143, told as 0");
+        container.reported_code = Some(143);
+        assert_eq!(exit(&container), "143");
+    }
+}

@@ -1,0 +1,282 @@
+//! `usher metrics`: what the pods of this node do, for Prometheus.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use http::{Response, StatusCode, header};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus::{GaugeVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use tokio::net::TcpListener;
+
+use super::node::{Node, namespace};
+use super::output::{Failure, Stdout, note};
+use super::time;
+use crate::control::api;
+
+/// Prints figures of all pods of this node in Prometheus' text format
+///
+/// For the textfile collector of node_exporter, or with --listen for Prometheus itself. A pod keeps
+/// its figures for an hour after its end.
+#[derive(Debug, Args)]
+pub(super) struct Metrics {
+    /// Answers requests for /metrics at this address, as 127.0.0.1:9105, until it is ended
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+}
+
+/// How long somebody may take to say what they want.
+const ASKS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long they may take to take it, all told.
+const SERVED_WITHIN: Duration = Duration::from_secs(30);
+
+impl Metrics {
+    pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let node = Node::new()?;
+        match self.listen {
+            None => {
+                let pods = node.living(false).into_iter().map(|found| found.pod);
+                let text = text(&pods.collect::<Vec<_>>(), &node.ended())?;
+                stdout.bytes(text.as_bytes())?;
+            }
+            Some(address) => node.block_on(listen(&node, address))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Answers one after another, for as long as this process lives: there is one Prometheus.
+async fn listen(node: &Node, address: SocketAddr) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::because(format!("{address}: {error}"));
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let local = listener.local_addr().map_err(failed)?;
+    note(&format!("listening at http://{local}/metrics"));
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let answer = service_fn(async |request: http::Request<hyper::body::Incoming>| {
+            Ok::<_, Infallible>(respond(node, request.uri().path()).await)
+        });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(ASKS_WITHIN)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), answer);
+        // Who goes away, or does not come to the point, need not be told.
+        let _ = tokio::time::timeout(SERVED_WITHIN, served).await;
+    }
+}
+
+async fn respond(node: &Node, path: &str) -> Response<String> {
+    let (status, kind, body) = match path {
+        "/metrics" => {
+            let living = node.look(false).await.into_iter().map(|found| found.pod);
+            match text(&living.collect::<Vec<_>>(), &node.ended()) {
+                Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),
+                Err(_) => (
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "text/plain",
+                    String::new(),
+                ),
+            }
+        }
+        _ => {
+            let body = "usher: see /metrics\n".to_owned();
+            (StatusCode::NOT_FOUND, "text/plain", body)
+        }
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let kind = header::HeaderValue::from_static(kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// All figures of one look at the node.
+struct Figures {
+    registry: Registry,
+    pods: IntGaugeVec,
+    ready: GaugeVec,
+    stage: GaugeVec,
+    step: GaugeVec,
+    held: GaugeVec,
+    restarts: IntGaugeVec,
+    oom_kills: IntGaugeVec,
+    kills: IntGaugeVec,
+}
+
+const POD: [&str; 3] = ["containerd_namespace", "namespace", "pod"];
+
+fn text(living: &[api::Pod], ended: &[api::Pod]) -> Result<String, Failure> {
+    let failed = |error: prometheus::Error| Failure::because(format!("metrics: {error}"));
+    let figures = Figures::new().map_err(failed)?;
+    // Of pods with one name the last one counts: what has ended comes first.
+    let mut pods = BTreeMap::new();
+    for pod in ended.iter().chain(living) {
+        pods.insert((&pod.containerd_namespace, namespace(pod), &pod.name), pod);
+    }
+    for phase in ["Initializing", "Running", "Terminating", "Terminated"] {
+        figures.pods.with_label_values(&[phase]).set(0);
+    }
+    for pod in living {
+        figures.pods.with_label_values(&[pod.phase.as_str()]).inc();
+    }
+    for pod in pods.into_values() {
+        figures.add(pod);
+    }
+    let families = figures.registry.gather();
+    TextEncoder::new()
+        .encode_to_string(&families)
+        .map_err(failed)
+}
+
+impl Figures {
+    fn new() -> prometheus::Result<Figures> {
+        let registry = Registry::new();
+        let with = |more: &[&'static str]| [&POD, more].concat();
+        let integers = |name: &str, help: &str, labels: &[&str]| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let numbers = |name: &str, help: &str, labels: &[&str]| {
+            let gauge = GaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        Ok(Figures {
+            pods: integers("usher_pods", "Pods that live, by phase", &["phase"])?,
+            ready: numbers(
+                "usher_pod_ready_seconds",
+                "From a pod's first container to everything being started",
+                &POD,
+            )?,
+            stage: numbers(
+                "usher_pod_stage_ready_seconds",
+                "From a pod's first container to a stage of its start order being done",
+                &with(&["stage", "containers"]),
+            )?,
+            step: numbers(
+                "usher_pod_termination_step_seconds",
+                "What a step of a pod's termination took of its grace period",
+                &with(&["step"]),
+            )?,
+            held: numbers(
+                "usher_container_held_seconds",
+                "From a container's creation to the execution of its program",
+                &with(&["container", "role"]),
+            )?,
+            restarts: integers(
+                "usher_container_restarts",
+                "How often a container was started again, by usher or its caller",
+                &with(&["container", "role"]),
+            )?,
+            oom_kills: integers(
+                "usher_container_oom_kills",
+                "How often the kernel killed a process of a container because memory ran out",
+                &with(&["container", "role"]),
+            )?,
+            kills: integers(
+                "usher_container_kills",
+                "SIGKILLs to a container: by its caller, at the end of the grace period, or because its program was never to be executed",
+                &with(&["container", "role", "reason"]),
+            )?,
+            registry,
+        })
+    }
+
+    fn add(&self, pod: &api::Pod) {
+        let labels = [
+            pod.containerd_namespace.as_str(),
+            namespace(pod),
+            pod.name.as_str(),
+        ];
+        let with = |more: &[&str]| -> Vec<String> {
+            let all = labels.iter().chain(more);
+            all.map(|label| (*label).to_owned()).collect()
+        };
+        let created = time::seconds(&pod.created).unwrap_or_default();
+        if let Some(ready) = time::seconds(&pod.became_ready) {
+            self.ready.with_label_values(&labels).set(ready - created);
+        }
+        for (index, stage) in pod.stages.iter().enumerate() {
+            if let Some(done) = time::seconds(&stage.done) {
+                let labels = with(&[&index.to_string(), &stage.containers.join(",")]);
+                self.stage.with_label_values(&labels).set(done - created);
+            }
+        }
+        for step in pod
+            .termination
+            .iter()
+            .flat_map(|termination| &termination.over)
+        {
+            let took = time::duration(&step.took).unwrap_or_default();
+            self.step.with_label_values(&with(&[&step.name])).set(took);
+        }
+        let workload = |container: &&api::Container| container.role != "sandbox";
+        for container in pod.containers.iter().filter(workload) {
+            let labels = with(&[&container.name, &container.role]);
+            if let Some(held) = time::duration(&container.held) {
+                self.held.with_label_values(&labels).set(held);
+            }
+            let restarts = i64::from(container.restarts);
+            self.restarts.with_label_values(&labels).set(restarts);
+            let kills = i64::from(container.oom_kills);
+            self.oom_kills.with_label_values(&labels).set(kills);
+            for (reason, count) in &container.kills {
+                let labels = with(&[&container.name, &container.role, reason]);
+                self.kills.with_label_values(&labels).set(i64::from(*count));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_of_pods_that_live_and_that_have_ended() {
+        let container = api::Container {
+            name: "web".to_owned(),
+            role: "app".to_owned(),
+            held: Some(time::message(Duration::from_millis(1500))).into(),
+            kills: [("caller".to_owned(), 2)].into(),
+            restarts: 3,
+            ..api::Container::new()
+        };
+        let pod = api::Pod {
+            containerd_namespace: "k8s.io".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "a\"b".to_owned(),
+            phase: "Running".to_owned(),
+            containers: vec![container],
+            ..api::Pod::new()
+        };
+        let old = api::Pod {
+            name: "old".to_owned(),
+            phase: "Terminated".to_owned(),
+            containers: pod.containers.clone(),
+            ..pod.clone()
+        };
+        let text = text(&[pod], &[old]).unwrap();
+        let labels = r#"container="web",containerd_namespace="k8s.io",namespace="shop""#;
+        for line in [
+            r#"usher_pods{phase="Running"} 1"#.to_owned(),
+            r#"usher_pods{phase="Terminated"} 0"#.to_owned(),
+            format!(r#"usher_container_held_seconds{{{labels},pod="a\"b",role="app"}} 1.5"#),
+            format!(r#"usher_container_restarts{{{labels},pod="old",role="app"}} 3"#),
+            format!(r#"usher_container_kills{{{labels},pod="old",reason="caller",role="app"}} 2"#),
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! `usher ps`: the pods of this node.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use super::node::{Node, json, namespace};
+use super::output::{BAD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
+use super::time;
+use crate::control::api;
+
+/// Lists the pods of this node, those without annotations of usher too
+///
+/// READY counts the sidecars and apps that are ready. STATUS is Init:1/2 while init containers run,
+/// Sidecar:0/1 while sidecars are being started, Running, Defer:1/4 and Terminating while the pod
+/// ends, and then Completed, Stopped, Terminated, Failed or Error.
+#[derive(Debug, Args)]
+pub(super) struct Ps {
+    /// Those that ended within the last hour as well
+    #[arg(short, long)]
+    all: bool,
+    /// Goes on, with a line for every change
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+const HEADING: [&str; 6] = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
+
+impl Ps {
+    pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let node = Node::new()?;
+        if self.watch {
+            return self.follow(&node, stdout);
+        }
+        let living = node.living(false).into_iter().map(|found| found.pod);
+        let mut pods: Vec<_> = living.collect();
+        if self.all {
+            pods.extend(node.ended());
+        }
+        if self.output.is_json() {
+            let pods: Result<Vec<_>, _> = pods.iter().map(|pod| json(pod)).collect();
+            stdout.json(&json!({ "pods": pods? }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut table = Table::new(HEADING);
+        for pod in &pods {
+            table.row(row(pod));
+        }
+        match pods.is_empty() {
+            true => super::output::note("no pods of usher on this node"),
+            false => stdout.text(table)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// A line for each pod, and another one when something in it has changed.
+    fn follow(self, node: &Node, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let mut shown: BTreeMap<_, (String, api::Pod)> = BTreeMap::new();
+        let mut widths = Widths::default();
+        if !self.output.is_json() {
+            stdout.text(widths.line(&HEADING.map(|word| styled(super::output::BOLD, word))))?;
+        }
+        node.watch(|update| {
+            let before = shown.remove(&update.socket);
+            let Some(pod) = update.pod else {
+                // Its last state, as it was left when it was gone.
+                let last = before.and_then(|(_, pod)| {
+                    let ended = node.ended().into_iter().rev();
+                    ended.into_iter().find(|other| other.id == pod.id)
+                });
+                if let Some(pod) = last {
+                    self.show(&pod, &mut widths, stdout)?;
+                }
+                return Ok(true);
+            };
+            let facts = format!(
+                "{} {} {} {} {}",
+                pod.id, pod.ready, pod.total, pod.status, pod.restarts
+            );
+            if before.is_none_or(|(shown, _)| shown != facts) {
+                self.show(&pod, &mut widths, stdout)?;
+            }
+            shown.insert(update.socket, (facts, pod));
+            Ok(true)
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn show(
+        &self,
+        pod: &api::Pod,
+        widths: &mut Widths,
+        stdout: &mut Stdout,
+    ) -> Result<(), Failure> {
+        match self.output.is_json() {
+            true => stdout.json(&json(pod)?),
+            false => stdout.text(widths.line(&row(pod))),
+        }
+    }
+}
+
+/// The columns of lines that come one by one: each as wide as its widest cell so far.
+struct Widths([usize; 6]);
+
+impl Default for Widths {
+    fn default() -> Widths {
+        Widths([9, 24, 5, 11, 8, 3])
+    }
+}
+
+impl Widths {
+    fn line(&mut self, cells: &[String; 6]) -> String {
+        let mut line = String::new();
+        for (width, cell) in self.0.iter_mut().zip(cells) {
+            let plain = anstream::adapter::strip_str(cell).to_string();
+            let length = plain.chars().count();
+            *width = length.max(*width);
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(
+                ' ',
+                width.saturating_sub(length).saturating_add(3),
+            ));
+        }
+        format!("{}\n", line.trim_end())
+    }
+}
+
+fn row(pod: &api::Pod) -> [String; 6] {
+    let until = time::seconds(&pod.ended).unwrap_or_else(time::now);
+    let age = time::seconds(&pod.created).map_or(0.0, |created| until - created);
+    [
+        namespace(pod).to_owned(),
+        pod.name.clone(),
+        format!("{}/{}", pod.ready, pod.total),
+        status(pod),
+        pod.restarts.to_string(),
+        time::age(age),
+    ]
+}
+
+/// The status in the colour that says how it is.
+pub(super) fn status(pod: &api::Pod) -> String {
+    let is_ready = pod.ready == pod.total;
+    let style = match (pod.status.as_str(), pod.phase.as_str()) {
+        (status, _) if status.contains("Error") || status == "Failed" => BAD,
+        ("Completed" | "Stopped" | "Terminated", _) => FAINT,
+        ("Running", _) if is_ready => GOOD,
+        _ => WARNING,
+    };
+    styled(style, &pod.status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_come_one_by_one_stay_in_columns() {
+        let mut widths = Widths::default();
+        let mut line = |status: &str| {
+            let cells = ["shop", "web", "1/2", status, "0", "5s"].map(str::to_owned);
+            widths.line(&cells)
+        };
+        let (short, long) = (line("Running"), line(&styled(GOOD, "Terminating")));
+        let plain = anstream::adapter::strip_str(&long).to_string();
+        assert_eq!(short.find("5s"), plain.find("5s"));
+        assert!(short.ends_with("5s\n"));
+    }
+}

@@ -1,0 +1,63 @@
+//! `usher timeline`: what happened to a pod when, as bars.
+
+mod axis;
+mod chart;
+mod picture;
+mod terminal;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::node::{Node, json};
+use super::output::{Failure, Output, Stdout};
+use super::time;
+use chart::Chart;
+
+/// Shows what happened to a pod when: a row for each container, with bars and marks
+///
+/// Bars say whether the container was held, starting, running or stopping; marks say when it was
+/// ready, signalled, killed, or exited. Long times in which nothing happens are cut short, and the
+/// axis says where. Works for an hour after the pod has ended.
+#[derive(Debug, Args)]
+pub(super) struct Timeline {
+    /// The pod: its name, namespace/name, or the beginning of its id
+    pod: String,
+    /// Writes a picture into this file instead
+    #[arg(long, value_name = "FILE", conflicts_with = "format")]
+    svg: Option<PathBuf>,
+    /// So many columns wide; as wide as the terminal if none is given
+    #[arg(long, value_parser = clap::value_parser!(u16).range(60..=400))]
+    width: Option<u16>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Where there is no terminal.
+const WIDTH: usize = 100;
+
+impl Timeline {
+    pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let pod = Node::new()?.find(&self.pod, true)?.pod;
+        if self.output.is_json() {
+            stdout.json(&json(&pod)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let chart = Chart::of(&pod, time::now());
+        if let Some(file) = &self.svg {
+            std::fs::write(file, picture::draw(&chart))
+                .map_err(|error| Failure::because(format!("{}: {error}", file.display())))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let width = self.width.map(usize::from).or_else(terminal_width);
+        let glyphs = terminal::Glyphs::for_locale();
+        stdout.text(terminal::draw(&chart, width.unwrap_or(WIDTH), &glyphs))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn terminal_width() -> Option<usize> {
+    let (terminal_size::Width(columns), _) = terminal_size::terminal_size()?;
+    Some(usize::from(columns).clamp(60, 400))
+}
