@@ -151,9 +151,8 @@ impl Chart {
 
     /// The states and kinds of marks that occur, for the legend.
     pub(super) fn states(&self) -> Vec<State> {
-        let is_seen = |span: &Span| {
-            self.axis.place(span.to) - self.axis.place(span.from) > SEEN_FROM
-        };
+        let is_seen =
+            |span: &Span| self.axis.place(span.to) - self.axis.place(span.from) > SEEN_FROM;
         let occurs = |state: &State| {
             let mut spans = self.rows.iter().flat_map(|row| &row.spans);
             spans.any(|span| span.state == *state && is_seen(span))
