@@ -68,6 +68,15 @@ pub fn read() -> Result<Rules, String> {
     }
 }
 
+/// Reads the rules of another node.
+///
+/// # Errors
+///
+/// As [`read`]; also if the file is not there.
+pub fn read_file(path: &Path) -> Result<Rules, String> {
+    read_from(path).map_err(|unread| unread.sentence(path))
+}
+
 /// Where [`read`] reads from.
 pub fn path() -> PathBuf {
     named_path().unwrap_or_else(|| PathBuf::from(PATH))

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Role};
+use crate::plan::{ContainerKind, Role, USUAL_GRACE_PERIOD};
 
 use super::action::{Cause, ContainerId, Refusal, Report, Step};
 use super::container::{Container, State};
 use super::history::History;
 use super::termination::Termination;
 use super::time::Time;
-use super::{DEFAULT_GRACE, Obstacle, Pod};
+use super::{Obstacle, Pod};
 
 impl Pod {
     /// The pod is to terminate: within `grace`, else within its own grace period. Answers with the
@@ -27,9 +27,9 @@ impl Pod {
         };
         let mut alive: Vec<_> = self.containers.values().filter(workload).collect();
         alive.sort_by_key(|container| container.number);
-        let own = alive
-            .first()
-            .map_or(DEFAULT_GRACE, |container| self.annotated_grace(container));
+        let own = alive.first().map_or(USUAL_GRACE_PERIOD, |container| {
+            self.annotated_grace(container)
+        });
         let names: Vec<_> = alive
             .iter()
             .map(|container| container.name.clone())

@@ -60,7 +60,7 @@ mod view;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Plan};
+use crate::plan::{ContainerKind, Plan, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
 
 pub use action::{Action, Cause, ContainerId, Refusal, Report, RequestId, Step};
@@ -141,9 +141,6 @@ pub enum Timer {
 /// What a caller of a Kill waits beyond the grace period if nothing is known of it: kubelet's
 /// default for `runtimeRequestTimeout`.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Kubernetes' default for `terminationGracePeriodSeconds`.
-pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 // === getters ===
 
@@ -269,7 +266,7 @@ impl Pod {
             .and_then(|settings| settings.grace_period)
             .or(container.facts.grace_period)
             .or(settings.map(|settings| settings.usual_grace_period))
-            .unwrap_or(DEFAULT_GRACE)
+            .unwrap_or(USUAL_GRACE_PERIOD)
     }
 
     fn report(&mut self, report: Report) {

@@ -47,7 +47,7 @@ pub use role::{DeferTurn, Role, Stage};
 pub use rules::{Limits, Reading, Rules, UnknownKeys};
 pub use settings::{
     CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RESERVED, RestartPolicy,
-    Settings, SidecarExitCode, SidecarStopOrder, StartMode,
+    Settings, SidecarExitCode, SidecarStopOrder, StartMode, USUAL_GRACE_PERIOD,
 };
 pub use signal::{ParseSignalError, Signal};
 

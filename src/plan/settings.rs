@@ -12,6 +12,9 @@ use super::word::words;
 /// What [`GracePolicy::Reserve`] puts aside of a grace period, which has to be as long at least.
 pub const RESERVED: Duration = Duration::from_secs(6);
 
+/// Kubernetes' default for `terminationGracePeriodSeconds`.
+pub const USUAL_GRACE_PERIOD: Duration = Duration::from_secs(30);
+
 /// What holds for the whole pod. [`Settings::default`] is a pod that says nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -173,7 +176,7 @@ impl Default for Settings {
             restart_policy: RestartPolicy::default(),
             essential: BTreeSet::new(),
             grace_period: None,
-            usual_grace_period: crate::lifecycle::DEFAULT_GRACE,
+            usual_grace_period: USUAL_GRACE_PERIOD,
             grace_policy: GracePolicy::default(),
             sidecar_stop_order: SidecarStopOrder::default(),
             sidecar_exit_code: SidecarExitCode::default(),

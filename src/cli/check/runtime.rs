@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use crate::shim::VERSION;
 
+use super::super::manifest;
 use super::Finding;
 use super::node::{Node, find, output, text};
 
@@ -17,6 +18,8 @@ const DRIVER: &str = "cgroup driver";
 
 /// What containerd knows the runtime as.
 pub(super) const TYPE: &str = "io.containerd.usher.v2";
+/// Kubelet's configuration file, as kubeadm places it.
+const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 /// The shim's program.
 const PROGRAM: &str = "containerd-shim-usher-v2";
 
@@ -30,7 +33,7 @@ pub(super) fn findings(node: &Node) -> Vec<Finding> {
         findings.push(entry(node));
     }
     for (name, runtime) in ours(node) {
-        findings.extend(driver(node, name, runtime));
+        findings.extend(driver(node, Path::new(KUBELET), name, runtime));
     }
     findings.push(oci_runtime(node));
     findings
@@ -104,18 +107,18 @@ fn version(said: &str) -> Option<&str> {
 
 /// Pods of one kubelet have one kind of cgroup path, so all runtimes have to agree on it. Where no
 /// options are given the shim goes by the path itself.
-fn driver(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
+fn driver(node: &Node, kubelet: &Path, name: &str, runtime: &Table) -> Option<Finding> {
     let given = systemd(runtime)?;
-    let (other, theirs) = node.runtimes().find_map(|(other, runtime)| {
-        let is_another = text(runtime, "runtime_type") != Some(TYPE);
-        Some((other, systemd(runtime).filter(|_| is_another)?))
-    })?;
-    if node.is_1()
-        && node
-            .version
-            .as_ref()
-            .is_some_and(|it| it.text.starts_with("1.6"))
-    {
+    let (other, theirs) = kubelets(kubelet)
+        .map(|driver| ("kubelet", driver))
+        .or_else(|| {
+            node.runtimes().find_map(|(other, runtime)| {
+                let is_another = text(runtime, "runtime_type") != Some(TYPE);
+                Some((other, systemd(runtime).filter(|_| is_another)?))
+            })
+        })?;
+    let version = node.version.as_ref().map(|it| it.text.as_str());
+    if version.is_some_and(|version| version.starts_with("1.6")) {
         // Options are not passed on.
         return None;
     }
@@ -140,6 +143,14 @@ fn driver(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
             node.cri_name()
         )),
     )
+}
+
+/// Whether kubelet leaves cgroups to systemd, as its configuration file says.
+fn kubelets(file: &Path) -> Option<bool> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let documents = manifest::parse(&text).ok()?;
+    let driver = documents.first()?.text_of("cgroupDriver")?;
+    Some(driver == "systemd")
 }
 
 fn systemd(runtime: &Table) -> Option<bool> {
@@ -223,10 +234,27 @@ mod tests {
         };
         let level = |node: &Node| {
             let (name, runtime) = ours(node).next().unwrap();
-            driver(node, name, runtime).unwrap().level
+            driver(node, Path::new("/nowhere"), name, runtime)
+                .unwrap()
+                .level
         };
         assert_eq!(level(&node(true, true)), Level::Ok);
         assert_eq!(level(&node(false, true)), Level::Warning);
+    }
+
+    #[test]
+    fn kubelets_driver_is_read_from_its_configuration() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let of = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            kubelets(file.path())
+        };
+        assert_eq!(
+            of("kind: KubeletConfiguration\ncgroupDriver: systemd\n"),
+            Some(true)
+        );
+        assert_eq!(of("cgroupDriver: cgroupfs\n"), Some(false));
+        assert_eq!(of("kind: KubeletConfiguration\n"), None);
     }
 
     #[test]

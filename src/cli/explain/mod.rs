@@ -16,7 +16,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use crate::plan::{Plan, Role};
+use crate::config;
+use crate::plan::{Plan, Role, Rules};
 
 use super::manifest::{self, Container, Node, Owner, Pod};
 use super::output::{Failure, Output, Stdout};
@@ -44,6 +45,9 @@ pub(super) struct Explain {
     /// Manifests in YAML or JSON, each with any number of documents; - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// A node's /etc/usher/config.toml, by which pods are judged [default: no rules of a node]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
@@ -72,11 +76,15 @@ struct Explanation {
 
 impl Explain {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let rules = match &self.config {
+            Some(path) => config::read_file(path).map_err(Failure::because)?,
+            None => Rules::default(),
+        };
         let mut pods = Vec::new();
         for file in &self.files {
             for document in manifest::read(file)? {
                 for (owner, pod) in manifest::pods(&document) {
-                    pods.push(explain(&file.display().to_string(), &owner, &pod)?);
+                    pods.push(explain(&file.display().to_string(), &owner, &pod, &rules)?);
                 }
             }
         }
@@ -103,13 +111,18 @@ impl Explain {
     }
 }
 
-fn explain(file: &str, owner: &Owner, node: &Node) -> Result<Explanation, Failure> {
+fn explain(file: &str, owner: &Owner, node: &Node, rules: &Rules) -> Result<Explanation, Failure> {
     let pod = Pod::read(owner, node).map_err(|error| {
         Failure::because(format!("{file}: {} {}: {error}", owner.kind, owner.name))
     })?;
-    let refused = Plan::parse(&pod.annotations).err().map(|it| it.to_string());
-    // What is not supported yet has a meaning all the same.
-    let plan = Plan::validate(&pod.annotations).ok();
+    let (plan, refused) = match Plan::parse_under(&pod.annotations, rules) {
+        Ok(reading) => (Some(reading.plan), None),
+        // What is only too much for this node, or not supported yet, has a meaning all the same.
+        Err(error) => (
+            Plan::validate(&pod.annotations).ok(),
+            Some(error.to_string()),
+        ),
+    };
     let ordered = plan.as_ref().filter(|plan| !plan.is_empty());
     Ok(Explanation {
         file: file.to_owned(),

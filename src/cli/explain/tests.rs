@@ -4,7 +4,7 @@ use super::*;
 fn explained(text: &str) -> Explanation {
     let document = parse(text).unwrap().remove(0);
     let (owner, pod) = pods(&document).remove(0);
-    explain("pod.yaml", &owner, &pod).unwrap()
+    explain("pod.yaml", &owner, &pod, &Rules::default()).unwrap()
 }
 
 /// What is said about a container; of the whole pod under "pod".
@@ -84,6 +84,17 @@ fn what_the_shim_refuses_is_refused_in_its_words() {
         Some("usher/start-mode: \"Slow\" is not one of Auto, Block, Hold")
     );
     assert_eq!(said.start, None);
+}
+
+#[test]
+fn a_nodes_rules_are_the_shims() {
+    let text = pod(", usher/startup-timeout: 1h", "", BOTH);
+    let document = parse(&text).unwrap().remove(0);
+    let (owner, node) = pods(&document).remove(0);
+    let rules = config::parse("[limits]\nstartup-timeout = '1m'").unwrap();
+    let said = explain("pod.yaml", &owner, &node, &rules).unwrap();
+    assert!(said.refused.unwrap().contains("for this node"));
+    assert!(said.start.is_some());
 }
 
 #[test]

@@ -102,7 +102,9 @@ impl Pod {
     /// Kubelet's grace period.
     pub(crate) fn grace_period(&self) -> Duration {
         let given = self.spec.termination_grace_period_seconds;
-        Duration::from_secs(given.unwrap_or(30).min(plan::MAX_SECONDS))
+        given.map_or(plan::USUAL_GRACE_PERIOD, |seconds| {
+            Duration::from_secs(seconds.min(plan::MAX_SECONDS))
+        })
     }
 
     /// Whether it runs to completion.
