@@ -45,7 +45,9 @@ pub fn set_oom_score(bundle: &Path, score: i32) -> Result<(), BundleError> {
 
 fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
     let Config { process } = serde_json::from_str(config)?;
+    // An array would be taken for a struct without its fields.
     let process = process.map(RawValue::get);
+    let process = process.filter(|process| process.starts_with('{'));
     let process = process.ok_or_else(|| io::Error::other("there is no process in it"))?;
     let Process { oom_score_adj } = serde_json::from_str(process)?;
     let changed = match oom_score_adj {
