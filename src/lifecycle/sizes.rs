@@ -1,6 +1,6 @@
 //! How large the pod is now: the formula of [`sizing`](crate::sizing), for the phase it is in.
 
-use crate::plan::{CgroupSizing, Role};
+use crate::plan::{CgroupSizing, ContainerKind, Role};
 use crate::sizing::{Containers, Moment, Size};
 
 use super::action::{ContainerId, Step};
@@ -23,7 +23,8 @@ pub struct PodSize {
 
 impl Pod {
     /// What the pod's cgroup is to be sized by; none if it is to be as its caller has made it.
-    pub fn pod_size(&self) -> Option<PodSize> {
+    /// `is_busy` tells of a held container whether something else than its program runs in it.
+    pub fn pod_size(&self, is_busy: impl Fn(&ContainerId) -> bool) -> Option<PodSize> {
         let plan = self.plan.as_ref().filter(|_| self.may_be_sized())?;
         let moment = self.moment()?;
         let apps = self
@@ -47,7 +48,7 @@ impl Pod {
             if !Pod::has_size(container) {
                 continue;
             }
-            if container.is_parked() {
+            if container.is_parked() && !is_busy(id) {
                 now.held.push(id.clone());
             } else if container.has_process() || matches!(container.state, State::Creating) {
                 // Whatever the phase is: nobody is to lack what it may use.
@@ -55,9 +56,24 @@ impl Pod {
                 now.counted.push(id.clone());
             }
         }
-        now.size = now.size.or(phase);
+        now.size = now.size.or(phase).plus(self.memory_of_guests());
         // Where nothing is, nothing is to be sized.
         (!now.counted.is_empty() || !now.held.is_empty()).then_some(now)
+    }
+
+    /// Guests have no part in any phase, but nobody is to be killed for what one of them may use. As
+    /// Kubernetes makes them (`kubectl debug`) they have no limit.
+    fn memory_of_guests(&self) -> Size {
+        let guests = self.containers.values().filter(|container| {
+            container.kind == ContainerKind::Workload
+                && container.role == Role::Guest
+                && (container.has_process() || matches!(container.state, State::Creating))
+        });
+        let sizes = guests.map(|guest| guest.demands.size);
+        let sum = sizes.fold(Size::NOTHING, Size::plus);
+        let mut memory = Size::NOTHING;
+        memory.limits.memory = sum.limits.memory;
+        memory
     }
 
     /// Whether the pod's cgroup is to be sized at all.

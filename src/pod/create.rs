@@ -94,6 +94,9 @@ impl Actor {
         let runtime = OciRuntime::new(&options, &self.namespace, &call.bundle, self.reaper.clone());
         if self.tasks.is_empty() {
             self.identity = PodIdentity::read(&call.id, &bundle.annotations);
+        } else if self.identity.uid.is_empty() {
+            // Not every containerd tells it of the sandbox.
+            self.identity.uid = PodIdentity::read(&call.id, &bundle.annotations).uid;
         }
         let role = self.core.role_of(&id);
         let who = (name.as_str(), identity.kind, role);

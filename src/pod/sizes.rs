@@ -14,6 +14,7 @@ use crate::cgroup::pod::{Knob, Note, UNLIMITED};
 use crate::lifecycle::{ContainerId, ExitStatus, PodSize};
 use crate::sizing::{Bytes, Limit};
 
+use super::process::Task;
 use super::{Actor, Panicked};
 
 /// What a parked process of the OCI runtime takes; two were measured.
@@ -86,7 +87,7 @@ impl Actor {
 
     /// Sees to it that the pod's cgroup has the size that it is to have now.
     pub(super) fn settle_size(&mut self) {
-        let wanted = self.core.pod_size();
+        let wanted = self.pod_size();
         let is_settled = |sizing: &Sizing| sizing.last.as_ref() == Some(&wanted);
         if self
             .sizing
@@ -102,7 +103,7 @@ impl Actor {
 
     /// The same, also if nothing has changed as far as the core can know.
     pub(super) fn settle_size_now(&mut self, is_new: bool) {
-        let wanted = self.core.pod_size();
+        let wanted = self.pod_size();
         let charged = wanted.as_ref().map(|wanted| self.memory_of(wanted));
         let keeper = self.tasks.values().find(|task| task.ended.is_none());
         let keeper = keeper.or(self.tasks.values().next());
@@ -132,6 +133,11 @@ impl Actor {
             });
         }
         self.tell_systemd();
+    }
+
+    fn pod_size(&self) -> Option<PodSize> {
+        let is_busy = |id: &ContainerId| self.tasks.get(id).is_some_and(Task::has_live_execs);
+        self.core.pod_size(is_busy)
     }
 
     /// How much memory is charged to containers that keep within the size.

@@ -31,7 +31,7 @@ fn create(world: &mut World, names: &[&'static str]) {
 
 #[track_caller]
 fn now(world: &World) -> PodSize {
-    world.pod.pod_size().expect("a size")
+    world.pod.pod_size(|_| false).expect("a size")
 }
 
 fn ids(names: &[&str]) -> Vec<ContainerId> {
@@ -84,7 +84,7 @@ fn each_phase_has_the_size_of_what_belongs_to_it() {
     assert_eq!(now(&world).size, size(20));
     world.run_for(secs(2));
     assert_eq!(world.pod.phase(), Phase::Terminated);
-    assert_eq!(world.pod.pod_size(), None);
+    assert_eq!(world.pod.pod_size(|_| false), None);
 }
 
 #[test]
@@ -158,23 +158,39 @@ fn a_pod_without_processes_is_as_it_was() {
     };
     let lists = [("init", "a"), ("sidecars", "p")];
     let mut world = pod(&lists, &[("a", 9), ("p", 20)]).script("a", succeeds);
-    assert_eq!(world.pod.pod_size(), None);
+    assert_eq!(world.pod.pod_size(|_| false), None);
     create(&mut world, &["a", "p"]);
     world.run_for(secs(1));
     assert_eq!(now(&world).size, size(20));
     // The end of the init container is withheld: it is there as its caller knows it.
     world.call(Call::Crash("p", 1));
     world.run_for(secs(1));
-    assert_eq!(world.pod.pod_size(), None);
+    assert_eq!(world.pod.pod_size(|_| false), None);
 }
 
 #[test]
-fn guests_have_no_part() {
+fn guests_have_no_part_but_the_memory_that_they_may_use_while_they_live() {
     let lists = [("sidecars", "p"), ("apps", "w")];
     let mut world = pod(&lists, &[("p", 20), ("w", 7), ("g", 1000)]);
     create(&mut world, &["p", "w", "g"]);
-    assert_eq!(now(&world).size, size(27));
+    let mut expected = size(27);
+    expected.limits.memory = Limit::Of(Bytes(1027));
+    assert_eq!(now(&world).size, expected);
     assert_eq!(now(&world).counted, ids(&["p", "w"]));
+    world.call(Call::Crash("g", 1));
+    world.run_for(ms(50));
+    assert_eq!(now(&world).size, size(27));
+}
+
+#[test]
+fn a_held_container_has_its_part_while_something_is_executed_in_it() {
+    let lists = [("sidecars", "p"), ("startup-timeout", "1h")];
+    let mut world = pod(&lists, &[("p", 20), ("w", 7)]);
+    create(&mut world, &["w"]);
+    world.run_for(secs(20));
+    assert_eq!(now(&world).held, ids(&["w"]));
+    let busy = world.pod.pod_size(|_| true).expect("a size");
+    assert_eq!((busy.size, busy.counted), (size(7), ids(&["w"])));
 }
 
 #[test]
@@ -182,5 +198,5 @@ fn a_pod_is_left_as_it_is_where_nobody_wants_otherwise() {
     let lists = [("sidecars", "p"), ("cgroup-sizing", "Off")];
     let mut world = pod(&lists, &[("p", 20)]);
     create(&mut world, &["p"]);
-    assert_eq!(world.pod.pod_size(), None);
+    assert_eq!(world.pod.pod_size(|_| false), None);
 }
