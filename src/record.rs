@@ -28,6 +28,9 @@ const USUALLY_STOPS: [Signal; 5] = [
 /// How many steps of terminations are kept.
 const STEPS_AT_MOST: usize = 16;
 
+/// What a sandbox is called: no container can have this name.
+const SANDBOX: &str = "(sandbox)";
+
 /// The past of a pod.
 #[derive(Debug, Default)]
 pub struct Record {
@@ -133,6 +136,11 @@ impl Record {
     ) {
         self.began.get_or_insert(now);
         self.changes = self.changes.wrapping_add(1);
+        // Its name is its id, which nobody wants to read.
+        let name = match kind {
+            ContainerKind::Sandbox => SANDBOX,
+            ContainerKind::Workload => name,
+        };
         let fresh = Past {
             name: name.to_owned(),
             id: id.clone(),
