@@ -30,7 +30,7 @@ impl Glyphs {
     };
 
     const ASCII: Glyphs = Glyphs {
-        states: ['.', '~', '=', '-', ' '],
+        states: ['.', '~', '=', '-', ':'],
         kinds: ['v', 'R', '^', 'V', 'o', 'x', '!', 'X'],
         line: '-',
         tick: '+',
