@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::Containerd;
+use crate::harness::{Containerd, PATIENCE, eventually};
 use crate::pod::{MESH, Pod};
 
 /// A containerd on a node with such a configuration.
@@ -53,8 +53,9 @@ fn an_unknown_key_is_ignored_where_that_is_allowed() {
     let pod = Pod(&[("usher/tomorrow", "x")]);
     host.run(&pod.witness("web", &[]));
     host.await_event("web", "start");
-    let log = host.log_tail(200);
-    assert!(log.contains("usher/tomorrow"), "{log}");
+    eventually("the log tells of it", PATIENCE, || {
+        host.log_tail(2000).contains("usher/tomorrow")
+    });
 }
 
 #[test]

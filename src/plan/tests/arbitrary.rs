@@ -1,6 +1,7 @@
 //! Whatever a pod's author writes, the answer is a plan without contradictions or one sentence.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -8,7 +9,9 @@ use super::cost::assert_small;
 use crate::plan::identity::{self, Identity};
 use crate::plan::kubelet::KubeletFacts;
 use crate::plan::word::Word;
-use crate::plan::{ContainerSetting, Plan, PodSetting, Role, Stage};
+use crate::plan::{
+    ContainerSetting, Limits, Plan, PlanError, PodSetting, Role, Rules, Stage, UnknownKeys,
+};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![8 => "[a-e]", 1 => "[a-z0-9._-]{0,5}", 1 => any::<String>()]
@@ -211,6 +214,42 @@ proptest! {
     ) {
         if let Ok(plan) = Plan::parse(&annotations) {
             prop_assert_eq!(Plan::validate(&annotations), Ok(plan));
+        }
+    }
+
+    #[test]
+    fn a_nodes_rules_only_take_away(
+        annotations in prop::collection::btree_map(key(), value(), 0..6)
+    ) {
+        let little = Some(Duration::from_secs(3));
+        let limits = Limits {
+            grace_period: little,
+            startup_timeout: little,
+            probe_period: little,
+            names: Some(2),
+            ..Limits::default()
+        };
+        let mut rules = Rules::new(&BTreeMap::new(), limits).unwrap();
+        rules.unknown_keys = UnknownKeys::Warn;
+        match (Plan::parse_under(&annotations, &rules), Plan::parse(&annotations)) {
+            (Ok(reading), Ok(plan)) => {
+                prop_assert!(reading.ignored.is_empty());
+                prop_assert_eq!(reading.plan.stages(), plan.stages());
+                prop_assert_eq!(reading.plan.apps(), plan.apps());
+                prop_assert!(reading.plan.settings().grace_period <= little);
+                prop_assert!(Some(reading.plan.settings().startup_timeout) <= little);
+                prop_assert!(reading.plan.sidecars().len() <= 2);
+            }
+            (Ok(reading), Err(error)) => {
+                let is_unknown = matches!(error, PlanError::UnknownSetting { .. });
+                prop_assert!(is_unknown, "{}", error);
+                prop_assert!((1..=8).contains(&reading.ignored.len()));
+            }
+            (Err(error), _) => {
+                let sentence = error.to_string();
+                prop_assert!(!sentence.contains('\n'), "{}", sentence);
+                prop_assert!(sentence.chars().count() < 4_000, "{}", sentence);
+            }
         }
     }
 }
