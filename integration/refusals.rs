@@ -44,12 +44,11 @@ fn the_sentence_names_the_key_the_value_and_what_was_expected() {
             &["startup-probe.usher/web", "web"],
         ),
         (
-            Pod(&[("usher/pre-exit", "drain")]),
-            &["usher/pre-exit", "not supported yet"],
-        ),
-        (
-            Pod(&[("usher/grace-policy", "Overrun")]),
-            &["usher/grace-policy", "not supported yet"],
+            Pod(&[
+                ("usher/grace-policy", "Reserve"),
+                ("usher/grace-period", "5s"),
+            ]),
+            &["usher/grace-period", "6s or more"],
         ),
     ] {
         let error = refused(&pod);

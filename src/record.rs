@@ -212,7 +212,7 @@ impl Record {
                 self.steps.clear();
                 self.push(now, None, What::NotTerminating);
             }
-            Report::StepOver { step, took } => {
+            Report::StepOver { step, took, .. } => {
                 if self.steps.len() < STEPS_AT_MOST {
                     self.steps.push((*step, *took));
                 }

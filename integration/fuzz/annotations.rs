@@ -28,15 +28,11 @@ fuzz_target!(|text: &str| {
         let _ = Identity::read("id", &annotations);
         let _ = identity::group(&annotations);
     });
-    match (Plan::validate(&annotations), Plan::parse(&annotations)) {
-        (Err(error), _) => {
-            let sentence = error.to_string();
-            assert!(
-                !sentence.contains('\n') && sentence.chars().count() < 4_000,
-                "{sentence}"
-            );
-        }
-        (Ok(valid), Ok(supported)) => assert_eq!(valid, supported),
-        (Ok(_), Err(_)) => {}
+    if let Err(error) = Plan::parse(&annotations) {
+        let sentence = error.to_string();
+        assert!(
+            !sentence.contains('\n') && sentence.chars().count() < 4_000,
+            "{sentence}"
+        );
     }
 });

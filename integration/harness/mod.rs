@@ -32,6 +32,7 @@ mod bare;
 mod command;
 mod containerd;
 mod ctr;
+mod ending;
 mod environment;
 mod events;
 mod fifo;
@@ -51,6 +52,7 @@ pub use bare::{BareShim, default_config};
 pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
 pub use ctr::{Status, Task};
+pub use ending::Stopped;
 pub use environment::{
     Shims, Version, installed_path, installed_program, oci_runtime, scaled, shim_dir, shim_program,
     time_scale, words_for_missing,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::plan::{Role, Signal};
+use crate::plan::{Hook, Role, Signal};
 
 /// The id of a container as containerd knows it; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +70,14 @@ pub enum Action {
     /// report it with [`handle_probed`](super::Pod::handle_probed): as that of this `life`, for the
     /// container may have been restarted by then.
     Probe { id: ContainerId, life: u64 },
+    /// Run a hook in the container or against it, bounded by `limit`, and say with
+    /// [`handle_hooked`](super::Pod::handle_hooked) when it is over.
+    Hook {
+        id: ContainerId,
+        kind: HookKind,
+        hook: Hook,
+        limit: Duration,
+    },
     /// Publish the container's exit, with this code and the time it really exited.
     ReportExit { id: ContainerId, code: u32 },
     /// Write a line to the container's stderr; the reason why it was ended (`last_words`) goes to
@@ -81,6 +89,15 @@ pub enum Action {
     },
     /// A decision worth a line in the log.
     Report(Report),
+}
+
+/// Which hook of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookKind {
+    /// What its author wants done first when the pod terminates.
+    Termination,
+    /// Its preStop handler, where its caller does not run it.
+    PreStop,
 }
 
 /// Decisions for the log, so that somebody who reads it at night knows why.
@@ -105,7 +122,8 @@ pub enum Report {
         failures: u32,
         threshold: u32,
     },
-    /// A sidecar has ended and is restarted in place.
+    /// A sidecar has ended and is restarted in place, or a defer container has failed and is run
+    /// again.
     Restarts {
         name: String,
         code: u32,
@@ -124,8 +142,28 @@ pub enum Report {
         name: String,
         waited_for: Vec<String>,
     },
-    /// A step of the termination is over.
-    StepOver { step: Step, took: Duration },
+    /// A step of the termination is over, for which each of these used so much time.
+    StepOver {
+        step: Step,
+        took: Duration,
+        used: Vec<(String, Duration)>,
+    },
+    /// A hook is over, well or not.
+    HookOver {
+        name: String,
+        kind: HookKind,
+        outcome: Result<(), String>,
+    },
+    /// A defer container has ended, with this code; its caller may be told of another.
+    DeferOver {
+        name: String,
+        code: u32,
+        took: Duration,
+    },
+    /// A defer container is not run.
+    DeferSkipped { name: String },
+    /// The running defer container may go on beyond the grace period.
+    Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },
     /// A container brought other annotations than its pod's sandbox.
@@ -155,14 +193,11 @@ impl fmt::Display for Report {
             Report::Restarts { name, code, wait } => {
                 write!(
                     f,
-                    "sidecar {name} ended with {code} and is restarted in place in {wait:?}"
+                    "{name} ended with {code} and is restarted in place in {wait:?}"
                 )
             }
             Report::NotRestarted { name, reason } => {
-                write!(
-                    f,
-                    "sidecar {name} could not be restarted in place: {reason}"
-                )
+                write!(f, "{name} could not be restarted in place: {reason}")
             }
             Report::Terminating { because, grace } => {
                 write!(f, "the pod terminates within {grace:?}: {because}")
@@ -183,7 +218,33 @@ impl fmt::Display for Report {
                     waited_for.join(", ")
                 )
             }
-            Report::StepOver { step, took } => write!(f, "{step} over after {took:?}"),
+            Report::StepOver { step, took, used } => {
+                write!(f, "{step} over after {took:?}")?;
+                let mut mark = ": ";
+                for (name, time) in used {
+                    write!(f, "{mark}{name} {time:?}")?;
+                    mark = ", ";
+                }
+                Ok(())
+            }
+            Report::HookOver {
+                name,
+                kind,
+                outcome: Ok(()),
+            } => write!(f, "{kind} of {name} is over"),
+            Report::HookOver {
+                name,
+                kind,
+                outcome: Err(reason),
+            } => write!(f, "{kind} of {name} failed: {reason}"),
+            Report::DeferOver { name, code, took } => {
+                write!(f, "defer {name} ended with {code} after {took:?}")
+            }
+            Report::DeferSkipped { name } => write!(f, "defer {name} is not run"),
+            Report::Extended { name, by } => write!(
+                f,
+                "defer {name} still runs and may go on for {by:?} beyond the grace period"
+            ),
             Report::GraceOver { alive } => {
                 write!(
                     f,
@@ -214,6 +275,15 @@ impl fmt::Display for Cause {
             ),
             Cause::Stopped => f.write_str("it was asked for by hand"),
         }
+    }
+}
+
+impl fmt::Display for HookKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HookKind::Termination => "termination hook",
+            HookKind::PreStop => "preStop handler",
+        })
     }
 }
 

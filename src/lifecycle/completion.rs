@@ -15,6 +15,9 @@ use super::{Pod, Timer};
 /// Where the apps are not listed, no more are expected when none was created for so long.
 const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 
+/// How long what is listed, and was never created, is waited for.
+const MISSING_COUNTS_AFTER: Duration = Duration::from_secs(30);
+
 impl Pod {
     /// The termination that is decided at `now` by what has ended.
     pub(super) fn completed(&mut self, now: Time) -> Option<Termination> {
@@ -30,7 +33,14 @@ impl Pod {
     /// When the pod ends, and why, if nothing else happens.
     fn foreseen_end(&self) -> Option<(Time, Cause)> {
         let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
-        let complete = self.complete_since().map(|at| (at, Cause::Completed));
+        // What is to run at the end may still be on its way.
+        let lag = match self.is_a_defer_missing() {
+            true => MISSING_COUNTS_AFTER,
+            false => Duration::ZERO,
+        };
+        let complete = self
+            .complete_since()
+            .map(|at| (at.after(lag), Cause::Completed));
         let ends = [fatal, complete].into_iter().flatten();
         ends.min_by_key(|(at, _)| *at)
     }
@@ -86,8 +96,17 @@ impl Pod {
             RestartPolicy::Never => |past| past.code.is_some(),
         };
         if let Some(apps) = plan.apps() {
-            let pasts = apps.iter().map(|name| self.history.of(name));
-            return Some((Time::default(), last_end(pasts, is_over)?));
+            // Kubelet leaves out of a pod's later sandboxes what has ended with 0 before.
+            let left_out =
+                self.is_later_sandbox && plan.settings().restart_policy == RestartPolicy::OnFailure;
+            let is_missing = |name: &&String| self.history.of(name).is_none();
+            let known = match left_out && apps.iter().any(|name| is_missing(&name)) {
+                true => self.last_creation.after(MISSING_COUNTS_AFTER),
+                false => Time::default(),
+            };
+            let created = apps.iter().filter(|name| !left_out || !is_missing(name));
+            let pasts = created.map(|name| self.history.of(name));
+            return Some((known, last_end(pasts, is_over)?));
         }
         let apps = self.history.all()?;
         let pasts = apps

@@ -1,11 +1,11 @@
 //! One container as the core sees it.
 
-use crate::plan::{ContainerKind, KubeletFacts, Probe, Role, Signal};
+use crate::plan::{ContainerKind, DeferTurn, KubeletFacts, Probe, Role, Signal};
 use crate::sizing::Size;
 
 use super::action::RequestId;
+use super::grace::LEAST;
 use super::restart::BackOff;
-use super::stop::LAST_CHANCE;
 use super::time::Time;
 
 /// How a process ended, as `waitpid(2)` tells it.
@@ -60,8 +60,14 @@ pub(super) struct Container {
     pub state: State,
     /// The stop request of the caller, if there was one.
     pub request: Option<StopRequest>,
+    /// Calls that have asked for its stop, and are not answered yet.
+    pub answers: Vec<WithheldAnswer>,
     /// What has been done to stop it.
     pub stopping: Stopping,
+    /// Its termination hook, and the preStop handler that nobody else will run.
+    pub hooks: Hooks,
+    /// When its turn to run came, of a defer container.
+    pub turn_began: Option<Time>,
     /// The code to report for a container that was ended before its program ran.
     pub ends_as: Option<u32>,
     /// It was stopped because its startup probe failed.
@@ -176,6 +182,31 @@ pub(super) struct StopRequest {
     pub all: bool,
     /// It was part of a termination that proved to be none, and proves nothing any more.
     pub disproved: bool,
+    /// The caller leaves it no time: SIGKILL without a stop signal, or a grace period that is none.
+    pub forced: bool,
+}
+
+/// A Kill whose answer waits, since the caller's own timer starts there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WithheldAnswer {
+    pub request: RequestId,
+    /// When it is given at the latest.
+    pub until: Time,
+}
+
+/// What is run in a container, or against it, before it is stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hooks {
+    pub termination: HookState,
+    pub pre_stop: HookState,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum HookState {
+    #[default]
+    Pending,
+    Running,
+    Over,
 }
 
 /// What has been done to stop a container.
@@ -187,6 +218,10 @@ pub(super) struct Stopping {
     pub kill_at: Option<Time>,
     /// SIGKILL has been delivered.
     pub killed: bool,
+    /// When its own stop began.
+    pub told_at: Option<Time>,
+    /// Not even SIGKILL has ended it, and nobody waits for it any more.
+    pub given_up: bool,
     /// It has been told that SIGKILL follows soon, and a SIGKILL of the caller shortens that no
     /// more.
     pub last_chance: bool,
@@ -238,6 +273,14 @@ impl Container {
         self.kind == ContainerKind::Workload && self.role != Role::Guest
     }
 
+    /// When a defer container runs; none of any other.
+    pub fn defer_turn(&self) -> Option<DeferTurn> {
+        match self.role {
+            Role::Defer(turn) => Some(turn),
+            _ => None,
+        }
+    }
+
     /// Whether the caller has sent a stop signal.
     pub fn is_asked(&self) -> bool {
         self.request
@@ -264,7 +307,7 @@ impl Container {
             && self
                 .request
                 .as_ref()
-                .is_some_and(|request| now < request.deadline.max(request.at.after(LAST_CHANCE)))
+                .is_some_and(|request| now < request.deadline.max(request.at.after(LEAST)))
     }
 
     /// The state in a word, as the OCI runtime specification has it where it has one.

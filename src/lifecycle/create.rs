@@ -6,7 +6,7 @@ use crate::plan::{ContainerKind, Plan, RestartPolicy, Role};
 
 use super::Pod;
 use super::action::{ContainerId, Refusal, Report};
-use super::container::{Blocked, Container, NewContainer, State, Stopping};
+use super::container::{Blocked, Container, Hooks, NewContainer, State, Stopping};
 use super::history::{End, NEVER_CREATED};
 use super::restart::BackOff;
 use super::time::Time;
@@ -45,6 +45,7 @@ impl Pod {
         };
         demands.size = self.size_at_creation(&name, role, demands.size);
         if kind == ContainerKind::Workload {
+            self.is_later_sandbox |= facts.restart_count > 0 && self.history.of(&name).is_none();
             if let Some(timeout) = timeout {
                 let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);
                 self.request_timeout = self.request_timeout.max(Some(whole));
@@ -64,7 +65,10 @@ impl Pod {
             number: self.creations,
             state: State::Creating,
             request: None,
+            answers: Vec::new(),
             stopping: Stopping::default(),
+            hooks: Hooks::default(),
+            turn_began: None,
             ends_as: None,
             startup_failed: false,
             back_off: BackOff::default(),
@@ -90,6 +94,7 @@ impl Pod {
     /// The container is gone: it was deleted, or could not be created. With the last one the pod is
     /// over, and the next container opens a new one.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
+        self.answer_withheld(id);
         let removed = self.containers.remove(id);
         if let Some(container) = &removed
             && container.kind == ContainerKind::Workload

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::plan::{ContainerKind, RestartPolicy, Role, SidecarExitCode};
 
 use super::Pod;
-use super::action::{Action, ContainerId, Refusal};
+use super::action::{Action, ContainerId, Refusal, Report};
 use super::container::{Blocked, Container, ExitStatus, State};
 use super::history::End;
 use super::stop::STOPPED;
@@ -59,15 +59,33 @@ impl Pod {
         }
     }
 
+    /// Who used how much of a termination's time is told when its step is over.
+    fn note_end(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let name = container.name.clone();
+        let began = container.turn_began.or(container.stopping.told_at);
+        if let Some(began) = container.turn_began {
+            self.report(Report::DeferOver {
+                name: name.clone(),
+                code: status.code(),
+                took: now.since(began),
+            });
+        }
+        self.note_used(&name, began, now);
+    }
+
     /// A program has ended after it had run for `ran`: is that the end of its container?
     fn program_ended(&mut self, now: Time, id: &ContainerId, ran: Duration, status: ExitStatus) {
         let Some(container) = self.containers.get(id) else {
             return;
         };
-        if self.restarts_in_place(container, status) {
+        if self.restarts_in_place(container, status) || self.is_run_again(container, status, now) {
             return self.back_off(id, ran, status, now);
         }
         let is_withheld = self.is_to_be_withheld(container, status);
+        self.note_end(now, id, status);
         // Before anything is told, for what is told may depend on it.
         self.end_of_life(now, id, status.code(), true);
         if is_withheld {
@@ -116,8 +134,12 @@ impl Pod {
         if let Some(code) = container.ends_as {
             return code;
         }
+        if container.defer_turn().is_some() {
+            return self.code_of_defer(container, status, now);
+        }
+        let stopping = &container.stopping;
         let told_to_go = container.role == Role::Sidecar
-            && container.stopping.signalled
+            && (stopping.signalled || stopping.told_at.is_some())
             && !container.startup_failed;
         match told_to_go {
             true => self.code_of_one_told_to_go(container, status, now),
@@ -132,6 +154,9 @@ impl Pod {
         status: ExitStatus,
         now: Time,
     ) -> u32 {
+        if container.defer_turn().is_some() {
+            return self.code_of_defer(container, status, now);
+        }
         let policy = self
             .plan
             .as_ref()
@@ -150,7 +175,7 @@ impl Pod {
 
     /// Kubelet leaves out of the next sandbox of a pod under `OnFailure` what has ended with 0, though
     /// it is needed there, unless the pod has done what it is there for.
-    fn code_of_no_failure(&self, now: Time) -> u32 {
+    pub(super) fn code_of_no_failure(&self, now: Time) -> u32 {
         let is_run_again = self
             .plan
             .as_ref()

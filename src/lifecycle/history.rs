@@ -30,6 +30,8 @@ pub(super) struct Past {
     pub created: u64,
     /// A program of that name has ended by itself with 0, in this sandbox.
     pub succeeded: bool,
+    /// A defer container of that name has been run, in this sandbox.
+    pub deferred: bool,
     /// It has been created again since it succeeded, by the pod's count.
     pub reopened: Option<u64>,
     /// The code that the last container of that name ended with; none while it lives.
@@ -93,6 +95,13 @@ impl History {
             && past.created == number
         {
             past.created = heir;
+        }
+    }
+
+    /// A defer container of the name is run.
+    pub fn deferred(&mut self, name: &str) {
+        if let Some(past) = self.names.get_mut(name) {
+            past.deferred = true;
         }
     }
 

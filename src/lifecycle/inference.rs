@@ -12,7 +12,7 @@ use crate::plan::{PreStop, Role};
 use super::Pod;
 use super::action::{Cause, ContainerId, Report};
 use super::container::{Container, State};
-use super::stop::LAST_CHANCE;
+use super::grace::LEAST;
 use super::termination::Termination;
 use super::time::Time;
 
@@ -27,11 +27,11 @@ impl Pod {
                 .filter(|request| proves && !request.disproved)
         });
         let (first, second) = (open.next()?, open.next()?);
-        let (since, deadline) = open.fold(
-            (first.at.min(second.at), first.deadline.min(second.deadline)),
-            |(since, deadline), request| (since.min(request.at), deadline.min(request.deadline)),
-        );
-        Some(Termination::new(Cause::Inferred, since, deadline, now))
+        let all = || [first, second].into_iter().chain(open.clone());
+        let since = all().map(|request| request.at).min().unwrap_or(now);
+        let deadline = all().map(|request| request.deadline).min().unwrap_or(now);
+        let forced = all().all(|request| request.forced);
+        Some(Termination::new(Cause::Inferred, since, deadline, now).forced(forced))
     }
 
     /// The caller creates a container, and kubelet creates none in a pod that it ends.
@@ -64,14 +64,16 @@ impl Pod {
             if !container.is_asked() || !container.is_ordered() || !container.is_alive() {
                 continue;
             }
-            let due = container.is_parked()
-                || container.is_between_lives() && self.termination.is_none()
+            let is_alone = self.termination.is_none();
+            // A defer container is parked until its turn, and asked for as long as that takes.
+            let due = container.is_parked() && container.defer_turn().is_none()
+                || container.is_between_lives() && is_alone
                 || container.role == Role::NativeInit
-                || self.termination.is_none()
+                || is_alone
                     && self
                         .lone_stop_due(&id, container)
                         .is_some_and(|due| due <= now);
-            if due {
+            if due && !(is_alone && self.is_kept_by_lone_hook(&id, now)) {
                 self.deliver_stop(&id, now);
             }
         }
@@ -81,20 +83,40 @@ impl Pod {
     /// makes it a termination.
     pub(super) fn lone_stop_due(&self, id: &ContainerId, container: &Container) -> Option<Time> {
         let request = container.request.as_ref()?;
-        if container.stopping.signalled || !matches!(container.state, State::Running(_)) {
+        let can_be_told = match container.defer_turn() {
+            Some(_) => matches!(container.state, State::Running(_)) || container.is_parked(),
+            None => matches!(container.state, State::Running(_)),
+        };
+        if container.stopping.signalled || container.ends_as.is_some() || !can_be_told {
             return None;
         }
-        if container.role != Role::Sidecar {
-            return Some(request.at);
-        }
-        let mut others = self.containers.iter().filter(|(other, _)| *other != id);
-        if !others.any(|(_, other)| other.is_ordered() && other.is_running()) {
-            return Some(request.at);
+        if container.is_hooked() {
+            return Some(request.deadline.before(LEAST));
         }
         let window = self.termination_window();
+        let mut others = self
+            .containers
+            .iter()
+            .filter(|(other, container)| *other != id && container.is_ordered());
+        match container.role {
+            Role::Sidecar | Role::Defer(_) => {
+                if !others.any(|(_, other)| other.is_running()) {
+                    return Some(request.at);
+                }
+            }
+            // What comes before an app's signal when the pod terminates could come too late.
+            Role::App | Role::Init if self.has_defers() || self.has_termination_hooks() => {
+                let is_last = !others.any(|(_, other)| other.is_alive());
+                return Some(match is_last {
+                    true => request.at,
+                    false => request.at.after(window).min(request.deadline),
+                });
+            }
+            _ => return Some(request.at),
+        }
         let apps = self.containers.values().filter(|other| {
             other.is_ordered()
-                && other.role != Role::Sidecar
+                && !matches!(other.role, Role::Sidecar | Role::Defer(_))
                 && other.is_running()
                 && other.request.is_none()
         });
@@ -103,9 +125,9 @@ impl Pod {
             Some(PreStop::Sleep(pause)) => request
                 .at
                 .after(window.saturating_add(*pause))
-                .min(request.deadline.before(LAST_CHANCE)),
+                .min(request.deadline.before(LEAST)),
             Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
-                request.deadline.before(LAST_CHANCE)
+                request.deadline.before(LEAST)
             }
             Some(PreStop::Exec { .. }) | None => request.at,
         });

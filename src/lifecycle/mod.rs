@@ -22,7 +22,11 @@
 //! | `stop.rs` | signals in, and how they are delivered |
 //! | `inference.rs` | what a stop request means: is the pod terminating? |
 //! | `grace.rs` | how the steps of a termination share the grace period |
-//! | `termination.rs` | the steps of a termination and their budget |
+//! | `termination.rs` | the steps of a termination |
+//! | `hooks.rs` | what runs in a container, or against it, before it is stopped |
+//! | `defers.rs` | what runs at the end, one after another |
+//! | `extension.rs` | more time for a defer container that is still at work |
+//! | `answer.rs` | answers of stop requests that wait |
 //! | `exit.rs` | what an end means, and the code that is told |
 //! | `restart.rs` | sidecars that are restarted in place, and their back-off |
 //! | `withhold.rs` | init containers whose end the caller must not hear of yet |
@@ -34,13 +38,17 @@
 //! | `view.rs` | what a person sees |
 
 mod action;
+mod answer;
 mod completion;
 mod container;
 mod create;
+mod defers;
 mod exit;
+mod extension;
 mod gate;
 mod grace;
 mod history;
+mod hooks;
 mod inference;
 mod manual;
 mod oom;
@@ -63,7 +71,7 @@ use std::time::Duration;
 use crate::plan::{ContainerKind, Plan, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
 
-pub use action::{Action, Cause, ContainerId, Refusal, Report, RequestId, Step};
+pub use action::{Action, Cause, ContainerId, HookKind, Refusal, Report, RequestId, Step};
 pub use container::{Demands, ExitStatus, NewContainer};
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use probe::Exec;
@@ -94,6 +102,10 @@ pub struct Pod {
     /// timeout seen on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
     request_timeout: Option<Duration>,
     auto_budget: AutoBudget,
+    /// The program of some ordered container has been executed, or was to be.
+    has_released: bool,
+    /// The pod has had a sandbox before this one.
+    is_later_sandbox: bool,
     termination: Option<Termination>,
     actions: VecDeque<Action>,
 }
@@ -136,6 +148,10 @@ pub enum Timer {
     GraceOver,
     /// A container that was asked to stop is killed.
     Kill,
+    /// The time of a step of the termination ends, or that of a defer container.
+    StepEnds,
+    /// A stop request is answered though its signal has not been delivered.
+    Answer,
 }
 
 /// What a caller of a Kill waits beyond the grace period if nothing is known of it: kubelet's
@@ -155,10 +171,21 @@ impl Pod {
         }
     }
 
-    /// The startup probe of a container, for the driver to make an attempt of it.
-    pub fn startup_probe(&self, id: &ContainerId) -> Option<crate::plan::Probe> {
+    /// The probe that tells when a container is started.
+    fn startup_probe(&self, id: &ContainerId) -> Option<crate::plan::Probe> {
         let name = &self.containers.get(id)?.name;
         self.plan.as_ref()?.container(name).startup_probe.clone()
+    }
+
+    /// The probe of a container, for the driver to make an attempt of it: what tells that it is
+    /// started, or that a defer container may go on.
+    pub fn probe(&self, id: &ContainerId) -> Option<crate::plan::Probe> {
+        let container = self.containers.get(id)?;
+        let plan = self.plan.as_ref()?.container(&container.name);
+        match container.defer_turn() {
+            Some(_) => plan.liveness_probe.clone(),
+            None => plan.startup_probe.clone(),
+        }
     }
 
     /// Whether a container reads running though its process is gone: it is about to be restarted in
@@ -207,6 +234,7 @@ impl Pod {
         self.completion_timers(&mut timers);
         self.stop_timers(&mut timers);
         self.termination_timers(&mut timers);
+        self.answer_timers(&mut timers);
         timers.into_iter().min()
     }
 
@@ -220,13 +248,16 @@ impl Pod {
     /// The order matters: what a stop request means must be known before a gate is looked at, since
     /// a gate that opens after the termination began starts nothing.
     fn settle(&mut self, now: Time) {
+        self.hold_defers(now);
         self.settle_termination(now);
+        self.settle_defers(now);
         self.settle_lone_stops(now);
         self.settle_kills(now);
         self.settle_starts(now);
         self.settle_restarts(now);
         self.settle_withheld(now);
         self.settle_probes(now);
+        self.settle_answers(now);
     }
 
     fn ids(&self) -> Vec<ContainerId> {

@@ -47,6 +47,7 @@ impl Startup {
 impl Pod {
     /// What became of [`Action::Probe`].
     pub fn handle_probed(&mut self, now: Time, id: &ContainerId, life: u64, succeeded: bool) {
+        self.live_probed(now, id, life, succeeded);
         if let Some(container) = self.containers.get_mut(id)
             && let State::Running(running) = &mut container.state
             // The container may have been restarted since, or had its id from another.

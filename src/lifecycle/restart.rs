@@ -60,19 +60,19 @@ impl Pod {
     /// Whether a container may ever be restarted in place.
     pub fn may_restart_in_place(&self, id: &ContainerId) -> bool {
         self.containers.get(id).is_some_and(|container| {
-            container.role == Role::Sidecar
+            matches!(container.role, Role::Sidecar | Role::Defer(_))
                 && self.restart_policy(&container.name) != RestartPolicy::Never
         })
     }
 
     /// When the shim restarts a sidecar: as its author says, else where the caller does not.
-    fn restart_policy(&self, name: &str) -> RestartPolicy {
+    pub(super) fn restart_policy(&self, name: &str) -> RestartPolicy {
         let Some(plan) = &self.plan else {
             return RestartPolicy::Never;
         };
-        let by_default = match plan.settings().restart_policy {
-            RestartPolicy::Always => RestartPolicy::Never,
-            RestartPolicy::OnFailure | RestartPolicy::Never => RestartPolicy::Always,
+        let by_default = match (plan.role(name), plan.settings().restart_policy) {
+            (Role::Defer(_), _) | (_, RestartPolicy::Always) => RestartPolicy::Never,
+            (_, RestartPolicy::OnFailure | RestartPolicy::Never) => RestartPolicy::Always,
         };
         plan.container(name).restart.unwrap_or(by_default)
     }

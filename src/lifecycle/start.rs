@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::plan::{Role, StartMode};
 
 use super::action::{Action, ContainerId, Refusal, Report, RequestId};
-use super::container::{Answered, Blocked, Container, Held, Running, Startup, State};
+use super::container::{Answered, Blocked, Held, Running, Startup, State};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Pod, Timer};
@@ -194,6 +194,7 @@ impl Pod {
             exit: None,
         };
         if container.is_ordered() {
+            self.has_released = true;
             let report = Report::Released {
                 name: container.name.clone(),
                 role: container.role,
@@ -213,15 +214,13 @@ impl Pod {
         };
         let (request, since) = (blocked.request, blocked.since);
         let name = container.name.clone();
-        if let Some(termination) = &self.termination
-            && !matches!(container.role, Role::Defer(_))
-        {
+        if let Some(termination) = &self.termination {
             let because = termination.cause().clone();
             self.unblock(id, State::Created);
             return self.answer_start(id, request, Err(Refusal::Terminating { name, because }));
         }
         let missing = self.missing(container);
-        match self.start_mode(container) {
+        match self.start_mode() {
             StartMode::Block if self.block_ends(blocked) <= now => {
                 let waits_for = self.describe(&missing);
                 self.unblock(id, State::Created);
@@ -257,7 +256,7 @@ impl Pod {
     }
 
     /// Answers a Start that succeeds: what follows soon may be its postStart handler.
-    fn started(&mut self, now: Time, id: &ContainerId, request: RequestId) {
+    pub(super) fn started(&mut self, now: Time, id: &ContainerId, request: RequestId) {
         let creations = self.creations;
         if let Some(container) = self.containers.get_mut(id) {
             container.answered = Some(Answered { at: now, creations });
@@ -265,11 +264,10 @@ impl Pod {
         self.answer_start(id, request, Ok(()));
     }
 
-    /// A defer container is always held: its turn is at the end.
-    fn start_mode(&self, container: &Container) -> StartMode {
-        match (&self.plan, container.role) {
-            (_, Role::Defer(_)) | (None, _) => StartMode::Hold,
-            (Some(plan), _) => plan.settings().start_mode,
+    fn start_mode(&self) -> StartMode {
+        match &self.plan {
+            None => StartMode::Hold,
+            Some(plan) => plan.settings().start_mode,
         }
     }
 
@@ -353,7 +351,7 @@ impl Pod {
             match &container.state {
                 _ if container.ends_as.is_some() => {}
                 State::Blocked(blocked) => {
-                    let at = match self.start_mode(container) {
+                    let at = match self.start_mode() {
                         StartMode::Block => self.block_ends(blocked),
                         StartMode::Auto => self.auto_ends(blocked, blocked.since),
                         StartMode::Hold => continue,

@@ -5,21 +5,18 @@ use std::time::Duration;
 use crate::plan::{GracePolicy, Role, Signal};
 
 use super::action::{Action, Cause, ContainerId, Refusal, RequestId};
-use super::container::{Container, ExitStatus, State, StopRequest};
+use super::container::{Container, ExitStatus, State, StopRequest, Stopping};
+use super::grace::LEAST;
 use super::start::NOT_STARTED;
 use super::termination::Termination;
 use super::time::Time;
 use super::{DEFAULT_REQUEST_TIMEOUT, Pod, Timer};
 
-/// What is left to a sidecar that is killed before its turn, and to everything that is alive when
-/// the grace period is over (KEP-753 draft: two seconds, as kubelet gives after a preStop).
-pub(super) const LAST_CHANCE: Duration = Duration::from_secs(2);
-
 /// The code of a container that was asked to stop before its program was executed.
 pub(super) const STOPPED: u32 = 143;
 
 /// As what the end of a program counts that was never executed, and is not to be any more.
-const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
+pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 
 /// The code of a container that was killed before its program was executed.
 const KILLED: u32 = 137;
@@ -42,7 +39,15 @@ impl StopRequest {
             signal: None,
             all: false,
             disproved: false,
+            forced: false,
         }
+    }
+}
+
+impl Stopping {
+    /// SIGKILL comes at `at`, if it does not come before.
+    fn kill_at_latest(&mut self, at: Time) {
+        self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
     }
 }
 
@@ -75,10 +80,7 @@ impl Pod {
             }
             Some(container) if self.is_stop_signal(container, kill.signal) => {
                 self.request_stop(now, id, kill);
-                self.actions.push_back(Action::AnswerKill {
-                    request,
-                    answer: Ok(()),
-                });
+                self.answer_stop(now, id, request, kill.patience);
                 None
             }
             Some(container) if container.is_parked() => {
@@ -149,7 +151,8 @@ impl Pod {
         let annotated = self.annotated_grace(container);
         let base = self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT);
         match patience.and_then(|patience| patience.checked_sub(base)) {
-            Some(real) if !real.is_zero() => real.min(annotated),
+            // Kubelet counts whole seconds, and a moment has gone by since it sent the call.
+            Some(real) if !real.is_zero() => whole_seconds(real).min(annotated),
             _ => annotated,
         }
     }
@@ -163,7 +166,12 @@ impl Pod {
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
-        let request = container.renew_request(StopRequest::new(now, grace), now);
+        let fresh = StopRequest {
+            // Kubelet gives as much to whom it gives nothing.
+            forced: grace <= LEAST,
+            ..StopRequest::new(now, grace)
+        };
+        let request = container.renew_request(fresh, now);
         request.deadline = request.deadline.min(now.after(grace));
         let asked_before = request.signal.replace(kill.signal);
         request.all = kill.all;
@@ -184,9 +192,10 @@ impl Pod {
         };
         let grace = self.real_grace(container, kill.patience);
         if let Some(container) = self.containers.get_mut(id) {
-            container
-                .request
-                .get_or_insert_with(|| StopRequest::new(now, grace));
+            container.request.get_or_insert_with(|| StopRequest {
+                forced: true,
+                ..StopRequest::new(now, grace)
+            });
         }
         // Whether the pod terminates decides what a sidecar is granted.
         self.settle_termination(now);
@@ -194,32 +203,30 @@ impl Pod {
         let Some(container) = self.containers.get(id) else {
             return;
         };
+        if container.defer_turn().is_some()
+            && !container.is_parked()
+            && let Some(termination) = &mut self.termination
+        {
+            termination.kill_defers();
+        }
         if container.is_between_lives() {
             self.dismiss(id, now);
-            self.actions.push_back(Action::AnswerKill {
-                request,
-                answer: Ok(()),
-            });
+            self.answer_kill(request);
         } else if container.is_parked() {
-            self.end(id, KILLED, None);
-            self.actions.push_back(Action::AnswerKill {
-                request,
-                answer: Ok(()),
-            });
+            let code = match container.defer_turn() {
+                Some(_) => self.code_of_defer(container, ExitStatus::Signal(9), now),
+                None => KILLED,
+            };
+            self.end(id, code, None);
+            self.answer_kill(request);
         } else if matches!(container.state, State::Restarting { .. }) {
             if let Some(container) = self.containers.get_mut(id) {
                 container.stopping.kill_at = Some(now);
             }
-            self.actions.push_back(Action::AnswerKill {
-                request,
-                answer: Ok(()),
-            });
+            self.answer_kill(request);
         } else if self.grants_last_chance(container) {
-            self.last_chance(id, now.after(LAST_CHANCE), now);
-            self.actions.push_back(Action::AnswerKill {
-                request,
-                answer: Ok(()),
-            });
+            self.last_chance(id, now.after(LEAST), now);
+            self.answer_kill(request);
         } else {
             if let Some(container) = self.containers.get_mut(id) {
                 container.stopping.killed = true;
@@ -231,9 +238,8 @@ impl Pod {
     /// A sidecar that is killed before its turn gets its stop signal and a moment.
     fn grants_last_chance(&self, container: &Container) -> bool {
         let strict = self
-            .plan
-            .as_ref()
-            .is_some_and(|plan| plan.settings().grace_policy == GracePolicy::Strict);
+            .budget()
+            .is_some_and(|budget| budget.policy == GracePolicy::Strict);
         let stopping = &container.stopping;
         self.termination.is_some()
             && !strict
@@ -266,17 +272,14 @@ impl Pod {
             return;
         };
         let stopping = &mut container.stopping;
-        stopping.kill_at = Some(
-            stopping
-                .kill_at
-                .map_or(kill_at, |earlier| earlier.min(kill_at)),
-        );
+        stopping.kill_at_latest(kill_at);
         // The runtime's parked init would take the signal for its own.
         if executing {
             return;
         }
         stopping.signalled = true;
         stopping.last_chance = true;
+        stopping.told_at.get_or_insert(now);
         self.push_signal(id, signal, false);
     }
 
@@ -286,6 +289,9 @@ impl Pod {
         let Some(container) = self.containers.get(id) else {
             return;
         };
+        if container.is_parked() && container.defer_turn().is_some() {
+            return self.skip_defer(id, now);
+        }
         if container.is_parked() {
             return match self.termination.as_ref().map(Termination::cause) {
                 Some(cause @ Cause::InitFailed { .. }) if !container.is_asked() => {
@@ -316,10 +322,36 @@ impl Pod {
             .request
             .as_ref()
             .is_some_and(|request| request.all);
+        let cap = self
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.container(&container.name).grace_period)
+            // That of a defer container is for its whole turn.
+            .filter(|_| container.defer_turn().is_none());
         if let Some(container) = self.containers.get_mut(id) {
-            container.stopping.signalled = true;
+            let stopping = &mut container.stopping;
+            stopping.signalled = true;
+            let began = *stopping.told_at.get_or_insert(now);
+            if let Some(kill_at) = cap.map(|cap| began.after(cap)) {
+                stopping.kill_at_latest(kill_at);
+            }
         }
         self.push_signal(id, signal, all);
+    }
+
+    /// The time of a container is over.
+    pub(super) fn kill_now(&mut self, id: &ContainerId, now: Time) {
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        if container.is_between_lives() {
+            self.dismiss(id, now);
+        } else if container.is_parked() {
+            self.deliver_stop(id, now);
+        } else {
+            container.stopping.kill_at_latest(now);
+            container.stopping.told_at.get_or_insert(now);
+        }
     }
 
     pub(super) fn settle_kills(&mut self, now: Time) {
@@ -355,4 +387,9 @@ impl Pod {
             }
         }
     }
+}
+
+fn whole_seconds(time: Duration) -> Duration {
+    let part = u64::from(time.subsec_nanos() > 0);
+    Duration::from_secs(time.as_secs().saturating_add(part))
 }

@@ -45,9 +45,6 @@ pub enum PlanError {
         value: String,
         problem: Problem,
     },
-    /// A value that will mean something in a later version.
-    #[error("{key}: {value} is valid, but not supported yet")]
-    NotSupportedYet { key: String, value: String },
 }
 
 /// What is wrong with a value, as the predicate of a sentence: `is not a duration …`.
@@ -115,13 +112,6 @@ impl<'a> Entry<'a> {
             key: self.shown_key(),
             value: quote(self.value),
             expected,
-        }
-    }
-
-    pub(super) fn not_supported_yet(self) -> PlanError {
-        PlanError::NotSupportedYet {
-            key: self.shown_key(),
-            value: quote(self.value),
         }
     }
 

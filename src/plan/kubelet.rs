@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::duration::MAX_SECONDS;
+use super::hook::{self, Hook};
 use super::json::Object;
 
 const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
@@ -24,6 +25,8 @@ pub struct KubeletFacts {
     pub grace_period: Option<Duration>,
     /// What kubelet does before it asks the container to stop.
     pub pre_stop: Option<PreStop>,
+    /// The same as something that the shim can do in its place; none if it cannot.
+    pub pre_stop_hook: Option<Hook>,
     /// How often the container has been started before; 0 where nothing is said.
     pub restart_count: u32,
     /// The container's named ports, 1 to 65535.
@@ -57,6 +60,7 @@ impl KubeletFacts {
                 .and_then(|text| text.parse().ok())
                 .map(seconds),
             pre_stop: get(PRE_STOP).and_then(parse_pre_stop),
+            pre_stop_hook: get(PRE_STOP).and_then(|text| hook::parse(text).ok()),
             restart_count: get(RESTART_COUNT)
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(0),

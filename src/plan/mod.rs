@@ -25,7 +25,6 @@ mod role;
 mod rules;
 mod settings;
 mod signal;
-mod support;
 #[cfg(test)]
 mod tests;
 mod word;
@@ -51,7 +50,6 @@ pub use settings::{
 };
 pub use signal::{ParseSignalError, Signal};
 
-use draft::Draft;
 use role::Cast;
 
 /// Everything the usher annotations of a pod say, free of contradictions: a container has one
@@ -73,7 +71,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, or that is right but not supported yet.
+    /// The first thing that the annotation contract does not allow.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -86,15 +84,6 @@ impl Plan {
     /// ```
     pub fn parse(annotations: &BTreeMap<String, String>) -> Result<Plan, PlanError> {
         Plan::parse_under(annotations, &Rules::default()).map(|reading| reading.plan)
-    }
-
-    /// As [`Plan::parse`], but accepts what is not supported yet.
-    ///
-    /// # Errors
-    ///
-    /// The first thing that the annotation contract does not allow.
-    pub fn validate(annotations: &BTreeMap<String, String>) -> Result<Plan, PlanError> {
-        Draft::read(annotations, &Rules::default()).map(|reading| reading.plan)
     }
 
     /// Whether no usher key was given at all: the pod is none of our business.
@@ -158,6 +147,12 @@ impl Plan {
     /// What is said about the container `name` alone; a default one where nothing is.
     pub fn container(&self, name: &str) -> &ContainerPlan {
         self.containers.get(name).unwrap_or(&ContainerPlan::NOTHING)
+    }
+
+    /// Whether any container has a termination hook.
+    pub fn has_termination_hooks(&self) -> bool {
+        let mut plans = self.containers.values();
+        plans.any(|plan| plan.termination_hook.is_some())
     }
 
     /// The pod-wide settings that are no lists of roles.

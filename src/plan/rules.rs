@@ -8,7 +8,7 @@ use super::error::{Entry, PlanError, Problem};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::settings::{GraceExtension, Settings};
 use super::word::words;
-use super::{ContainerPlan, Hook, Plan, Probe, support};
+use super::{ContainerPlan, Hook, Plan, Probe};
 
 /// The rules of a node. [`Rules::default`] leaves everything to the pods' authors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,7 +157,6 @@ impl Plan {
         let empty = BTreeMap::new();
         let annotations = if rules.enabled { annotations } else { &empty };
         let reading = Draft::read(annotations, rules)?;
-        support::check(&reading.plan, annotations)?;
         check(&reading.plan, annotations, &rules.limits)?;
         Ok(reading)
     }

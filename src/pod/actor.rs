@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::events::Publisher;
-use crate::lifecycle::{self, Action, ContainerId, Phase, Report, RequestId, Time};
-use crate::plan::{PodIdentity, Rules, Signal};
+use crate::lifecycle::{self, Action, ContainerId, HookKind, Phase, Report, RequestId, Time};
+use crate::plan::{Hook, PodIdentity, Rules, Signal};
 use crate::probe;
 use crate::reaper::Reaper;
 use crate::record::{Record, What};
@@ -267,6 +267,12 @@ impl Actor {
                 }
                 Action::Restart { id } => self.restart(&id),
                 Action::Probe { id, life } => self.probe(id, life),
+                Action::Hook {
+                    id,
+                    kind,
+                    hook,
+                    limit,
+                } => self.hook(id, kind, hook, limit),
                 Action::ReportExit { id, code } => self.report_exit(&id, code),
                 Action::Tell {
                     id,
@@ -321,16 +327,10 @@ impl Actor {
 
     fn probe(&mut self, id: ContainerId, life: u64) {
         let now = self.now();
-        let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.startup_probe(&id)) else {
+        let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.probe(&id)) else {
             return self.core.handle_probed(now, &id, life, false);
         };
-        let target = probe::Target {
-            id: id.as_str().to_owned(),
-            pid: task.init.pid,
-            runtime: task.runtime.clone(),
-            reaper: self.reaper.clone(),
-            ports: task.facts.ports.clone(),
-        };
+        let target = self.target(&id, task);
         let attempt = async move { probe::attempt(&probe, &target).await };
         self.job(attempt, move |actor, outcome| {
             if let Err(reason) = &outcome {
@@ -339,6 +339,30 @@ impl Actor {
             let now = actor.now();
             actor.core.handle_probed(now, &id, life, outcome.is_ok());
         });
+    }
+
+    fn hook(&mut self, id: ContainerId, kind: HookKind, hook: Hook, limit: Duration) {
+        let Some(task) = self.tasks.get(&id) else {
+            let gone = Err("its container is gone".to_owned());
+            return self.core.handle_hooked(self.now(), &id, kind, gone);
+        };
+        let target = self.target(&id, task);
+        let run = async move { probe::run_hook(&hook, limit, &target).await };
+        self.job(run, move |actor, outcome| {
+            let now = actor.now();
+            actor.core.handle_hooked(now, &id, kind, outcome);
+        });
+    }
+
+    /// Where a probe or a hook of a container goes.
+    fn target(&self, id: &ContainerId, task: &Task) -> probe::Target {
+        probe::Target {
+            id: id.as_str().to_owned(),
+            pid: task.init.pid,
+            runtime: task.runtime.clone(),
+            reaper: self.reaper.clone(),
+            ports: task.facts.ports.clone(),
+        }
     }
 
     pub(super) fn signal(

@@ -58,11 +58,36 @@ pub(super) async fn attempt(get: &HttpGet, target: &Target) -> Result<(), String
     get_over(connection, address, get).await
 }
 
+/// Sends the request; whatever is answered is well.
+///
+/// # Errors
+///
+/// Why there was no answer, in one sentence.
+pub(super) async fn request_once(get: &HttpGet, target: &Target) -> Result<(), String> {
+    let port = port_number(&get.port, target)?;
+    let (connection, address) = connect::open(get.host, port, target).await?;
+    answer_over(connection, address, get).await.map(drop)
+}
+
 pub(super) async fn get_over(
     connection: Connection,
     address: SocketAddr,
     get: &HttpGet,
 ) -> Result<(), String> {
+    let status = answer_over(connection, address, get).await?.as_u16();
+    match (200..400).contains(&status) {
+        true => Ok(()),
+        false => Err(format!(
+            "{address} answered with status {status}; expected 200 to 399"
+        )),
+    }
+}
+
+async fn answer_over(
+    connection: Connection,
+    address: SocketAddr,
+    get: &HttpGet,
+) -> Result<StatusCode, String> {
     let authority = match get.host {
         Some(Host::Localhost) => format!("localhost:{}", address.port()),
         Some(Host::Ip(_)) | None => address.to_string(),
@@ -79,14 +104,7 @@ pub(super) async fn get_over(
             .await
         }
     };
-    match answer {
-        Ok(status) if (200..400).contains(&status.as_u16()) => Ok(()),
-        Ok(status) => Err(format!(
-            "{address} answered with status {}; expected 200 to 399",
-            status.as_u16()
-        )),
-        Err(error) => Err(format!("no answer of {address}: {}", causes(&error))),
-    }
+    answer.map_err(|error| format!("no answer of {address}: {}", causes(&error)))
 }
 
 fn request(get: &HttpGet, authority: &str) -> Result<Request<String>, http::Error> {

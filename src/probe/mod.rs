@@ -1,4 +1,5 @@
-//! One attempt of a probe. When, how often and what follows from it is the core's business.
+//! One attempt of a probe, or one hook. When, how often and what follows from it is the core's
+//! business.
 
 mod connect;
 mod exec;
@@ -16,7 +17,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::plan::{Check, Probe};
+use crate::plan::{Check, Hook, Probe};
 use crate::reaper::Reaper;
 use crate::runtime::OciRuntime;
 
@@ -50,6 +51,25 @@ pub async fn attempt(probe: &Probe, target: &Target) -> Result<(), String> {
         Check::HttpGet(get) => within(limit, "answer", http::attempt(get, target)).await,
         Check::Grpc { port, service } => {
             within(limit, "answer", grpc::attempt(*port, service, target)).await
+        }
+    }
+}
+
+/// Runs a hook, bounded by `limit`.
+///
+/// # Errors
+///
+/// Why it failed, in one sentence; that of a request is that nobody answered, whatever an answer says.
+pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), String> {
+    match hook {
+        Hook::Exec { command } => exec::attempt(command, limit, target).await,
+        Hook::TcpSocket { host, port } => {
+            within(limit, "connection", tcp::attempt(*host, port, target)).await
+        }
+        Hook::HttpGet(get) => within(limit, "answer", http::request_once(get, target)).await,
+        Hook::Sleep(pause) => {
+            tokio::time::sleep((*pause).min(limit)).await;
+            Ok(())
         }
     }
 }

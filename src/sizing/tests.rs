@@ -104,7 +104,7 @@ fn a_plan_says_who_starts_when() {
         .iter()
         .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
         .collect();
-    let plan = Plan::validate(&annotations).unwrap();
+    let plan = Plan::parse(&annotations).unwrap();
     let size = |name: &str| match &plan.container(name).resources {
         Some(resources) => resources.into(),
         None => limited(u64::from(name.as_bytes()[0]), 0),

@@ -337,7 +337,7 @@ proptest! {
         }
         let (owner, node) = pods(&document).remove(0);
         let pod = Pod::read(&owner, &node).unwrap();
-        let plan = Plan::validate(&pod.annotations).unwrap();
+        let plan = Plan::parse(&pod.annotations).unwrap();
 
         let serial = model.serial();
         let sidecars = model.of_kind(true);

@@ -117,11 +117,8 @@ fn explain(file: &str, owner: &Owner, node: &Node, rules: &Rules) -> Result<Expl
     })?;
     let (plan, refused) = match Plan::parse_under(&pod.annotations, rules) {
         Ok(reading) => (Some(reading.plan), None),
-        // What is only too much for this node, or not supported yet, has a meaning all the same.
-        Err(error) => (
-            Plan::validate(&pod.annotations).ok(),
-            Some(error.to_string()),
-        ),
+        // What is only too much for this node has a meaning all the same.
+        Err(error) => (Plan::parse(&pod.annotations).ok(), Some(error.to_string())),
     };
     let ordered = plan.as_ref().filter(|plan| !plan.is_empty());
     Ok(Explanation {

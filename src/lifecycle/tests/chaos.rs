@@ -12,11 +12,11 @@ use super::simulator::{Call, Script, Seen, World, ms, name_of, secs};
 
 const INITS: [&str; 2] = ["one", "two"];
 const SIDECARS: [&str; 3] = ["proxy", "logs", "mesh"];
-/// A native init container, two apps, and what is in no list: a guest where apps are listed.
-const OTHERS: [&str; 4] = ["native", "web", "api", "other"];
+/// A native init container, two apps, two defers, and what is in no list: a guest where apps are listed.
+const OTHERS: [&str; 6] = ["native", "web", "api", "bye", "last", "other"];
 
 /// Each container may come three times.
-const IDS: [[&str; 3]; 9] = [
+const IDS: [[&str; 3]; 11] = [
     ["one", "one#2", "one#3"],
     ["two", "two#2", "two#3"],
     ["proxy", "proxy#2", "proxy#3"],
@@ -25,6 +25,8 @@ const IDS: [[&str; 3]; 9] = [
     ["native", "native#2", "native#3"],
     ["web", "web#2", "web#3"],
     ["api", "api#2", "api#3"],
+    ["bye", "bye#2", "bye#3"],
+    ["last", "last#2", "last#3"],
     ["other", "other#2", "other#3"],
 ];
 
@@ -45,6 +47,47 @@ struct Shape {
     restart: Option<&'static str>,
     essential: Option<&'static str>,
     with_sandbox: bool,
+    ending: Ending,
+}
+
+/// What its annotations say of its end.
+#[derive(Clone, Debug)]
+struct Ending {
+    defers: bool,
+    policy: &'static str,
+    extension: Option<&'static str>,
+    hook: bool,
+    defer_restart: Option<&'static str>,
+    cap: Option<&'static str>,
+    defer_cap: bool,
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    let policies = vec!["Shared", "Reserve", "Overrun", "SkipHooks", "Strict"];
+    let extensions = vec![
+        r#"{"probe":true,"maxSeconds":20}"#,
+        r#"{"intervalSeconds":2,"count":3}"#,
+    ];
+    (
+        any::<bool>(),
+        prop::sample::select(policies),
+        prop::option::of(prop::sample::select(extensions)),
+        any::<bool>(),
+        prop::option::of(prop::sample::select(vec!["Always", "OnFailure", "Never"])),
+        prop::option::of(prop::sample::select(vec!["0", "1s", "3s"])),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(defers, policy, extension, hook, defer_restart, cap, defer_cap)| Ending {
+                defers,
+                policy,
+                extension,
+                hook,
+                defer_restart,
+                cap,
+                defer_cap,
+            },
+        )
 }
 
 fn shape() -> impl Strategy<Value = Shape> {
@@ -57,6 +100,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         prop::option::of(policies()),
         prop::option::of(prop::sample::select(vec!["web", "proxy"])),
         any::<bool>(),
+        ending(),
     )
         .prop_flat_map(
             |(
@@ -67,6 +111,7 @@ fn shape() -> impl Strategy<Value = Shape> {
                 restart,
                 essential,
                 with_sandbox,
+                ending,
             )| {
                 let names = INITS[..inits].iter().chain(&SIDECARS[..sidecars]);
                 let names: Vec<_> = names.copied().collect();
@@ -81,6 +126,7 @@ fn shape() -> impl Strategy<Value = Shape> {
                     restart,
                     essential,
                     with_sandbox,
+                    ending: ending.clone(),
                 })
             },
         )
@@ -100,7 +146,8 @@ impl Shape {
             ("start-mode", self.mode),
             ("sidecar-exit-code", self.exit_code),
             ("startup-timeout", "30s"),
-            ("grace-period", "5s"),
+            ("grace-period", "7s"),
+            ("grace-policy", self.ending.policy),
             ("startup-probe.usher/proxy", PROBE),
         ];
         if self.inits > 0 {
@@ -114,6 +161,35 @@ impl Shape {
         }
         if let Some(essential) = self.essential {
             annotations.push(("essential", essential));
+        }
+        let ending = &self.ending;
+        if ending.defers {
+            annotations.extend([("pre-exit", "bye"), ("post-exit", "last")]);
+            if let Some(restart) = ending.defer_restart {
+                annotations.push(("restart.usher/bye", restart));
+            }
+            if ending.extension.is_some() {
+                annotations.push((
+                    "liveness-probe.usher/last",
+                    r#"{"tcpSocket":{"port":80},"periodSeconds":2}"#,
+                ));
+            }
+            if ending.defer_cap {
+                annotations.push(("grace-period.usher/last", "1500ms"));
+            }
+        }
+        if let Some(extension) = ending.extension {
+            annotations.push(("grace-extension", extension));
+        }
+        if ending.hook {
+            let hook = r#"{"sleep":{"seconds":1}}"#;
+            annotations.extend([
+                ("termination-hook.usher/web", hook),
+                ("termination-hook.usher/proxy", hook),
+            ]);
+        }
+        if let Some(cap) = ending.cap {
+            annotations.push(("grace-period.usher/web", cap));
         }
         if let Some(restart) = self.restart {
             annotations.push(("restart.usher/proxy", restart));
@@ -167,9 +243,13 @@ fn script() -> impl Strategy<Value = Script> {
         prop::option::of((0_u64..5_000, 0_u8..2)),
         (0_u64..50, 0_u64..3_000, 0_u32..2),
         (0_u32..10, 0_u64..300),
+        (0_u64..9_000, maybe(9_000)),
     )
         .prop_map(
-            |(ready_after, stops_after, exits, takes, (luck, probe))| Script {
+            |(ready_after, stops_after, exits, takes, (luck, probe), (hook, unwell))| Script {
+                hook_takes: ms(hook),
+                unwell_after: unwell,
+                then_exits: None,
                 ready_after,
                 stops_after,
                 exits_after: exits.map(|(after, code)| (ms(after), code)),
@@ -189,7 +269,7 @@ proptest! {
     #[test]
     fn every_call_is_answered_and_no_program_runs_out_of_turn(
         shape in shape(),
-        scripts in prop::collection::vec(script(), 9),
+        scripts in prop::collection::vec(script(), 11),
         calls in prop::collection::vec((0_u64..4_000, call()), 1..60),
     ) {
         let plan = shape.plan();
@@ -221,7 +301,11 @@ proptest! {
         world.check_end();
         prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_)), "it never ended");
         for id in IDS.iter().flatten() {
-            prop_assert!(!world.pod.is_held(&ContainerId::from(*id)), "{id} is held for ever");
+            // A defer container is, as long as its pod lives.
+            let waits = matches!(plan.role(name_of(id)), Role::Defer(_))
+                && world.pod.phase() != Phase::Terminated;
+            let is_held = world.pod.is_held(&ContainerId::from(*id));
+            prop_assert!(waits || !is_held, "{id} is held for ever: {:#?}", world.seen);
         }
         for (wait, patience) in &world.start_waits {
             let bound = match shape.mode {

@@ -453,6 +453,7 @@ impl Model {
                     assert_eq!(slot.life, Life::Gone, "{id} ends alive");
                     slot.is_reported = true;
                 }
+                Action::Hook { .. } => unreachable!("none of these pods has hooks"),
                 Action::AnswerKill { .. } | Action::Tell { .. } | Action::Report(_) => {}
             }
         }

@@ -4,7 +4,8 @@
 //! spec, each waiting for the answer of the Start before it; one whose Start has failed is left for
 //! the next round; what has exited is created anew, with a back-off; at the end of the pod all are
 //! asked to stop at once, and killed when the grace period is over. From 1.29 on its own sidecars
-//! are asked when all others are gone. A postStart handler is waited for before the next container
+//! are asked when all others are gone. What was asked to stop is killed when its grace period is over,
+//! counted from the answer; a preStop handler takes its part of it, but for two seconds. A postStart handler is waited for before the next container
 //! is created. A container whose liveness probe has failed is stopped, waited for, and created again
 //! whatever it ended with. Without its sandbox all of a pod is stopped, and started in a new one but
 //! for what has ended with 0 under `OnFailure`, and all that has run under `Never`.
@@ -12,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::lifecycle::{ContainerId, Time};
+use crate::lifecycle::{ContainerId, Exec, RequestId, Time};
 use crate::plan::{RestartPolicy, Signal};
 
 use super::simulator::{Call, Seen, World, ms, secs};
@@ -47,6 +48,19 @@ struct Record {
     puts_off: Duration,
     /// How long its postStart handler takes.
     post_start: Option<Duration>,
+    /// How long its preStop handler takes, and its command where that is an exec.
+    pre_stop: Option<(Duration, Option<Vec<String>>)>,
+}
+
+/// A stop request at the end of a pod.
+#[derive(Debug)]
+struct Asked {
+    id: &'static str,
+    request: RequestId,
+    /// From its answer to SIGKILL.
+    grace: Duration,
+    answered: Option<Time>,
+    killed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +83,9 @@ pub struct Kubelet {
     heard: usize,
     /// Since when it ends the pod.
     ending: Option<Time>,
-    asked: Vec<&'static str>,
-    killed: bool,
+    asked: Vec<Asked>,
+    /// Whose preStop handlers it has begun.
+    handled: Vec<&'static str>,
     /// What it gave up waiting for.
     pub start_errors: u32,
 }
@@ -87,6 +102,7 @@ impl Kubelet {
             back_off: Duration::ZERO,
             puts_off: Duration::ZERO,
             post_start: None,
+            pre_stop: None,
         };
         Kubelet {
             policy,
@@ -95,7 +111,7 @@ impl Kubelet {
             heard: 0,
             ending: None,
             asked: Vec::new(),
-            killed: false,
+            handled: Vec::new(),
             start_errors: 0,
         }
     }
@@ -128,6 +144,13 @@ impl Kubelet {
         }
     }
 
+    /// The container has a preStop handler, which takes so long; its command where it is an exec.
+    pub fn pre_stop(&mut self, name: &str, takes: Duration, command: Option<Vec<String>>) {
+        if let Some(record) = self.records.iter_mut().find(|record| record.name == name) {
+            record.pre_stop = Some((takes, command));
+        }
+    }
+
     /// The liveness probe of a container has failed for the last time.
     pub fn unhealthy(&mut self, world: &mut World, name: &str) {
         let busy = self.records.iter().any(|record| record.status.is_busy());
@@ -151,8 +174,8 @@ impl Kubelet {
         let later = next.now.max(world.now);
         *world = next;
         world.run_for(later.since(world.now));
-        (self.heard, self.killed) = (world.seen.len(), false);
-        (self.ending, self.asked) = (None, Vec::new());
+        self.heard = world.seen.len();
+        (self.ending, self.asked, self.handled) = (None, Vec::new(), Vec::new());
         for record in &mut self.records {
             let stays_out = match (self.policy, record.status) {
                 (RestartPolicy::Always, _) | (_, Status::None) => false,
@@ -228,6 +251,13 @@ impl Kubelet {
                                 Status::Exited(128)
                             }
                         };
+                    }
+                }
+                Seen::KillAnswered(request, _) => {
+                    let now = world.now;
+                    let asked = self.asked.iter_mut();
+                    for asked in asked.filter(|asked| asked.request == *request) {
+                        asked.answered = Some(now);
                     }
                 }
                 Seen::ExitReported(id, code) => {
@@ -337,7 +367,6 @@ impl Kubelet {
     }
 
     fn end(&mut self, world: &mut World, since: Time) {
-        let patience = Some(REQUEST_TIMEOUT + self.grace);
         let regular_left = self
             .records
             .iter()
@@ -348,15 +377,59 @@ impl Kubelet {
                 continue;
             };
             let its_turn = record.kind != Kind::NativeSidecar || !regular_left || over;
-            if its_turn && !self.asked.contains(&id) {
-                self.asked.push(id);
-                world.call(Call::Kill(id, Signal::TERM, patience));
+            if !its_turn || self.asked.iter().any(|asked| asked.id == id) {
+                continue;
             }
-            if over && !self.killed {
-                world.call(Call::Kill(id, Signal::KILL, None));
+            let takes = record
+                .pre_stop
+                .as_ref()
+                .map_or(Duration::ZERO, |(takes, command)| {
+                    if !self.handled.contains(&id) {
+                        self.handled.push(id);
+                        if let Some(argv) = command {
+                            let exec = Exec {
+                                id: "pre-stop",
+                                argv,
+                                has_deadline: false,
+                            };
+                            let _ = world.exec(id, &exec);
+                        }
+                    }
+                    (*takes).min(self.grace)
+                });
+            if world.now < since.after(takes) {
+                continue;
+            }
+            // Whole seconds, and kubelet's own minimum.
+            let grace = (self.grace - takes).max(secs(2)).as_secs();
+            let grace = secs(grace.min(self.grace.as_secs().max(2)));
+            world.call(Call::Kill(id, Signal::TERM, Some(REQUEST_TIMEOUT + grace)));
+            let request = *world.asked.last().unwrap();
+            let is_answered = world.answered.contains_key(&request);
+            self.asked.push(Asked {
+                id,
+                request,
+                grace,
+                answered: is_answered.then_some(world.now),
+                killed: false,
+            });
+        }
+        self.kill(world);
+    }
+
+    /// What has not heeded its stop request, counted from the answer.
+    fn kill(&mut self, world: &mut World) {
+        for asked in &mut self.asked {
+            let over = asked.answered.map(|at| at.after(asked.grace));
+            let runs = self
+                .records
+                .iter()
+                .any(|record| record.id == Some(asked.id) && record.status == Status::Running);
+            if runs && !asked.killed && over.is_some_and(|over| over <= world.now) {
+                asked.killed = true;
+                world.call(Call::Kill(asked.id, Signal::KILL, None));
             }
         }
-        self.killed |= over;
     }
 }
 

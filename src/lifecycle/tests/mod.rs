@@ -3,6 +3,8 @@
 mod chaos;
 mod completion;
 mod corners;
+mod defers;
+mod deletions;
 mod exhaustive;
 mod fixtures;
 mod inference;
@@ -12,6 +14,7 @@ mod kubelet;
 mod manual;
 mod oom;
 mod pods;
+mod policies;
 mod promises;
 mod record;
 mod restarting;

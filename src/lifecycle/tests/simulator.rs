@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Demands, Exec, ExitStatus, Kill, NewContainer, Obstacle, Pod, Refusal,
-    RequestId, Time,
+    Action, ContainerId, Demands, Exec, ExitStatus, HookKind, Kill, NewContainer, Obstacle, Pod,
+    Refusal, Report, RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 
@@ -42,6 +42,12 @@ pub struct Script {
     pub restarts_fail: u32,
     /// The OCI runtime cannot create it.
     pub cannot_be_created: bool,
+    /// How long its termination hook, or its preStop handler, would take.
+    pub hook_takes: Duration,
+    /// From its execution until its liveness probe fails; never if there is none.
+    pub unwell_after: Option<Duration>,
+    /// The code that it exits with when it has been restarted, if that is another.
+    pub then_exits: Option<u8>,
     /// From the beginning of a probe's attempt, which decides its result, until that is known.
     pub probe_takes: Duration,
 }
@@ -57,6 +63,9 @@ impl Default for Script {
             cannot_be_released: false,
             restarts_fail: 0,
             cannot_be_created: false,
+            hook_takes: ms(1),
+            unwell_after: None,
+            then_exits: None,
             probe_takes: ms(1),
         }
     }
@@ -73,6 +82,9 @@ pub enum Seen {
     StartAnswered(String, Result<(), Refusal>),
     KillAnswered(RequestId, Result<(), Refusal>),
     Told(String, String),
+    HookBegan(String, HookKind),
+    HookEnded(String, HookKind),
+    Reported(Report),
 }
 
 enum Event {
@@ -84,6 +96,7 @@ enum Event {
     /// A process that never came to be its container's.
     LeftoverDies(ContainerId, ExitStatus),
     PostStartOver(ContainerId),
+    Hooked(ContainerId, HookKind, bool),
     Caller(Call),
 }
 
@@ -445,6 +458,14 @@ impl World {
             Event::PostStartOver(id) => {
                 self.pod.handle_exec_over(self.now, &id, "post-start");
             }
+            Event::Hooked(id, kind, in_time) => {
+                self.see(Seen::HookEnded(id.to_string(), kind));
+                let outcome = match in_time {
+                    true => Ok(()),
+                    false => Err("it took too long".to_owned()),
+                };
+                self.pod.handle_hooked(self.now, &id, kind, outcome);
+            }
             Event::LeftoverDies(id, status) => self.pod.handle_exit(self.now, &id, status),
             Event::Dies(id, life, status) => {
                 if self
@@ -500,11 +521,19 @@ impl World {
         process.life = life;
         process.executed = Some(self.now);
         let exits = process.script.exits_after;
+        let exits = exits.map(|(after, code)| (after, process.script.then_exits.unwrap_or(code)));
         self.see(Seen::Executed(id.to_string()));
         self.pod.handle_restarted(self.now, id, Ok(()));
         if let Some((after, code)) = exits {
             self.schedule(after, Event::Dies(id.clone(), life, ExitStatus::Code(code)));
         }
+    }
+
+    fn is_well(&self, id: &ContainerId) -> bool {
+        self.processes.get(id).is_some_and(|process| {
+            let unwell = process.executed.zip(process.script.unwell_after);
+            unwell.is_none_or(|(at, after)| at.after(after) > self.now)
+        })
     }
 
     fn script_for(&self, id: &str) -> Script {
@@ -594,7 +623,7 @@ impl World {
                 self.schedule(takes, Event::Restarted(id));
             }
             Action::Probe { id, life } => {
-                let ready = self.is_ready(id.as_str());
+                let ready = self.is_ready(id.as_str()) && self.is_well(&id);
                 let takes = self.script_of(&id).probe_takes;
                 self.schedule(takes, Event::Probed(id, life, ready));
             }
@@ -606,7 +635,14 @@ impl World {
                 self.see(Seen::ExitReported(id.to_string(), code));
             }
             Action::Tell { id, message, .. } => self.see(Seen::Told(id.to_string(), message)),
-            Action::Report(_) => {}
+            Action::Hook {
+                id, kind, limit, ..
+            } => {
+                self.see(Seen::HookBegan(id.to_string(), kind));
+                let takes = self.script_of(&id).hook_takes;
+                self.schedule(takes.min(limit), Event::Hooked(id, kind, takes <= limit));
+            }
+            Action::Report(report) => self.see(Seen::Reported(report)),
         }
     }
 

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::annotations;
+use crate::plan::Hook;
 use crate::plan::identity::{ContainerKind, Identity, group};
 use crate::plan::kubelet::{KubeletFacts, PreStop};
 
@@ -34,6 +35,9 @@ fn all_facts_of_kubelet_are_read() {
     let expected = KubeletFacts {
         grace_period: Some(Duration::from_secs(30)),
         pre_stop: Some(PreStop::Exec {
+            command: ["sh", "-c", "sleep 1"].map(str::to_owned).to_vec(),
+        }),
+        pre_stop_hook: Some(Hook::Exec {
             command: ["sh", "-c", "sleep 1"].map(str::to_owned).to_vec(),
         }),
         restart_count: 3,

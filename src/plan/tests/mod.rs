@@ -28,12 +28,12 @@ fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 /// The plan of annotations that are valid.
 fn plan(pairs: &[(&str, &str)]) -> Plan {
-    Plan::validate(&annotations(pairs)).unwrap_or_else(|error| panic!("refused: {error}"))
+    Plan::parse(&annotations(pairs)).unwrap_or_else(|error| panic!("refused: {error}"))
 }
 
 /// The sentence with which annotations are refused.
 fn refusal(pairs: &[(&str, &str)]) -> String {
-    match Plan::validate(&annotations(pairs)) {
+    match Plan::parse(&annotations(pairs)) {
         Ok(plan) => panic!("accepted as {plan:?}"),
         Err(error) => error.to_string(),
     }

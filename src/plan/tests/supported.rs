@@ -20,7 +20,18 @@ fn what_is_built_is_accepted() {
         ("usher/essential", "p"),
         ("restart.usher/p", "Always"),
         ("usher/grace-period", "10s"),
+        ("usher/pre-exit", "a"),
+        ("usher/post-exit", "a"),
+        ("usher/grace-extension", r#"{"probe":true}"#),
+        ("usher/defer-exit-code", "Mask"),
+        ("usher/defer-exit-code", "Propagate"),
         ("usher/grace-policy", "Shared"),
+        ("usher/grace-policy", "Reserve"),
+        ("usher/grace-policy", "Overrun"),
+        ("usher/grace-policy", "SkipHooks"),
+        ("usher/grace-policy", "Strict"),
+        ("termination-hook.usher/p", r#"{"sleep": {"seconds": 1}}"#),
+        ("grace-period.usher/p", "1s"),
         ("usher/sidecar-stop-order", "Reverse"),
         ("usher/sidecar-stop-order", "Parallel"),
         ("usher/sidecar-exit-code", "Mask"),
@@ -46,40 +57,4 @@ fn what_is_built_is_accepted() {
         let parsed = Plan::parse(&annotations(&[SIDECARS, pair]));
         assert!(parsed.is_ok(), "{pair:?}: {parsed:?}");
     }
-}
-
-#[test]
-fn what_is_not_built_yet_is_refused_as_such() {
-    let unsupported = [
-        ("usher/pre-exit", "a"),
-        ("usher/post-exit", "a"),
-        ("usher/grace-extension", r#"{"probe":true}"#),
-        ("usher/defer-exit-code", "Mask"),
-        ("usher/defer-exit-code", "Propagate"),
-        ("usher/grace-policy", "Reserve"),
-        ("usher/grace-policy", "Overrun"),
-        ("usher/grace-policy", "SkipHooks"),
-        ("usher/grace-policy", "Strict"),
-        ("termination-hook.usher/p", r#"{"sleep": {"seconds": 1}}"#),
-        ("grace-period.usher/p", "1s"),
-    ];
-    for (key, value) in unsupported {
-        let given = annotations(&[SIDECARS, (key, value)]);
-        assert!(Plan::validate(&given).is_ok(), "{key}: {value}");
-        let sentence = Plan::parse(&given).expect_err(key).to_string();
-        assert_eq!(
-            sentence,
-            format!("{key}: {value:?} is valid, but not supported yet")
-        );
-    }
-}
-
-#[test]
-fn what_is_wrong_is_refused_before_what_is_not_built() {
-    let given = annotations(&[("usher/init", "a"), ("usher/start-mode", "Slow")]);
-    let sentence = Plan::parse(&given).unwrap_err().to_string();
-    assert_eq!(
-        sentence,
-        "usher/start-mode: \"Slow\" is not one of Auto, Block, Hold"
-    );
 }

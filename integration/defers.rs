@@ -1,0 +1,524 @@
+//! Defer containers and hooks: what runs when a pod ends, in which order, and what it costs others.
+//! Judged by what the containers have recorded, and what their caller is told.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{ContainerSpec, Containerd, PATIENCE, Status, eventually};
+use crate::pod::Pod;
+
+const GRACE: Duration = Duration::from_secs(30);
+
+/// The defer proposal's example.
+const SHARD: Pod = Pod(&[
+    ("usher/sidecars", "proxy"),
+    ("usher/pre-exit", "remove-shard wait-for-rebalance kill-db"),
+    ("usher/post-exit", "clean-update"),
+    ("usher/grace-period", "30s"),
+]);
+const DEFERS: [&str; 4] = [
+    "remove-shard",
+    "wait-for-rebalance",
+    "kill-db",
+    "clean-update",
+];
+const ALL: [&str; 6] = [
+    "proxy",
+    "db",
+    "remove-shard",
+    "wait-for-rebalance",
+    "kill-db",
+    "clean-update",
+];
+
+/// One defer of each turn.
+const PLAIN: Pod = Pod(&[
+    ("usher/sidecars", "proxy"),
+    ("usher/pre-exit", "before"),
+    ("usher/post-exit", "after"),
+    ("usher/grace-period", "30s"),
+]);
+const PLAIN_ALL: [&str; 4] = ["proxy", "web", "before", "after"];
+
+const QUICK: &[&str] = &["--run-for", "100ms"];
+
+#[track_caller]
+fn run_all(host: &Containerd, pod: &Pod, containers: &[(&str, &[&str])]) {
+    for (name, options) in containers {
+        host.run(&pod.witness(name, options));
+    }
+}
+
+/// A pod of which `web` runs and everything else is told by `containers`.
+#[track_caller]
+fn start(pod: &Pod, containers: &[(&str, &[&str])]) -> Containerd {
+    let host = Containerd::start();
+    run_all(&host, pod, containers);
+    host.await_event("web", "start");
+    host
+}
+
+#[track_caller]
+fn log_has(host: &Containerd, line: &str) {
+    eventually(&format!("the log says {line:?}"), PATIENCE, || {
+        host.log_tail(10_000).contains(line)
+    });
+}
+
+#[test]
+fn the_proposals_own_example_runs_in_its_order() {
+    let host = Containerd::start();
+    run_all(
+        &host,
+        &SHARD,
+        &[("proxy", &[]), ("db", &["--stop-after", "200ms"])],
+    );
+    for name in DEFERS {
+        host.run(&SHARD.witness(name, &["--run-for", "200ms"]));
+        assert_eq!(
+            host.status(name),
+            Some(Status::Running),
+            "as its caller sees it"
+        );
+    }
+    host.await_event("db", "start");
+    assert!(DEFERS.iter().all(|name| !host.record().has(name, "start")));
+    let stopped = host.end_pod(&ALL, GRACE);
+    for stop in &stopped {
+        assert!(
+            !stop.killed && stop.code == 0,
+            "{stop:?}\n{}",
+            host.record()
+        );
+        assert!(stop.answered < GRACE / 2, "{stop:?}");
+    }
+    let record = host.record();
+    assert_eq!(record.order("start")[2..], DEFERS, "{record}");
+    record.assert_before(("remove-shard", "exit"), ("wait-for-rebalance", "start"));
+    record.assert_before(("wait-for-rebalance", "exit"), ("kill-db", "start"));
+    record.assert_before(("kill-db", "exit"), ("db", "signal"));
+    record.assert_before(("db", "exit"), ("clean-update", "start"));
+    record.assert_before(("clean-update", "exit"), ("proxy", "signal"));
+    assert!(
+        DEFERS.iter().all(|name| !record.has(name, "signal")),
+        "{record}"
+    );
+    for line in [
+        "the pod terminates within 30s",
+        "defer remove-shard ended with 0",
+        "pre-exit containers over after",
+        "apps over after",
+        "post-exit containers over after",
+        "sidecars over after",
+    ] {
+        log_has(&host, line);
+    }
+}
+
+#[test]
+fn a_log_forwarder_outlives_the_app_and_loses_not_one_line() {
+    let host = Containerd::start();
+    let pod = Pod(&[
+        ("usher/sidecars", "forwarder"),
+        (
+            "startup-probe.usher/forwarder",
+            r#"{"exec":{"command":["/bin/test","-e","/shared/reads"]},"periodMilliseconds":100,"failureThreshold":300}"#,
+        ),
+        ("usher/post-exit", "after"),
+        ("usher/grace-period", "30s"),
+    ]);
+    let in_pod = |name: &str| {
+        ContainerSpec::new(name)
+            .in_pod("pod1", name)
+            .annotations(pod.0)
+    };
+    // It reads on until nothing has come for a moment after it was told to go.
+    host.run(&in_pod("forwarder").script(
+        "mkfifo /shared/log; exec 3<>/shared/log; trap 'told=1' TERM; touch /shared/reads
+         while :; do
+             if read -t 1 -r line <&3; then echo \"$line\" >> /shared/collected
+             elif [ -n \"$told\" ]; then break; fi
+         done",
+    ));
+    host.run(&in_pod("app").script(
+        "trap 'told=1' TERM; n=0; left=200
+         while [ $left -gt 0 ]; do
+             n=$((n + 1)); echo \"line $n\" > /shared/log
+             [ -z \"$told\" ] || left=$((left - 1))
+             [ $n -lt 50 ] || touch /shared/writes
+         done
+         echo $n > /shared/written",
+    ));
+    host.run(&in_pod("after").script("cp /shared/written /shared/seen-by-after"));
+    let shared = host.shared_dir();
+    eventually("the app writes", PATIENCE, || {
+        shared.join("writes").exists()
+    });
+    let stopped = host.end_pod(&["forwarder", "app", "after"], GRACE);
+    assert!(stopped.iter().all(|stop| !stop.killed), "{stopped:?}");
+    let read = |name: &str| std::fs::read_to_string(shared.join(name)).expect(name);
+    let written: usize = read("written").trim().parse().expect("a number");
+    let expected: Vec<String> = (1..=written).map(|n| format!("line {n}")).collect();
+    let collected = read("collected");
+    assert!(
+        collected.lines().eq(expected.iter()),
+        "{written} lines were written"
+    );
+    assert_eq!(read("seen-by-after"), read("written"));
+}
+
+#[test]
+fn a_mesh_proxy_outlives_the_app_and_refuses_not_one_connection() {
+    let host = Containerd::start();
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("startup-probe.usher/proxy", crate::pod::TCP_PROBE),
+        ("usher/pre-exit", "before"),
+        ("usher/grace-period", "30s"),
+    ]);
+    host.run(&pod.witness("proxy", &["--listen", "8080"]));
+    host.await_event("proxy", "ready");
+    let init = host
+        .task_api("proxy")
+        .state("proxy", "")
+        .expect("State")
+        .pid;
+    let app = ContainerSpec::new("web")
+        .in_pod("pod1", "web")
+        .annotations(pod.0)
+        .option(&["--with-ns", &format!("network:/proc/{init}/ns/net")])
+        .script(
+            "trap 'told=1' TERM; n=0; left=20
+             while [ $left -gt 0 ]; do
+                 if nc 127.0.0.1 8080 < /dev/null > /dev/null 2>&1
+                 then n=$((n + 1)); else echo $n >> /shared/refused; fi
+                 [ -z \"$told\" ] || left=$((left - 1))
+                 [ $n -lt 10 ] || touch /shared/connects
+             done
+             echo $n > /shared/connected",
+        );
+    host.run(&app);
+    host.run(&pod.witness("before", QUICK));
+    let shared = host.shared_dir();
+    eventually("the app connects", PATIENCE, || {
+        shared.join("connects").exists()
+    });
+    let stopped = host.end_pod(&["proxy", "web", "before"], GRACE);
+    assert!(stopped.iter().all(|stop| !stop.killed), "{stopped:?}");
+    assert!(shared.join("connected").exists());
+    assert!(!shared.join("refused").exists());
+}
+
+#[test]
+fn a_defer_that_fails_stops_nothing_and_its_caller_is_not_told() {
+    let failing: &[&str] = &["--run-for", "100ms", "--exit", "3"];
+    let host = start(
+        &PLAIN,
+        &[
+            ("proxy", &[]),
+            ("web", &[]),
+            ("before", failing),
+            ("after", failing),
+        ],
+    );
+    let stopped = host.end_pod(&PLAIN_ALL, GRACE);
+    assert!(stopped.iter().all(|stop| stop.code == 0), "{stopped:?}");
+    let record = host.record();
+    record.assert_before(("before", "exit"), ("web", "signal"));
+    record.assert_before(("after", "exit"), ("proxy", "signal"));
+    log_has(&host, "defer before ended with 3");
+}
+
+#[test]
+fn a_defer_whose_failure_counts_tells_it() {
+    let pod = Pod(&[
+        ("usher/pre-exit", "before"),
+        ("usher/defer-exit-code", "Propagate"),
+    ]);
+    let failing: &[&str] = &["--run-for", "100ms", "--exit", "3"];
+    let host = start(&pod, &[("web", &[]), ("before", failing)]);
+    let stopped = host.end_pod(&["web", "before"], GRACE);
+    assert_eq!(stopped[1].code, 3, "{stopped:?}");
+}
+
+#[test]
+fn a_defer_is_run_again_until_it_succeeds() {
+    let host = Containerd::start();
+    let pod = Pod(&[
+        ("usher/pre-exit", "before"),
+        ("restart.usher/before", "OnFailure"),
+    ]);
+    host.run(&pod.witness("web", &[]));
+    let script =
+        "/bin/witness mark before try; [ -e /shared/again ] || { touch /shared/again; exit 1; }";
+    let before = ContainerSpec::new("before").in_pod("pod1", "before");
+    host.run(&before.annotations(pod.0).script(script));
+    host.await_event("web", "start");
+    let stopped = host.end_pod(&["web", "before"], GRACE);
+    assert!(
+        stopped.iter().all(|stop| stop.code == 0 && !stop.killed),
+        "{stopped:?}"
+    );
+    let record = host.record();
+    assert_eq!(record.all("before", "try").count(), 2, "{record}");
+    let last = record.all("before", "try").last().map(|event| event.at_ns);
+    assert!(last < Some(record.at("web", "signal")), "{record}");
+}
+
+#[test]
+fn a_defer_that_hangs_is_ended_with_the_grace_period_and_no_other_runs() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/pre-exit", "before"),
+        ("usher/post-exit", "after"),
+        ("usher/grace-period", "3s"),
+    ]);
+    let host = start(
+        &pod,
+        &[
+            ("proxy", &[]),
+            ("web", &[]),
+            ("before", &["--ignore-term"]),
+            ("after", QUICK),
+        ],
+    );
+    let asked = Instant::now();
+    host.kill_all(&PLAIN_ALL, "SIGTERM");
+    for name in PLAIN_ALL {
+        assert_eq!(host.wait_exit(name), 0, "{name}");
+    }
+    assert!(
+        asked.elapsed() >= Duration::from_millis(4_900),
+        "{:?}",
+        asked.elapsed()
+    );
+    let record = host.record();
+    // It is asked when the grace period is over, and not before.
+    let hung = record.between(("before", "start"), ("before", "signal"));
+    assert!(hung >= Duration::from_millis(2_000), "{record}");
+    assert!(!record.has("after", "start"), "{record}");
+    assert!(
+        record.has("web", "exit") && record.has("proxy", "exit"),
+        "{record}"
+    );
+}
+
+#[test]
+fn a_cap_ends_a_defer_that_hangs_and_the_next_has_its_turn() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/pre-exit", "before"),
+        ("usher/post-exit", "after"),
+        ("grace-period.usher/before", "2s"),
+        ("usher/grace-period", "60s"),
+    ]);
+    let host = start(
+        &pod,
+        &[
+            ("proxy", &[]),
+            ("web", &[]),
+            ("before", &["--ignore-term"]),
+            ("after", QUICK),
+        ],
+    );
+    host.end_pod(&PLAIN_ALL, 2 * GRACE);
+    let record = host.record();
+    assert!(record.between(("before", "start"), ("web", "signal")) >= Duration::from_millis(1_900));
+    record.assert_before(("web", "exit"), ("after", "start"));
+    record.assert_before(("after", "exit"), ("proxy", "signal"));
+}
+
+#[test]
+fn a_sigkill_ends_the_defer_that_runs_and_no_later_one_runs() {
+    let host = start(
+        &PLAIN,
+        &[
+            ("proxy", &[]),
+            ("web", &[]),
+            ("before", &["--ignore-term"]),
+            ("after", QUICK),
+        ],
+    );
+    host.kill_all(&PLAIN_ALL, "SIGTERM");
+    host.await_event("before", "start");
+    assert!(!host.record().has("web", "signal"));
+    host.kill("before", "SIGKILL");
+    for name in PLAIN_ALL {
+        assert_eq!(host.wait_exit(name), 0, "{name}");
+    }
+    let record = host.record();
+    assert!(!record.has("after", "start"), "{record}");
+    record.assert_before(("web", "exit"), ("proxy", "signal"));
+}
+
+#[test]
+fn a_forced_deletion_runs_no_defer() {
+    let host = start(
+        &PLAIN,
+        &[
+            ("proxy", &[]),
+            ("web", &[]),
+            ("before", QUICK),
+            ("after", QUICK),
+        ],
+    );
+    // Kubelet gives two seconds where it gives nothing.
+    host.end_pod(&PLAIN_ALL, Duration::from_secs(2));
+    let record = host.record();
+    assert!(
+        !record.has("before", "start") && !record.has("after", "start"),
+        "{record}"
+    );
+}
+
+#[test]
+fn two_deletions_at_once_are_one() {
+    let host = start(
+        &PLAIN,
+        &[
+            ("proxy", &[]),
+            ("web", &["--stop-after", "500ms"]),
+            ("before", QUICK),
+            ("after", QUICK),
+        ],
+    );
+    let twice = [PLAIN_ALL, PLAIN_ALL].concat();
+    let stopped = host.end_pod(&twice, GRACE);
+    assert!(stopped.iter().all(|stop| stop.code == 0), "{stopped:?}");
+    let record = host.record();
+    record.assert_before(("before", "exit"), ("web", "signal"));
+    record.assert_before(("web", "exit"), ("after", "start"));
+    record.assert_before(("after", "exit"), ("proxy", "signal"));
+    assert_eq!(record.all("before", "start").count(), 1, "{record}");
+}
+
+#[test]
+fn the_sequence_goes_on_while_containerd_is_started_again() {
+    let host = start(
+        &PLAIN,
+        &[
+            ("proxy", &[]),
+            ("web", &[]),
+            ("before", &["--run-for", "3s"]),
+            ("after", QUICK),
+        ],
+    );
+    host.kill_all(&PLAIN_ALL, "SIGTERM");
+    host.await_event("before", "start");
+    host.crash();
+    host.await_event("proxy", "exit");
+    host.start_again();
+    for name in PLAIN_ALL {
+        host.await_status(name, Some(Status::Stopped));
+    }
+    let record = host.record();
+    record.assert_before(("before", "exit"), ("web", "signal"));
+    record.assert_before(("after", "exit"), ("proxy", "signal"));
+}
+
+#[test]
+fn a_shim_killed_in_the_middle_leaves_nothing() {
+    let host = start(
+        &PLAIN,
+        &[
+            ("proxy", &[]),
+            ("web", &[]),
+            ("before", &["--ignore-term"]),
+            ("after", QUICK),
+        ],
+    );
+    host.kill_all(&PLAIN_ALL, "SIGTERM");
+    host.await_event("before", "start");
+    let shim = nix::unistd::Pid::from_raw(host.shim("web").pid as i32);
+    nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill the shim");
+    eventually("nothing remains", PATIENCE, || host.remains().is_empty());
+    assert!(!host.record().has("after", "start"));
+}
+
+#[test]
+fn a_job_runs_its_defers_when_it_is_done() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/apps", "work"),
+        ("usher/post-exit", "after"),
+        ("usher/restart-policy", "Never"),
+    ]);
+    let host = Containerd::start();
+    run_all(
+        &host,
+        &pod,
+        &[
+            ("proxy", &[]),
+            ("after", QUICK),
+            ("work", &["--run-for", "500ms", "--exit", "4"]),
+        ],
+    );
+    for (name, code) in [("work", 4), ("after", 0), ("proxy", 0)] {
+        assert_eq!(host.wait_exit(name), code, "{name}");
+    }
+    let record = host.record();
+    record.assert_before(("work", "exit"), ("after", "start"));
+    record.assert_before(("after", "exit"), ("proxy", "signal"));
+}
+
+#[test]
+fn a_lone_stop_of_an_app_runs_no_defer() {
+    let host = start(
+        &PLAIN,
+        &[
+            ("proxy", &[]),
+            ("web", &[]),
+            ("before", QUICK),
+            ("after", QUICK),
+        ],
+    );
+    host.kill("web", "SIGTERM");
+    host.wait_exit("web");
+    host.delete("web");
+    host.run(&PLAIN.witness("web", &["--beat", "20ms"]));
+    let record = host.await_event("web", "beat");
+    for name in ["before", "after", "proxy"] {
+        assert!(!record.has(name, "signal"), "{record}");
+    }
+    assert!(!record.has("before", "start"), "{record}");
+}
+
+#[test]
+fn hooks_run_before_anything_is_told_to_stop() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        (
+            "termination-hook.usher/web",
+            r#"{"exec":{"command":["/bin/witness","mark","web","hook"]}}"#,
+        ),
+        (
+            "termination-hook.usher/proxy",
+            r#"{"tcpSocket":{"port":8080}}"#,
+        ),
+    ]);
+    let host = start(&pod, &[("proxy", &["--listen", "8080"]), ("web", &[])]);
+    host.await_event("proxy", "ready");
+    let stopped = host.end_pod(&["proxy", "web"], GRACE);
+    assert!(stopped.iter().all(|stop| !stop.killed), "{stopped:?}");
+    let record = host.record();
+    record.assert_before(("web", "hook"), ("web", "signal"));
+    // The first connection that it has ever had.
+    record.assert_before(("proxy", "accepted"), ("web", "signal"));
+}
+
+#[test]
+fn pre_stop_handlers_are_run_where_the_shim_has_decided() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/apps", "work"),
+        ("usher/restart-policy", "Never"),
+    ]);
+    let host = Containerd::start();
+    let handler = r#"{"exec":{"command":["/bin/witness","mark","proxy","bye"]}}"#;
+    let proxy = pod.witness("proxy", &[]);
+    host.run(&proxy.annotation("io.kubernetes.container.preStopHandler", handler));
+    host.run(&pod.witness("work", &["--run-for", "300ms"]));
+    assert_eq!(host.wait_exit("proxy"), 0);
+    let record = host.record();
+    record.assert_before(("work", "exit"), ("proxy", "bye"));
+    record.assert_before(("proxy", "bye"), ("proxy", "signal"));
+}

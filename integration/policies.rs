@@ -1,0 +1,292 @@
+//! The five ways to share a grace period of eight seconds, in a pod in which nothing ends by
+//! itself; and what is beyond it. Order and lower bounds are strict, the machine may be slow.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{Containerd, PATIENCE, Record, Stopped};
+use crate::pod::Pod;
+
+const ALL: [&str; 4] = ["proxy", "web", "before", "after"];
+const DEAF: &[&str] = &["--ignore-term"];
+
+const MS: Duration = Duration::from_millis(1);
+
+macro_rules! pod {
+    ($policy:literal) => {
+        Pod(&[
+            ("usher/sidecars", "proxy"),
+            ("usher/pre-exit", "before"),
+            ("usher/post-exit", "after"),
+            ("usher/grace-period", "8s"),
+            ("usher/grace-policy", $policy),
+        ])
+    };
+}
+
+/// Asks a deaf pod to stop, as kubelet would with time without end; what happened, and how long it
+/// took.
+#[track_caller]
+fn stop(pod: &Pod) -> (Record, Duration) {
+    let host = Containerd::start();
+    for name in ALL {
+        host.run(&pod.witness(name, DEAF));
+    }
+    host.await_event("web", "start");
+    let asked = Instant::now();
+    host.kill_all(&ALL, "SIGTERM");
+    for name in ALL {
+        let code = host.wait_exit(name);
+        assert_eq!(code, if name == "web" { 137 } else { 0 }, "{name}");
+    }
+    (host.record(), asked.elapsed())
+}
+
+/// Strictly not sooner; later by what a slow machine may need.
+#[track_caller]
+fn assert_took(took: Duration, seconds: u64) {
+    let expected = Duration::from_secs(seconds);
+    // The requests are made by programs that have to start first.
+    assert!(took + 500 * MS >= expected, "{took:?} of {expected:?}");
+    assert!(took < expected + PATIENCE, "{took:?} of {expected:?}");
+}
+
+#[test]
+fn under_shared_the_first_step_may_use_it_all() {
+    let (record, took) = stop(&pod!("Shared"));
+    assert_took(took, 10);
+    assert!(
+        record.between(("before", "start"), ("before", "signal")) >= 6_000 * MS,
+        "{record}"
+    );
+    assert!(!record.has("after", "start"), "{record}");
+    assert!(
+        record.has("web", "signal") && record.has("proxy", "signal"),
+        "{record}"
+    );
+}
+
+#[test]
+fn under_reserve_each_later_step_has_two_seconds_of_it() {
+    let (record, took) = stop(&pod!("Reserve"));
+    // Six are put aside, and there is no hook to use the other two: before, web, after, proxy.
+    assert_took(took, 8);
+    record.assert_before(("before", "start"), ("web", "signal"));
+    record.assert_before(("web", "signal"), ("after", "start"));
+    record.assert_before(("after", "start"), ("proxy", "signal"));
+    assert!(
+        record.between(("web", "signal"), ("after", "start")) >= 1_900 * MS,
+        "{record}"
+    );
+}
+
+#[test]
+fn under_overrun_each_later_step_has_two_seconds_beyond_it() {
+    let (record, took) = stop(&pod!("Overrun"));
+    assert_took(took, 14);
+    assert!(
+        record.between(("before", "start"), ("web", "signal")) >= 7_000 * MS,
+        "{record}"
+    );
+    record.assert_before(("web", "signal"), ("after", "start"));
+    record.assert_before(("after", "start"), ("proxy", "signal"));
+}
+
+#[test]
+fn under_skip_hooks_there_is_no_defer_when_time_is_short() {
+    let (record, took) = stop(&pod!("SkipHooks"));
+    assert_took(took, 12);
+    assert!(!record.has("after", "start"), "{record}");
+    record.assert_before(("web", "signal"), ("proxy", "signal"));
+}
+
+#[test]
+fn under_strict_what_there_is_no_time_for_is_killed() {
+    let (record, took) = stop(&pod!("Strict"));
+    assert_took(took, 8);
+    assert!(
+        !record.has("web", "signal") && !record.has("proxy", "signal"),
+        "{record}"
+    );
+    assert!(!record.has("after", "start"), "{record}");
+}
+
+/// Ends a deaf pod as kubelet does, by its policy.
+#[track_caller]
+fn end(pod: &Pod, grace: Duration) -> (Vec<Stopped>, Record) {
+    let host = Containerd::start();
+    for name in ALL {
+        host.run(&pod.witness(name, DEAF));
+    }
+    host.await_event("web", "start");
+    let stopped = host.end_pod(&ALL, grace);
+    (stopped, host.record())
+}
+
+#[test]
+fn the_policies_that_take_longer_withhold_their_answers_so_that_nothing_is_killed_before() {
+    let (stopped, record) = end(&pod!("Overrun"), Duration::from_secs(8));
+    for stop in &stopped {
+        assert!(stop.answered >= 6_000 * MS, "{stop:?}");
+    }
+    // Everybody had its turn, though each was as deaf as can be.
+    record.assert_before(("before", "start"), ("web", "signal"));
+    record.assert_before(("web", "signal"), ("after", "start"));
+    record.assert_before(("after", "start"), ("proxy", "signal"));
+}
+
+#[test]
+fn under_shared_kubelet_is_answered_at_once() {
+    let (stopped, record) = end(&pod!("Shared"), Duration::from_secs(8));
+    for stop in &stopped {
+        assert!(stop.answered < 6_000 * MS, "{stop:?}");
+    }
+    assert!(record.has("web", "signal"), "{record}");
+}
+
+#[test]
+fn a_cap_of_its_own_ends_the_stop_of_one_container() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("grace-period.usher/web", "1s"),
+        ("usher/grace-period", "60s"),
+    ]);
+    let host = Containerd::start();
+    host.run(&pod.witness("proxy", &[]));
+    host.run(&pod.witness("web", DEAF));
+    host.await_event("web", "start");
+    let stopped = host.end_pod(&["proxy", "web"], Duration::from_secs(60));
+    let codes: Vec<_> = stopped
+        .iter()
+        .map(|stop| (stop.code, stop.killed))
+        .collect();
+    assert_eq!(codes, [(0, false), (137, false)], "{}", host.record());
+    assert!(
+        host.record()
+            .between(("web", "signal"), ("proxy", "signal"))
+            >= 900 * MS
+    );
+}
+
+#[test]
+fn the_real_grace_period_is_that_of_the_callers_own_deadline() {
+    let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/grace-period", "60s")]);
+    let host = Containerd::start();
+    host.run(&pod.witness("proxy", &[]));
+    host.run(&pod.witness("web", DEAF));
+    host.await_event("web", "start");
+    let stopped = host.end_pod(&["proxy", "web"], Duration::from_secs(4));
+    assert_eq!(stopped[0].code, 0, "{stopped:?}");
+    let record = host.record();
+    // At its end the proxy is told, whoever else lives.
+    assert!(record.has("proxy", "signal"), "{record}");
+}
+
+// === extension ===
+
+#[test]
+fn a_defer_at_work_goes_on_beyond_the_grace_period_and_the_answers_wait_for_it() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/pre-exit", "before"),
+        ("usher/grace-period", "3s"),
+        (
+            "usher/grace-extension",
+            r#"{"intervalSeconds":5,"count":20}"#,
+        ),
+    ]);
+    let host = Containerd::start();
+    host.run(&pod.witness("proxy", &[]));
+    host.run(&pod.witness("web", &[]));
+    host.run(&pod.witness("before", &["--run-for", "9s"]));
+    host.await_event("web", "start");
+    let stopped = host.end_pod(&["proxy", "web", "before"], Duration::from_secs(3));
+    for stop in &stopped {
+        assert!(
+            !stop.killed && stop.code == 0,
+            "{stop:?}\n{}",
+            host.record()
+        );
+        assert!(stop.answered >= 8_000 * MS, "{stop:?}");
+    }
+    let record = host.record();
+    assert!(!record.has("before", "signal"), "{record}");
+    record.assert_before(("before", "exit"), ("web", "signal"));
+    record.assert_before(("web", "exit"), ("proxy", "signal"));
+}
+
+#[test]
+fn a_defer_goes_on_as_long_as_its_probe_succeeds() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/pre-exit", "before"),
+        ("usher/grace-period", "3s"),
+        ("usher/grace-extension", r#"{"probe":true}"#),
+        (
+            "liveness-probe.usher/before",
+            r#"{"exec":{"command":["/bin/test","!","-e","/shared/unwell"]},"periodSeconds":1,"timeoutSeconds":15}"#,
+        ),
+    ]);
+    let host = Containerd::start();
+    host.run(&pod.witness("proxy", &[]));
+    host.run(&pod.witness("web", &[]));
+    host.run(&pod.witness("before", DEAF));
+    host.await_event("web", "start");
+    let ids = ["proxy", "web", "before"];
+    let calls: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            let (id, api) = (
+                (*id).to_owned(),
+                host.task_api(id).deadline(Duration::from_secs(123)),
+            );
+            std::thread::spawn(move || (api.kill(&id, "", 15, false), Instant::now()))
+        })
+        .collect();
+    host.await_event("before", "start");
+    std::thread::sleep(Duration::from_secs(7));
+    // Long after its grace period it is still at work, and nobody has been answered.
+    assert!(calls.iter().all(|call| !call.is_finished()));
+    assert!(!host.record().has("before", "signal"), "{}", host.record());
+    let unwell = Instant::now();
+    std::fs::write(host.shared_dir().join("unwell"), "").expect("a file");
+    for call in calls {
+        let (answer, at) = call.join().expect("a call");
+        assert!(answer.is_ok() && at >= unwell, "{answer:?}");
+    }
+    for id in ids {
+        assert_eq!(host.wait_exit(id), 0, "{id}");
+    }
+    let record = host.record();
+    record.assert_before(("before", "signal"), ("web", "signal"));
+    record.assert_before(("web", "exit"), ("proxy", "signal"));
+}
+
+#[test]
+fn a_caller_that_goes_away_before_its_answer_changes_nothing() {
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/pre-exit", "before"),
+        ("usher/grace-period", "30s"),
+        ("usher/grace-policy", "Overrun"),
+    ]);
+    let host = Containerd::start();
+    host.run(&pod.witness("proxy", &[]));
+    host.run(&pod.witness("web", &[]));
+    host.run(&pod.witness("before", &["--run-for", "2s"]));
+    host.await_event("web", "start");
+    for id in ["proxy", "web", "before"] {
+        let request = containerd_shim_protos::api::KillRequest {
+            id: id.to_owned(),
+            signal: 15,
+            ..Default::default()
+        };
+        let api = host.task_api(id).deadline(Duration::from_secs(150));
+        api.call_and_vanish("Kill", &request, 100 * MS);
+    }
+    for id in ["before", "web", "proxy"] {
+        assert_eq!(host.wait_exit(id), 0, "{id}");
+    }
+    let record = host.record();
+    record.assert_before(("before", "exit"), ("web", "signal"));
+    record.assert_before(("web", "exit"), ("proxy", "signal"));
+}

@@ -1,0 +1,175 @@
+//! More time for a defer container that is still at work when the grace period is over.
+//!
+//! The defer proposal, "TerminationGracePeriod", solutions 1 and 2: as long as its liveness probe
+//! succeeds, one period at a time; or so many times by so much.
+
+use std::time::Duration;
+
+use crate::plan::{GraceExtension, Probe, Role};
+
+use super::Pod;
+use super::action::{Action, ContainerId, Report};
+use super::container::{Container, State};
+use super::grace::LEAST;
+use super::termination::Ends;
+use super::time::Time;
+
+/// An attempt of a probe is believed to be under way for so long beyond its own timeout.
+const ATTEMPT_LAG: Duration = Duration::from_secs(1);
+
+/// What has been granted beyond the grace period.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extension {
+    /// From the end of the grace period on.
+    granted: Duration,
+    /// How many times.
+    times: u32,
+    /// The attempt of the liveness probe that is under way: of which life, since when.
+    attempt: Option<(u64, Time)>,
+    /// The running defer container gets no more.
+    refused: bool,
+}
+
+impl Extension {
+    /// Another defer container begins.
+    pub fn begin(&mut self) {
+        self.attempt = None;
+        self.refused = false;
+    }
+}
+
+impl Pod {
+    fn extension(&self) -> Option<GraceExtension> {
+        self.plan.as_ref()?.settings().grace_extension
+    }
+
+    /// The probe that tells whether a defer container may go on.
+    fn liveness_probe(&self, container: &Container) -> Option<&Probe> {
+        let plan = self.plan.as_ref()?;
+        plan.container(&container.name).liveness_probe.as_ref()
+    }
+
+    /// Whether there is a defer container that could still be granted more time.
+    pub(super) fn is_extension_pending(&self) -> bool {
+        let Some(extension) = self.extension() else {
+            return false;
+        };
+        self.containers.values().any(|container| {
+            matches!(container.role, Role::Defer(_))
+                && container.is_alive()
+                && container.ends_as.is_none()
+                && match extension {
+                    GraceExtension::Probe { .. } => self.liveness_probe(container).is_some(),
+                    GraceExtension::Interval { .. } => true,
+                }
+        })
+    }
+
+    /// The ends of a step of defer containers, with what has been granted.
+    pub(super) fn extended(&self, ends: Ends) -> Ends {
+        let (Some(termination), Some(_)) = (&self.termination, self.extension()) else {
+            return ends;
+        };
+        let extension = &termination.extension;
+        let mut ask_all = termination.deadline().after(extension.granted);
+        if let Some((_, began)) = extension.attempt {
+            ask_all = ask_all.max(began.after(self.attempt_limit()));
+        }
+        match ask_all > ends.ask_all {
+            true => Ends {
+                ask_all,
+                kill: ask_all.after(LEAST),
+            },
+            false => ends,
+        }
+    }
+
+    fn attempt_limit(&self) -> Duration {
+        let running = self
+            .containers
+            .values()
+            .filter(|container| matches!(container.role, Role::Defer(_)) && container.is_running());
+        let timeouts = running.filter_map(|container| self.liveness_probe(container));
+        let timeout = timeouts.map(|probe| probe.timeout).max();
+        timeout.unwrap_or_default().saturating_add(ATTEMPT_LAG)
+    }
+
+    /// The time of a running defer container is over. True if it gets more, or may.
+    pub(super) fn is_extended(&mut self, id: &ContainerId, now: Time) -> bool {
+        let (Some(extension), Some(container)) = (self.extension(), self.containers.get(id)) else {
+            return false;
+        };
+        let State::Running(running) = &container.state else {
+            return false;
+        };
+        let (life, name) = (running.life, container.name.clone());
+        let is_probed = self.liveness_probe(container).is_some();
+        let Some(termination) = &mut self.termination else {
+            return false;
+        };
+        let beyond = now.since(termination.deadline());
+        let granted = &mut termination.extension;
+        if granted.refused || container.stopping.signalled {
+            return false;
+        }
+        match extension {
+            GraceExtension::Interval {
+                interval,
+                count,
+                max,
+            } if granted.times < count && beyond < max => {
+                granted.times = granted.times.saturating_add(1);
+                granted.granted = beyond.saturating_add(interval).min(max);
+                let by = granted.granted;
+                self.report(Report::Extended { name, by });
+                true
+            }
+            GraceExtension::Probe { max }
+                if is_probed && granted.attempt.is_none() && beyond < max =>
+            {
+                granted.attempt = Some((life, now));
+                self.actions.push_back(Action::Probe {
+                    id: id.clone(),
+                    life,
+                });
+                true
+            }
+            _ => {
+                granted.refused = true;
+                false
+            }
+        }
+    }
+
+    /// An attempt of a defer container's liveness probe is over.
+    pub(super) fn live_probed(&mut self, now: Time, id: &ContainerId, life: u64, succeeded: bool) {
+        let Some(GraceExtension::Probe { max }) = self.extension() else {
+            return;
+        };
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let name = container.name.clone();
+        let period = self
+            .liveness_probe(container)
+            .map(|probe| probe.period)
+            .unwrap_or_default();
+        let Some(termination) = &mut self.termination else {
+            return;
+        };
+        let deadline = termination.deadline();
+        let extension = &mut termination.extension;
+        let Some((_, began)) = extension.attempt.take_if(|(probed, _)| *probed == life) else {
+            return;
+        };
+        if !succeeded {
+            // From here on it has what everybody has at the end.
+            extension.refused = true;
+            extension.granted = now.since(deadline).min(max);
+            return;
+        }
+        extension.granted = began.after(period).since(deadline).min(max);
+        let by = extension.granted;
+        self.report(Report::Extended { name, by });
+    }
+}
