@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::plan::Role;
+
 use super::super::manifest::Node;
 use super::cast::is_native_sidecar;
 
@@ -50,12 +52,19 @@ impl Rewrite {
         self.notes.push(format!("{name}: {says}"));
     }
 
-    /// What any container can have: a hook, and that its failure is fatal.
-    pub(super) fn common(&mut self, container: &mut Node) {
+    /// What any container can have: a hook, and that its failure is fatal. Not every role has a
+    /// use for them.
+    pub(super) fn common(&mut self, container: &mut Node, role: Role) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         let lifecycle = container.get_mut("lifecycle");
         let of_lifecycle = lifecycle.and_then(|lifecycle| {
-            lifecycle.take("type");
+            let is_sidecar = lifecycle.take("type") == Some(Node::text("Sidecar"));
+            if is_sidecar && role != Role::Sidecar {
+                self.note(
+                    &name,
+                    &format!("its lifecycle.type is dropped: its role is {role}"),
+                );
+            }
             lifecycle.take("terminationHook")
         });
         if container
@@ -65,11 +74,25 @@ impl Rewrite {
             container.take("lifecycle");
         }
         if let Some(hook) = container.take("terminationHook").or(of_lifecycle) {
-            self.annotate("termination-hook", &name, hook.json());
+            match role {
+                Role::App | Role::Sidecar => {
+                    self.annotate("termination-hook", &name, hook.json());
+                }
+                _ => self.note(
+                    &name,
+                    &format!("its terminationHook is dropped: its role is {role}"),
+                ),
+            }
         }
         let fatal = ["fatalToPod", "terminationFatalToPod"].map(|field| container.take(field));
         if fatal.contains(&Some(Node::Bool(true))) {
-            self.essential.push(name);
+            match role {
+                Role::Defer(_) => self.note(
+                    &name,
+                    &format!("its fatalToPod is dropped: its role is {role}"),
+                ),
+                _ => self.essential.push(name),
+            }
         }
     }
 

@@ -101,6 +101,16 @@ fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>, String> {
     }
 }
 
+/// Whether a pod has fields of the API that was proposed for Kubernetes.
+pub(super) fn is_of_proposals(pod: &Node) -> bool {
+    let wish = Wish {
+        legacy: false,
+        runtime_class: String::new(),
+    };
+    pod.get("spec")
+        .is_some_and(|spec| cast::is_for_us(spec, &wish))
+}
+
 /// What the shim says to the result, and what should be known about it.
 fn judged(owner: &Owner, pod: &Node) -> Result<Vec<String>, String> {
     let pod = Pod::read(owner, pod)?;

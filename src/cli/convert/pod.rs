@@ -2,6 +2,8 @@
 
 use serde_json::json;
 
+use crate::plan::{DeferTurn, Role};
+
 use super::super::manifest::Node;
 use super::Wish;
 use super::cast::{Cast, Starting, is_for_us, is_native_sidecar, items, names};
@@ -111,24 +113,29 @@ fn lists(cast: &Cast) -> Vec<(&'static str, Vec<String>)> {
 
 fn rewrite_containers(cast: &mut Cast, rewrite: &mut Rewrite) {
     for container in &mut cast.native {
-        rewrite.common(container);
+        rewrite.common(container, Role::NativeInit);
     }
     for (kind, container) in &mut cast.serial {
-        rewrite.common(container);
         match kind {
-            Starting::Init => rewrite.init(container),
-            Starting::Sidecar => rewrite.sidecar(container, Started::ByStartupProbe),
+            Starting::Init => {
+                rewrite.common(container, Role::Init);
+                rewrite.init(container);
+            }
+            Starting::Sidecar => {
+                rewrite.common(container, Role::Sidecar);
+                rewrite.sidecar(container, Started::ByStartupProbe);
+            }
         }
     }
     for container in &mut cast.sidecars {
-        rewrite.common(container);
+        rewrite.common(container, Role::Sidecar);
         rewrite.sidecar(container, Started::ByReadiness);
     }
     for container in &mut cast.apps {
-        rewrite.common(container);
+        rewrite.common(container, Role::App);
     }
     for container in &mut cast.defers {
-        rewrite.common(container);
+        rewrite.common(container, Role::Defer(DeferTurn::PreExit));
         rewrite.defer(container);
     }
 }

@@ -175,6 +175,36 @@ fn defer_containers_come_last_and_nobody_probes_them_while_they_are_held() {
 }
 
 #[test]
+fn what_a_role_has_no_use_for_is_dropped_and_said() {
+    let fields = "fatalToPod: true, terminationHook: {sleep: {seconds: 1}}, \
+                  lifecycle: {type: Sidecar}";
+    let (pod, notes) = converted(
+        &format!(
+            "kind: Pod\nspec:\n  initContainers: [{{name: i, {fields}}}]\n  containers: [{{name: \
+             a}}]\n  deferContainers: [{{name: d, {fields}}}]\n"
+        ),
+        false,
+    );
+    assert_eq!(annotation(&pod, "usher/essential"), Some("i"));
+    assert_eq!(annotation(&pod, "termination-hook.usher/d"), None);
+    let said: Vec<_> = notes
+        .iter()
+        .filter_map(|note| note.split_once(" is "))
+        .collect();
+    let about: Vec<_> = said.iter().map(|(what, _)| *what).collect();
+    assert_eq!(
+        about,
+        [
+            "i: its lifecycle.type",
+            "i: its terminationHook",
+            "d: its lifecycle.type",
+            "d: its terminationHook",
+            "d: its fatalToPod"
+        ]
+    );
+}
+
+#[test]
 fn what_the_shim_would_refuse_is_not_printed() {
     let text = "kind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: app}, {name: proxy, \
                 lifecycle: {type: Sidecar}, startupProbe: {httpGet: {port: 1, host: a.example}}}]}";

@@ -130,7 +130,10 @@ fn explain(file: &str, owner: &Owner, node: &Node, rules: &Rules) -> Result<Expl
         start: ordered.map(|plan| start::entries(plan, &pod)),
         stop: ordered.map(|plan| stop::termination(plan, &pod)),
         resources: sizes::resources(ordered, &pod),
-        warnings: warnings(ordered, &pod),
+        warnings: warnings(ordered, &pod)
+            .into_iter()
+            .chain(warnings::of_other_apis(node))
+            .collect(),
     })
 }
 

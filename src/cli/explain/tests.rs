@@ -126,6 +126,12 @@ fn a_probe_or_post_start_of_a_held_app_is_warned_of() {
 }
 
 #[test]
+fn fields_of_the_proposals_are_warned_of() {
+    let text = "kind: Pod\nspec: {containers: [{name: a}, {name: b, lifecycle: {type: Sidecar}}]}";
+    only_warning(text, "pod", "usher convert");
+}
+
+#[test]
 fn a_restart_policy_that_usher_does_not_know_is_warned_of() {
     let job = |policy: &str| {
         format!(

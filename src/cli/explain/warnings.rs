@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::plan::{GracePolicy, Plan, RESERVED, RestartPolicy, Role, Stage, StartMode};
 
-use super::super::manifest::{Container, Pod};
+use super::super::convert;
+use super::super::manifest::{Container, Node, Pod};
 use super::start::{Held, held};
 use super::{role, sizes};
 
@@ -31,6 +32,16 @@ pub(crate) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
         }));
     }
     warnings
+}
+
+/// Fields that no cluster has, which are dropped or refused there, and mean nothing to usher.
+pub(super) fn of_other_apis(pod: &Node) -> Option<Warning> {
+    convert::is_of_proposals(pod).then(|| {
+        about_pod(
+            "it has fields of an API that Kubernetes does not have; expected what usher convert \
+             makes of it",
+        )
+    })
 }
 
 fn about_pod(says: impl Into<String>) -> Warning {
