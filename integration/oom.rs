@@ -1,6 +1,7 @@
 //! Who is killed when memory runs out: a sidecar is not the first, however little it asked for.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
@@ -123,6 +124,57 @@ fn no_score_is_touched_where_it_is_off() {
     let exec = host.exec("proxy", &["/bin/cat", "/proc/self/oom_score_adj"]);
     assert_eq!(exec.out().trim(), SMALL.to_string());
     assert_eq!(scores(&host, "proxy"), [SMALL]);
+}
+
+/// Whether this process may give any score.
+fn may_lower() -> bool {
+    let status = fs::read_to_string("/proc/self/status").expect("status");
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = u64::from_str_radix(set.expect("capabilities").trim(), 16).expect("a set");
+    set >> 24 & 1 == 1
+}
+
+/// As kubelet's in a machine that is a container itself.
+#[test]
+fn a_score_that_the_kernel_refuses_is_said_once_and_is_no_error() {
+    if may_lower() {
+        return;
+    }
+    let host = Containerd::start();
+    // The OCI runtime cannot create such an app either. It is told something else.
+    let runtime = host.dir().join("bin/runc");
+    let _ = fs::remove_file(&runtime);
+    let script = "#!/bin/sh\nsed -i s/-600/600/ config.json\n\
+                  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin exec runc \"$@\"\n";
+    fs::write(&runtime, script).expect("a script");
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let pod = PodCgroup::new(&host, "pod");
+    let lists = |config: &mut Value| annotate(config, &[("usher/sidecars", "proxy logs")]);
+    pod.run("proxy", SLEEPER, |config| {
+        with_score(SMALL)(config);
+        lists(config);
+    });
+    pod.run("web", SLEEPER, |config| {
+        with_score(-600)(config);
+        lists(config);
+    });
+    let refusals = || {
+        let log = host.log_tail(usize::MAX);
+        log.matches("the kernel refuses it without CAP_SYS_RESOURCE")
+            .count()
+    };
+    eventually("it is said", PATIENCE, || refusals() == 1);
+    // Neither a sidecar that is created now nor an exec fails, and nothing is said again.
+    pod.run("logs", SLEEPER, |config| {
+        with_score(SMALL)(config);
+        lists(config);
+    });
+    assert_eq!(host.exec("proxy", &["/bin/echo", "hello"]).out(), "hello\n");
+    assert_eq!(host.exec("logs", &["/bin/echo", "hello"]).out(), "hello\n");
+    host.kill("web", "SIGKILL");
+    host.wait_exit("web");
+    assert_eq!(refusals(), 1);
+    assert_eq!(host.status("proxy"), Some(Status::Running));
 }
 
 /// Of which containers a process was killed for want of memory, in the order in which it was told.

@@ -86,6 +86,16 @@ impl PodCgroup {
         (pod.memory.is_some() || pod.cpu.is_some()).then_some(pod)
     }
 
+    /// Files in a directory, as they are in version 1.
+    #[cfg(test)]
+    pub fn in_directory(directory: &Path) -> PodCgroup {
+        PodCgroup {
+            memory: Some(directory.to_owned()),
+            cpu: Some(directory.to_owned()),
+            is_v2: false,
+        }
+    }
+
     /// The unit that it is to systemd, where systemd has made it.
     pub fn unit(&self) -> Option<&str> {
         let directory = self.memory.as_deref().or(self.cpu.as_deref())?;
@@ -357,11 +367,7 @@ mod tests {
         }
         fs::write(child.join("cpu.cfs_quota_us"), child_quota).unwrap();
         fs::write(child.join("cpu.cfs_period_us"), "50000").unwrap();
-        let cgroup = PodCgroup {
-            memory: Some(directory.path().to_owned()),
-            cpu: Some(directory.path().to_owned()),
-            is_v2: false,
-        };
+        let cgroup = PodCgroup::in_directory(directory.path());
         (directory, cgroup)
     }
 

@@ -382,6 +382,118 @@ mod tests {
         }
     }
 
+    const CEILING: u64 = 1000 << 20;
+
+    /// Files of a cgroup of version 1, and what there is to do with them.
+    struct Fake {
+        directory: tempfile::TempDir,
+        sizing: Sizing,
+    }
+
+    impl Fake {
+        fn new() -> Fake {
+            let directory = tempfile::tempdir().unwrap();
+            let cgroup = PodCgroup::in_directory(directory.path());
+            let limit = directory.path().join("memory.limit_in_bytes");
+            fs::write(limit, CEILING.to_string()).unwrap();
+            let sizing = Sizing::new(cgroup);
+            Fake { directory, sizing }
+        }
+
+        fn set(&self, file: &str, bytes: u64) {
+            fs::write(self.directory.path().join(file), bytes.to_string()).unwrap();
+        }
+
+        fn limit(&self) -> u64 {
+            self.sizing.cgroup.read(Knob::Memory).unwrap()
+        }
+
+        /// With nothing charged to the pod but to its containers.
+        fn settle(&mut self, bytes: Option<u64>) -> bool {
+            let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
+            let usage = self.sizing.cgroup.memory_usage().unwrap_or_default();
+            self.sizing.settle(wanted.as_ref(), usage)
+        }
+    }
+
+    #[test]
+    fn memory_is_lowered_only_while_nine_tenths_of_it_are_not_used() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 90);
+        assert!(fake.settle(Some(100)), "it is to be tried again");
+        assert_eq!(fake.limit(), CEILING);
+        fake.set("memory.usage_in_bytes", 89);
+        assert!(!fake.settle(Some(100)));
+        assert_eq!(fake.limit(), 100);
+        // What is raised is so at once.
+        fake.set("memory.usage_in_bytes", 100);
+        assert!(!fake.settle(Some(101)));
+        assert_eq!(fake.limit(), 101);
+    }
+
+    #[test]
+    fn nothing_is_lowered_where_it_is_not_known_what_is_used() {
+        let mut fake = Fake::new();
+        assert!(fake.settle(Some(100)));
+        assert_eq!(fake.limit(), CEILING);
+    }
+
+    #[test]
+    fn what_somebody_else_has_written_bounds_and_is_restored() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.settle(Some(100));
+        fake.set("memory.limit_in_bytes", 50);
+        fake.settle(Some(70));
+        assert_eq!(fake.limit(), 50);
+        fake.settle(Some(30));
+        assert_eq!(fake.limit(), 30);
+        fake.settle(None);
+        assert_eq!(fake.limit(), 50);
+        fake.set("memory.limit_in_bytes", 2 * CEILING);
+        fake.settle(Some(100));
+        assert_eq!(fake.limit(), 100);
+        fake.settle(None);
+        assert_eq!(fake.limit(), 2 * CEILING);
+    }
+
+    #[test]
+    fn what_systemd_was_told_is_nobody_elses() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.settle(Some(100));
+        fake.sizing.settings[0].told = 100;
+        fake.settle(Some(200));
+        // It puts in force what it was told last.
+        fake.set("memory.limit_in_bytes", 100);
+        fake.settle(Some(300));
+        assert_eq!(fake.limit(), 300);
+        fake.settle(None);
+        assert_eq!(fake.limit(), CEILING);
+    }
+
+    #[test]
+    fn what_is_noted_is_restored_unless_somebody_else_has_written_since() {
+        let bundle = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.settle(Some(100));
+        fake.sizing.take_notes(Some(bundle.path().to_owned()));
+        fake.sizing.take_notes(Some(other.path().to_owned()));
+        restore(bundle.path());
+        assert_eq!(fake.limit(), 100, "the note is in another bundle by now");
+        restore(other.path());
+        assert_eq!(fake.limit(), CEILING);
+        fake.set("memory.limit_in_bytes", 7);
+        restore(other.path());
+        assert_eq!(fake.limit(), 7);
+        // When all is as it was, nothing is noted.
+        fake.settle(None);
+        fake.sizing.take_notes(Some(other.path().to_owned()));
+        assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
+    }
+
     #[test]
     fn what_belongs_to_nobody_and_what_is_held_come_on_top() {
         let size = of(Limit::Of(Bytes(100)), 2);
