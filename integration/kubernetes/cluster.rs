@@ -9,10 +9,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -137,6 +139,10 @@ impl Cluster {
         command.stdin(Stdio::null());
         command.stdout(self.log("machine"));
         command.stderr(self.log("machine"));
+        // With this process everything ends.
+        let with_us = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
+        // SAFETY: one system call.
+        unsafe { command.pre_exec(with_us) };
         let outer = command.spawn().expect("unshare");
         let ready = poll(PATIENCE, || booted.exists().then_some(()));
         assert!(
@@ -153,10 +159,8 @@ impl Cluster {
     /// Ends everything at once, as when the power fails. Files are kept, but what lay in memory.
     pub fn switch_off(&self) {
         if let Some(Machine { mut outer, init }) = self.machine.take() {
-            let _ = nix::sys::signal::kill(
-                nix::unistd::Pid::from_raw(init as i32),
-                nix::sys::signal::Signal::SIGKILL,
-            );
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(init as i32), Signal::SIGKILL);
             let _ = outer.wait();
         }
         for (_, mut child) in self.parts.take() {

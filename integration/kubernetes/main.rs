@@ -8,6 +8,7 @@
 mod harness;
 
 mod cluster;
+mod examples;
 mod figures;
 mod images;
 mod jobs;
@@ -16,6 +17,7 @@ mod restarts;
 mod settings;
 mod starting;
 mod stopping;
+mod traffic;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -44,6 +46,11 @@ const CASES: &[Named] = cases![
     starting::a_native_init_container_runs_beside_annotated_sidecars,
     starting::a_pod_starts_while_the_api_server_is_down,
     starting::a_debug_container_is_a_guest,
+    starting::a_sidecar_that_ends_is_started_again,
+    starting::native_sidecars_work_as_under_runc,
+    starting::a_container_is_resized_in_place,
+    traffic::a_sidecar_is_reached_until_the_apps_have_ended,
+    traffic::a_sidecar_that_is_not_ready_has_no_endpoint,
     stopping::apps_end_before_sidecars,
     stopping::a_shorter_grace_period_is_kept,
     stopping::a_forced_deletion_leaves_nothing,
@@ -64,6 +71,9 @@ const CASES: &[Named] = cases![
     restarts::containerd_restarted_while_a_pod_runs,
     restarts::containerd_restarted_while_a_pod_ends,
     restarts::a_node_that_was_switched_off_starts_its_pods_in_order,
+    examples::mesh,
+    examples::log_forwarder,
+    examples::job,
 ];
 
 fn main() -> ExitCode {

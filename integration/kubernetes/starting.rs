@@ -1,6 +1,6 @@
 //! From a pod's creation to its being ready: both test plans' cases about starting.
 
-use crate::pod::{Case, Pod, exit_code, ready_probe, restarts, script, status_of, witness};
+use crate::pod::{Case, Pod, exit_code, ready_probe, restarts, script, status_of, with, witness};
 
 /// Two sidecars that need a while, and an app.
 fn pod() -> Pod {
@@ -190,4 +190,84 @@ pub fn a_debug_container_is_a_guest(case: &Case) {
     case.await_event("app", "start");
     let record = case.record();
     assert!(!record.has("proxy", "signal"), "{record}");
+}
+
+/// KEP-753: "Restartable init containers should restart always".
+pub fn a_sidecar_that_ends_is_started_again(case: &Case) {
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app");
+    let pod = pod.container(witness("proxy", &["--run-for", "2s"]));
+    case.create(&pod.container(witness("app", &[])));
+    let record = case.await_record("proxy has started three times", |record| {
+        record.all("proxy", "start").count() >= 3
+    });
+    assert_eq!(record.all("app", "start").count(), 1, "{record}");
+    assert!(!record.has("app", "signal"), "{record}");
+}
+
+/// A pod without annotations is Kubernetes' own business, its native sidecars among them.
+pub fn native_sidecars_work_as_under_runc(case: &Case) {
+    if !case.cluster.programs.has_native_sidecars() {
+        return;
+    }
+    let sidecar = |name| {
+        with(
+            witness(name, &["--stop-after", "300ms"]),
+            serde_json::json!({ "restartPolicy": "Always" }),
+        )
+    };
+    let pod = Pod::new("pod")
+        .init_container(sidecar("one"))
+        .init_container(sidecar("two"));
+    case.create(&pod.container(witness("app", &["--stop-after", "1s"])));
+    case.await_event("app", "start");
+    case.await_ready("pod");
+    assert_eq!(case.record().order("start"), ["one", "two", "app"]);
+    case.delete("pod", &[]);
+    let record = case.await_event("one", "exit");
+    record.assert_before(("app", "exit"), ("two", "signal"));
+    record.assert_before(("two", "exit"), ("one", "signal"));
+    case.await_gone("pod");
+}
+
+/// KEP-1287's resize subresource: the container's cgroup is changed, and nobody is restarted.
+pub fn a_container_is_resized_in_place(case: &Case) {
+    if case.cluster.programs.version < (1, 33) {
+        return;
+    }
+    let of = |cpu: &str| serde_json::json!({ "cpu": cpu, "memory": "64Mi" });
+    let resources =
+        serde_json::json!({ "resources": { "requests": of("50m"), "limits": of("100m") } });
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app");
+    let pod = pod.container(with(witness("proxy", &[]), resources.clone()));
+    case.create(&pod.container(with(witness("app", &[]), resources)));
+    case.await_event("app", "start");
+    case.await_ready("pod");
+    let change = serde_json::json!({ "spec": { "containers": [
+        { "name": "proxy", "resources": { "requests": of("60m"), "limits": of("200m") } },
+    ] } });
+    let change = change.to_string();
+    case.kubectl(&[
+        "patch",
+        "pod",
+        "pod",
+        "--subresource",
+        "resize",
+        "--patch",
+        &change,
+    ]);
+    let pod = case.await_pod("pod", "resized", |pod| {
+        status_of(pod, "proxy")["resources"]["limits"]["cpu"] == "200m"
+    });
+    for name in ["proxy", "app"] {
+        assert_eq!(restarts(&pod, name), 0, "{}", case.diagnosis());
+    }
+    let record = case.record();
+    assert!(
+        !record.has("proxy", "signal") && !record.has("app", "signal"),
+        "{record}"
+    );
 }

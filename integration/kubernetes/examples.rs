@@ -1,0 +1,93 @@
+//! The examples that users start from, as they are.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::cluster::PATIENCE;
+use crate::harness::{Background, eventually};
+use crate::pod::{Case, exit_code, restarts, status_of};
+
+fn apply(case: &Case, name: &str) {
+    let top = env!("CARGO_MANIFEST_DIR");
+    let file = format!("{top}/scripts/kubernetes/examples/{name}.yaml");
+    case.kubectl(&["apply", "--filename", &file]);
+}
+
+/// The first pod with that label, when it is ready.
+fn await_pod_of(case: &Case, app: &str) -> (String, Value) {
+    eventually("a pod was made", PATIENCE, || !case.pods_of(app).is_empty());
+    let pod = &case.pods_of(app)[0];
+    let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+    let pod = case.await_ready(&name);
+    (name, pod)
+}
+
+/// What a container writes from now on, and has written.
+fn follow(case: &Case, pod: &str, container: &str) -> Background {
+    let namespace = &case.namespace;
+    let words = [
+        "kubectl",
+        "--namespace",
+        namespace,
+        "logs",
+        "--follow",
+        pod,
+        "--container",
+        container,
+    ];
+    let command: Command = case.cluster.on_machine(&words);
+    Background::spawn(command)
+}
+
+fn await_words(case: &Case, log: &Background, words: &str) {
+    let found = crate::harness::poll(PATIENCE, || log.stdout().contains(words).then_some(()));
+    assert!(
+        found.is_some(),
+        "{words:?} is not in the log: {:?}\n{}",
+        log.stdout(),
+        case.diagnosis()
+    );
+}
+
+pub fn mesh(case: &Case) {
+    apply(case, "mesh");
+    let (name, pod) = await_pod_of(case, "shop");
+    assert_eq!(restarts(&pod, "app"), 0, "{}", case.diagnosis());
+    let log = follow(case, &name, "app");
+    await_words(case, &log, "at the start: it went through the proxy");
+    case.kubectl(&["scale", "deployment", "shop", "--replicas=0"]);
+    await_words(case, &log, "at the end: it went through the proxy");
+    case.await_gone(&name);
+}
+
+pub fn log_forwarder(case: &Case) {
+    apply(case, "log-forwarder");
+    case.await_ready("shop-logs");
+    let log = follow(case, "shop-logs", "forwarder");
+    await_words(case, &log, "forwarded: the app's first line");
+    case.delete("shop-logs", &[]);
+    await_words(case, &log, "forwarded: the last line of the app");
+    case.await_gone("shop-logs");
+}
+
+pub fn job(case: &Case) {
+    apply(case, "job");
+    case.kubectl(&[
+        "wait",
+        "--for=condition=complete",
+        "--timeout=3m",
+        "job/report",
+    ]);
+    let text = case.kubectl(&["logs", "job/report", "--container=work"]);
+    assert!(text.contains("the report is written"), "{text}");
+    let pods = case.kubectl(&["get", "pods", "--output", "json"]);
+    let pods: Value = serde_json::from_str(&pods).expect("a list");
+    let pod = &pods["items"][0];
+    assert_eq!(
+        exit_code(pod, "proxy"),
+        Some(0),
+        "{}",
+        status_of(pod, "proxy")
+    );
+}
