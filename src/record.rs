@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::lifecycle::{Cause, ContainerId, Report, Step, Time};
+use crate::lifecycle::{Cause, ContainerId, HookKind, Report, Step, Time};
 use crate::plan::{ContainerKind, Role, Signal};
 
 /// How many events are kept. Each takes 48 bytes and what it says in words, if anything.
@@ -116,6 +116,12 @@ pub enum What {
     /// It is restarted in place after so long.
     BackingOff(Duration),
     OomKilled,
+    /// A hook is over: well, or not and why.
+    HookOver(HookKind, Option<Box<str>>),
+    /// A defer container is not run.
+    Skipped,
+    /// A defer container may go on for so long.
+    Extended(Duration),
     Gone,
     /// Of the pod: what the core has decided.
     Terminating(Box<Cause>),
@@ -218,6 +224,16 @@ impl Record {
                 }
                 self.push(now, None, What::StepOver(*step));
             }
+            Report::HookOver {
+                name,
+                kind,
+                outcome,
+            } => {
+                let outcome = outcome.clone().err();
+                self.note_of_name(now, name, What::HookOver(*kind, outcome.map(Box::from)));
+            }
+            Report::DeferSkipped { name } => self.note_of_name(now, name, What::Skipped),
+            Report::Extended { name, by } => self.note_of_name(now, name, What::Extended(*by)),
             Report::GraceOver { .. } => self.push(now, None, What::GraceOver),
             _ => {}
         }

@@ -103,6 +103,11 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         };
         lines.push(styled(FAINT, format!("  {then}{by_hand}")));
     }
+    let mut obstacles = waiting(pod).flat_map(|(_, wait)| &wait.obstacles);
+    if obstacles.any(|obstacle| obstacle.missing == "never created") {
+        let advice = "one that is never created, since kubelet runs it as an init container of the pod, belongs in usher/native-init";
+        lines.push(styled(FAINT, advice));
+    }
     let is_terminating = pod.phase == "Terminating" && pod.ended.is_none();
     if let Some(termination) = pod.termination.as_ref().filter(|_| is_terminating) {
         let since = time::seconds(&termination.since).map_or(0.0, |since| now - since);

@@ -87,6 +87,7 @@ impl Pod {
             && matches!(container.state, State::Creating)
         {
             container.state = State::Created;
+            self.end_if_stopped(id);
         }
         self.settle(now);
     }

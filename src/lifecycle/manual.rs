@@ -7,6 +7,7 @@ use crate::plan::{ContainerKind, Role, USUAL_GRACE_PERIOD};
 use super::action::{Cause, ContainerId, Refusal, Report, Step};
 use super::container::{Container, State};
 use super::history::History;
+use super::stop::STOPPED;
 use super::termination::Termination;
 use super::time::Time;
 use super::{Obstacle, Pod};
@@ -23,7 +24,7 @@ impl Pod {
         grace: Option<Duration>,
     ) -> Option<(Vec<String>, Time)> {
         let workload = |container: &&Container| {
-            container.kind == ContainerKind::Workload && container.is_alive()
+            container.kind == ContainerKind::Workload && !matches!(container.state, State::Exited)
         };
         let mut alive: Vec<_> = self.containers.values().filter(workload).collect();
         alive.sort_by_key(|container| container.number);
@@ -106,6 +107,14 @@ impl Pod {
     pub(super) fn is_to_be_stopped(&self, container: &Container) -> bool {
         container.is_ordered()
             || self.is_stopped_by_hand() && container.kind == ContainerKind::Workload
+    }
+
+    /// A container has been created in a pod that was stopped by hand meanwhile: it is too late.
+    pub(super) fn end_if_stopped(&mut self, id: &ContainerId) {
+        let is_workload = |container: &Container| container.kind == ContainerKind::Workload;
+        if self.is_stopped_by_hand() && self.containers.get(id).is_some_and(is_workload) {
+            self.end(id, STOPPED, None);
+        }
     }
 
     /// The caller creates a container in a pod that was stopped by hand: that is a new beginning, of

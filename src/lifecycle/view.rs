@@ -243,7 +243,8 @@ impl Pod {
         }
         let names = self.missing(container).into_iter();
         let obstacles = names.map(|name| Obstacle {
-            missing: self.how_far(&name).to_owned(),
+            // Without advice, which is given once for all.
+            missing: self.how_far(&name).split(':').take(1).collect(),
             container: Some((name.clone(), self.role(&name))),
         });
         obstacles.collect()

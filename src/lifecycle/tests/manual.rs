@@ -1,11 +1,13 @@
 //! What a person asks for: `usher stop`, `usher release`.
 
+use proptest::prelude::*;
+
 use crate::lifecycle::{Phase, Refusal};
 use crate::plan::Signal;
 
 use super::fixtures::{PROBED, TERM, deaf, never_ready, running, stops_after};
 
-use super::simulator::{Call, Seen, World, secs};
+use super::simulator::{Call, Seen, World, ms, secs};
 
 fn was_released(world: &World, name: &str) -> bool {
     let is_it = |(_, seen): &(_, Seen)| matches!(seen, Seen::Released(other) if other == name);
@@ -165,4 +167,89 @@ fn what_is_not_held_cannot_be_released() {
     world.run_for(secs(1));
     let refused = world.release("api").unwrap_err();
     assert!(matches!(refused, Refusal::NotHeld { .. }), "{refused}");
+}
+
+/// What may come at any moment before a stop by hand.
+#[derive(Clone, Debug)]
+enum Before {
+    Run(&'static str),
+    Kill(&'static str),
+    Crash(&'static str),
+    Release(&'static str),
+}
+
+const NAMES: [&str; 6] = ["setup", "proxy", "logs", "web", "api", "debugger"];
+
+fn before() -> impl Strategy<Value = (u64, Before)> {
+    let name = || prop::sample::select(NAMES.to_vec());
+    let what = prop_oneof![
+        5 => name().prop_map(Before::Run),
+        1 => name().prop_map(Before::Kill),
+        1 => name().prop_map(Before::Crash),
+        1 => name().prop_map(Before::Release),
+    ];
+    (0_u64..3000, what)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whenever_a_pod_is_stopped_by_hand_nothing_of_it_outlives_the_grace_period(
+        befores in prop::collection::vec(before(), 1..14),
+        is_deaf in prop::collection::vec(any::<bool>(), NAMES.len()),
+        has_orders in any::<bool>(),
+        has_sandbox in any::<bool>(),
+        policy in prop::sample::select(vec!["Always", "OnFailure", "Never"]),
+        grace in 0_u64..20,
+    ) {
+        let orders = [
+            ("init", "setup"),
+            ("sidecars", "proxy logs"),
+            ("apps", "web api"),
+            ("restart-policy", policy),
+            PROBED,
+        ];
+        let mut world = World::new(if has_orders { &orders } else { &[] });
+        for (name, is_deaf) in NAMES.iter().zip(&is_deaf) {
+            world = world.script(name, if *is_deaf { deaf() } else { stops_after(700) });
+        }
+        if has_sandbox {
+            world = world.with_sandbox();
+        }
+        let mut created = Vec::new();
+        for (wait, what) in befores {
+            match what {
+                Before::Run(name) if !created.contains(&name) => {
+                    created.push(name);
+                    world.call(Call::Run(name, None));
+                }
+                Before::Kill(name) if created.contains(&name) => {
+                    world.call(Call::Kill(name, TERM, None));
+                }
+                Before::Crash(name) if created.contains(&name) => {
+                    world.call(Call::Crash(name, 3));
+                }
+                Before::Release(name) => drop(world.release(name)),
+                _ => {}
+            }
+            world.run_for(ms(wait));
+        }
+        let asked = world.now;
+        let stopped = world.stop(Some(secs(grace)));
+        // The last chance, what the runtime takes, and no more.
+        let end = asked.after(secs(grace + 2) + ms(200));
+        while world.step(end) {
+            let view = world.pod.view(world.now);
+            prop_assert!(view.ready.0 <= view.ready.1);
+        }
+        for name in created {
+            prop_assert!(!world.is_alive(name), "{name}: {:#?}", world.seen);
+        }
+        if stopped.is_some() {
+            prop_assert_eq!(world.pod.phase(), Phase::Terminated);
+        }
+        prop_assert_eq!(world.signals("pause"), []);
+        world.check_end();
+    }
 }

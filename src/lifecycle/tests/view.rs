@@ -165,3 +165,43 @@ fn the_view_is_there_at_every_moment_of_a_pods_life() {
     ];
     assert_eq!(seen, expected);
 }
+
+#[test]
+fn defers_are_counted_over_both_of_their_turns() {
+    let mut world = World::new(&[
+        ("sidecars", "proxy"),
+        ("pre-exit", "drain save"),
+        ("post-exit", "report upload"),
+        ("grace-period", "60s"),
+    ])
+    .script("web", stops_after(1000));
+    for name in ["drain", "save", "report", "upload"] {
+        world = world.script(name, succeeds_after(1000));
+    }
+    let names = ["proxy", "web", "drain", "save", "report", "upload"];
+    let mut world = running(world, &names);
+    assert_eq!(view(&world).status, "Running");
+    assert_eq!(view(&world).ready, (2, 2));
+    let wait = container(&world, "drain").wait.unwrap();
+    assert_eq!((wait.obstacles.len(), wait.until), (1, None));
+    ask_all(&mut world, &names, TERM);
+    let end = world.now.after(secs(60));
+    let mut seen = Vec::new();
+    while world.step(end) {
+        let status = view(&world).status;
+        if seen.last() != Some(&status) {
+            seen.push(status);
+        }
+    }
+    let expected = [
+        "Running",
+        "Defer:0/4",
+        "Defer:1/4",
+        "Terminating",
+        "Defer:2/4",
+        "Defer:3/4",
+        "Terminating",
+        "Terminated",
+    ];
+    assert_eq!(seen, expected);
+}
