@@ -172,6 +172,9 @@ fn defer_containers_come_last_and_nobody_probes_them_while_they_are_held() {
         assert!(!text.contains(gone), "{gone} is left in:\n{text}");
     }
     assert_eq!(notes.len(), 2, "{notes:?}");
+    // The shim takes it, and nothing more is to be said about it.
+    let mut documents = parse(DEFERS).unwrap();
+    assert_eq!(convert(&mut documents, &wish(false)).unwrap().len(), 2);
 }
 
 #[test]
