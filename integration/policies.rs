@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{Containerd, PATIENCE, Record, Stopped};
+use crate::harness::{Containerd, PATIENCE, Record, Stopped, times};
 use crate::pod::Pod;
 
 const ALL: [&str; 4] = ["proxy", "web", "before", "after"];
@@ -19,6 +19,8 @@ macro_rules! pod {
             ("usher/post-exit", "after"),
             ("usher/grace-period", "8s"),
             ("usher/grace-policy", $policy),
+            // The second request makes the end of the pod at once, however late it comes.
+            ("usher/termination-window", "20s"),
         ])
     };
 }
@@ -33,8 +35,9 @@ fn stop(pod: &Pod) -> (Record, Duration) {
     }
     host.await_event("web", "start");
     let asked = Instant::now();
-    host.kill_all(&ALL, "SIGTERM");
-    for name in ALL {
+    host.ask_all(&ALL, Duration::from_secs(8));
+    // In the order of their ends: each is waited for from the one before on.
+    for name in ["before", "web", "after", "proxy"] {
         let code = host.wait_exit(name);
         assert_eq!(code, if name == "web" { 137 } else { 0 }, "{name}");
     }
@@ -45,8 +48,7 @@ fn stop(pod: &Pod) -> (Record, Duration) {
 #[track_caller]
 fn assert_took(took: Duration, seconds: u64) {
     let expected = Duration::from_secs(seconds);
-    // The requests are made by programs that have to start first.
-    assert!(took + 500 * MS >= expected, "{took:?} of {expected:?}");
+    assert!(took + 100 * MS >= expected, "{took:?} of {expected:?}");
     assert!(took < expected + PATIENCE, "{took:?} of {expected:?}");
 }
 
@@ -74,7 +76,7 @@ fn under_reserve_each_later_step_has_two_seconds_of_it() {
     record.assert_before(("web", "signal"), ("after", "start"));
     record.assert_before(("after", "start"), ("proxy", "signal"));
     assert!(
-        record.between(("web", "signal"), ("after", "start")) >= 1_900 * MS,
+        record.between(("web", "signal"), ("after", "start")) >= 1_000 * MS,
         "{record}"
     );
 }
@@ -84,7 +86,7 @@ fn under_overrun_each_later_step_has_two_seconds_beyond_it() {
     let (record, took) = stop(&pod!("Overrun"));
     assert_took(took, 14);
     assert!(
-        record.between(("before", "start"), ("web", "signal")) >= 7_000 * MS,
+        record.between(("before", "start"), ("web", "signal")) >= 5_000 * MS,
         "{record}"
     );
     record.assert_before(("web", "signal"), ("after", "start"));
@@ -126,7 +128,7 @@ fn end(pod: &Pod, grace: Duration) -> (Vec<Stopped>, Record) {
 fn the_policies_that_take_longer_withhold_their_answers_so_that_nothing_is_killed_before() {
     let (stopped, record) = end(&pod!("Overrun"), Duration::from_secs(8));
     for stop in &stopped {
-        assert!(stop.answered >= 6_000 * MS, "{stop:?}");
+        assert!(stop.answered >= 5_000 * MS, "{stop:?}");
     }
     // Everybody had its turn, though each was as deaf as can be.
     record.assert_before(("before", "start"), ("web", "signal"));
@@ -147,7 +149,7 @@ fn under_shared_kubelet_is_answered_at_once() {
 fn a_cap_of_its_own_ends_the_stop_of_one_container() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
-        ("grace-period.usher/web", "1s"),
+        ("grace-period.usher/web", "3s"),
         ("usher/grace-period", "60s"),
     ]);
     let host = Containerd::start();
@@ -163,7 +165,7 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
     assert!(
         host.record()
             .between(("web", "signal"), ("proxy", "signal"))
-            >= 900 * MS
+            >= 1_000 * MS
     );
 }
 
@@ -197,7 +199,9 @@ fn a_defer_at_work_goes_on_beyond_the_grace_period_and_the_answers_wait_for_it()
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
     host.run(&pod.witness("web", &[]));
-    host.run(&pod.witness("before", &["--run-for", "9s"]));
+    // In the long run nearly as long as an answer may be withheld.
+    let work = times(9, 95);
+    host.run(&pod.witness("before", &["--run-for", &format!("{work}s")]));
     host.await_event("web", "start");
     let stopped = host.end_pod(&["proxy", "web", "before"], Duration::from_secs(3));
     for stop in &stopped {
@@ -206,7 +210,8 @@ fn a_defer_at_work_goes_on_beyond_the_grace_period_and_the_answers_wait_for_it()
             "{stop:?}\n{}",
             host.record()
         );
-        assert!(stop.answered >= 8_000 * MS, "{stop:?}");
+        let least = Duration::from_secs(work as u64 - 1);
+        assert!(stop.answered >= least, "{stop:?}");
     }
     let record = host.record();
     assert!(!record.has("before", "signal"), "{record}");
@@ -267,21 +272,25 @@ fn a_caller_that_goes_away_before_its_answer_changes_nothing() {
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),
         ("usher/grace-period", "30s"),
+        ("usher/termination-window", "20s"),
         ("usher/grace-policy", "Overrun"),
     ]);
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
     host.run(&pod.witness("web", &[]));
-    host.run(&pod.witness("before", &["--run-for", "2s"]));
+    host.run(&pod.witness("before", &["--run-for", "6s"]));
     host.await_event("web", "start");
-    for id in ["proxy", "web", "before"] {
+    let calls = ["proxy", "web", "before"].map(|id| {
         let request = containerd_shim_protos::api::KillRequest {
             id: id.to_owned(),
             signal: 15,
             ..Default::default()
         };
         let api = host.task_api(id).deadline(Duration::from_secs(150));
-        api.call_and_vanish("Kill", &request, 100 * MS);
+        std::thread::spawn(move || api.call_and_vanish("Kill", &request, 3_000 * MS))
+    });
+    for call in calls {
+        call.join().expect("a call");
     }
     for id in ["before", "web", "proxy"] {
         assert_eq!(host.wait_exit(id), 0, "{id}");

@@ -8,6 +8,7 @@ mod harness;
 
 mod chain;
 mod crowd;
+mod ending;
 mod figures;
 mod idle;
 mod release;
@@ -67,6 +68,8 @@ fn main() {
     progress("the stages of a start");
     let stages = chain::stages(runtimes[0], effort.releases);
     let by_hand_after_exits = release::by_hand_after_exits(effort.releases);
+    progress("the steps of an end");
+    let ending = ending::steps(runtimes[0], effort.releases);
     progress("whole pods, and by hand");
     let whole_pods = chain::whole_pods(runtimes[0], effort.releases);
     let measured = report::Measured {
@@ -77,6 +80,7 @@ fn main() {
         releases,
         stages,
         by_hand_after_exits,
+        ending,
         whole_pods,
     };
     report::print(runtimes, &effort, &measured);

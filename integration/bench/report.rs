@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::Effort;
 use super::chain::Link;
+use super::ending::Step;
 use super::figures::Figures;
 use super::idle::Pods;
 use super::release::Releases;
@@ -21,6 +22,8 @@ pub struct Measured {
     pub stages: Vec<(Link, Figures)>,
     /// Milliseconds.
     pub by_hand_after_exits: Figures,
+    /// Milliseconds.
+    pub ending: Vec<(Step, Figures)>,
     pub whole_pods: [Figures; 2],
 }
 
@@ -107,6 +110,16 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
         let ratio = times.median() / floor.median();
         let times = times.text("ms");
         println!("| {from}, then {to} | {times}, {ratio:.2} of {name} |");
+    }
+    println!();
+    println!("| from the exit of | to | median (p10 … p90) |");
+    println!("|---|---|---|");
+    for (Step(from, to, begins), times) in &measured.ending {
+        let what = match *begins {
+            "start" => "the first line of",
+            _ => "the signal for",
+        };
+        println!("| {from} | {what} {to} | {} |", times.text("ms"));
     }
 }
 

@@ -2,12 +2,13 @@
 //! all at once, with a deadline that tells the grace period; SIGKILL when the grace period is over,
 //! counted from the answer; and a SIGKILL for all that is left of a container that has ended.
 
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use containerd_shim_protos::api::Empty;
 use ttrpc::proto::Code;
 
-use super::{Containerd, PATIENCE};
+use super::{Answer, Containerd, PATIENCE};
 
 /// Kubelet's `runtimeRequestTimeout`: its stop requests wait so long beyond the grace period.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -24,6 +25,21 @@ pub struct Stopped {
 }
 
 impl Containerd {
+    /// Asks containers to stop, giving them `grace`, all at once and without the clients that may be
+    /// slow to start; what they are answered.
+    #[track_caller]
+    pub fn ask_all(&self, ids: &[&str], grace: Duration) -> Vec<JoinHandle<Answer<Empty>>> {
+        let apis = ids.iter().map(|id| {
+            let api = self.task_api(id).deadline(grace + REQUEST_TIMEOUT);
+            ((*id).to_owned(), api)
+        });
+        let apis: Vec<_> = apis.collect();
+        let asked = apis.into_iter();
+        asked
+            .map(|(id, api)| thread::spawn(move || api.kill(&id, "", 15, false)))
+            .collect()
+    }
+
     /// Ends a pod, giving its containers `grace`; how it went for each, in their order.
     #[track_caller]
     pub fn end_pod(&self, ids: &[&str], grace: Duration) -> Vec<Stopped> {
@@ -37,7 +53,11 @@ impl Containerd {
                 let killing = self.task_api(&id).deadline(super::scaled(PATIENCE));
                 thread::spawn(move || {
                     let asked = Instant::now();
-                    asking.kill(&id, "", 15, false).expect("a stop request");
+                    match asking.kill(&id, "", 15, false) {
+                        // It may have ended already.
+                        Ok(_) | Err((Code::NOT_FOUND, _)) => {}
+                        Err(error) => panic!("a stop request for {id}: {error:?}"),
+                    }
                     let answered = asked.elapsed();
                     let (code, killed) = match waiting.wait(&id, "") {
                         Ok(exit) => (exit.exit_status, false),
