@@ -244,7 +244,7 @@ fn a_sidecar_that_crashes_twice_before_it_is_ready_holds_its_app_until_it_is() {
         "1 and is restarted in place in 0ns",
         "1 and is restarted in place in 10s",
     ] {
-        let line = format!("sidecar proxy ended with {restart}");
+        let line = format!("proxy ended with {restart}");
         assert!(host.log_tail(2000).contains(&line), "{line}");
     }
     assert!(!has_exited(&host, "proxy"));
