@@ -91,3 +91,32 @@ pub fn job(case: &Case) {
         status_of(pod, "proxy")
     );
 }
+
+pub fn database(case: &Case) {
+    apply(case, "database");
+    let (name, _) = await_pod_of(case, "database");
+    let log = follow(case, &name, "deregister");
+    case.kubectl(&["scale", "statefulset", "database", "--replicas=0"]);
+    await_words(case, &log, "database database-0 is gone");
+    case.await_gone(&name);
+}
+
+pub fn leader(case: &Case) {
+    apply(case, "leader");
+    case.await_ready("member-0");
+    case.await_ready("member-1");
+    let group = case.cluster.path("var-lib/usher-example-group");
+    let leader = || {
+        let link = std::fs::read_link(group.join("leader")).expect("a leader");
+        link.to_string_lossy().into_owned()
+    };
+    let first = leader();
+    // Who leads goes first, whichever it is.
+    case.delete(&first, &[]);
+    eventually("the lead is handed over", PATIENCE, || leader() != first);
+    let history = std::fs::read_to_string(group.join("history")).expect("the history");
+    assert_eq!(
+        history,
+        format!("{first} has handed over to {}\n", leader())
+    );
+}

@@ -8,6 +8,7 @@
 mod harness;
 
 mod cluster;
+mod defers;
 mod examples;
 mod figures;
 mod images;
@@ -64,6 +65,14 @@ const CASES: &[Named] = cases![
     jobs::a_job_on_failure_is_complete_when_its_apps_have_succeeded,
     jobs::a_job_fails_when_its_app_does,
     jobs::a_pod_whose_sidecar_failed_has_failed,
+    defers::they_run_in_order_around_the_apps_end,
+    defers::they_run_when_a_pod_is_evicted,
+    defers::they_run_when_a_stateful_set_is_scaled_down,
+    defers::one_that_fails_does_not_stop_the_sequence,
+    defers::a_forced_deletion_runs_none,
+    defers::an_app_that_is_restarted_runs_none,
+    defers::a_job_runs_them_when_its_app_has_ended,
+    defers::they_run_on_while_kubelet_is_restarted,
     restarts::kubelet_restarted_while_sidecars_start,
     restarts::kubelet_restarted_while_a_pod_runs,
     restarts::kubelet_restarted_while_a_pod_ends,
@@ -74,6 +83,8 @@ const CASES: &[Named] = cases![
     examples::mesh,
     examples::log_forwarder,
     examples::job,
+    examples::database,
+    examples::leader,
 ];
 
 fn main() -> ExitCode {

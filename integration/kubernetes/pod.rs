@@ -176,6 +176,17 @@ impl<'a> Case<'a> {
             .apply(&[pod.object(self, "apps/v1", "Deployment", spec)]);
     }
 
+    pub fn create_stateful_set(&self, pod: &Pod) {
+        let spec = json!({
+            "replicas": 1,
+            "serviceName": pod.name,
+            "selector": { "matchLabels": { "app": pod.name } },
+            "template": pod.template(self),
+        });
+        self.cluster
+            .apply(&[pod.object(self, "apps/v1", "StatefulSet", spec)]);
+    }
+
     /// `kubectl` in the case's namespace.
     #[track_caller]
     pub fn kubectl(&self, words: &[&str]) -> String {
