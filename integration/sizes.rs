@@ -283,8 +283,7 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
     let name = host.namespace.replace('-', "_");
     let unit = format!("{name}-pod7c0f_11.slice");
     systemctl(&["start", &unit]);
-    let mut pod = PodCgroup::new(&host, "elsewhere");
-    pod.path = format!("/{name}.slice/{unit}");
+    let pod = PodCgroup::at(&host, &format!("/{name}.slice/{unit}"));
     let in_scope = |id: &'static str| {
         let path = format!("{unit}:usher:{id}");
         move |config: &mut Value| {
@@ -299,19 +298,19 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
     let known = || systemctl(&["show", "--property=CPUQuotaPerSecUSec", &unit]);
     await_value(
         "what systemd knows",
-        &"CPUQuotaPerSecUSec=1.100s\n".to_owned(),
+        &"CPUQuotaPerSecUSec=110ms\n".to_owned(),
         known,
     );
     systemctl(&["daemon-reload"]);
     assert_eq!(pod.cpu_limit(), Some(110));
     await_memory(&pod, 96);
+    // When nothing runs any more, it is as it was.
     make(&host, "go");
-    host.wait_exit("setup");
-    host.delete_all();
     await_value("all", &(None, None), || {
         (pod.memory_limit(), pod.cpu_limit())
     });
     let endless = "CPUQuotaPerSecUSec=infinity\n".to_owned();
     await_value("what systemd knows", &endless, known);
+    host.delete_all();
     systemctl(&["stop", &unit]);
 }

@@ -11,7 +11,7 @@
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`runtime`] | the OCI runtime: runc's commands, bundles, the exec FIFO |
-//! | [`cgroup`] | a container's cgroup, v1 and v2: its figures, its processes, kills for want of memory |
+//! | [`cgroup`] | cgroups, v1 and v2: a container's figures, processes, OOM scores and kills; the size of a pod's |
 //! | [`rootfs`] | the mounts of a container's root file system |
 //! | [`stdio`] | the standard streams: FIFOs, terminals, log files, logging programs |
 //! | [`probe`] | one attempt of a probe, in the container or its network namespace |

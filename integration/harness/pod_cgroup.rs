@@ -26,10 +26,15 @@ pub struct PodCgroup<'host> {
 // === impl PodCgroup ===
 
 impl<'host> PodCgroup<'host> {
+    /// One that somebody else has made.
+    pub fn at(host: &'host Containerd, path: &str) -> Self {
+        let path = path.to_owned();
+        Self { host, path }
+    }
+
     #[track_caller]
     pub fn new(host: &'host Containerd, name: &str) -> Self {
-        let path = format!("/{}/{name}", host.namespace);
-        let pod = Self { host, path };
+        let pod = Self::at(host, &format!("/{}/{name}", host.namespace));
         if on_v2() {
             // Each has to be given to the next by the one above.
             let _ = fs::write(
