@@ -196,10 +196,16 @@ impl Pod {
             .is_some_and(|container| container.is_alive() && !container.has_process())
     }
 
-    /// Whether the program of a container is to be executed by what is to be done next.
-    pub fn is_about_to_release(&self) -> bool {
-        let mut actions = self.actions.iter();
-        actions.any(|action| matches!(action, Action::Release { .. }))
+    /// Whether the pod goes on by what is to be done next: a program is executed, or a container that
+    /// waited for its turn is told to stop.
+    pub fn is_about_to_go_on(&self) -> bool {
+        let goes_on = |action: &Action| {
+            matches!(
+                action,
+                Action::Release { .. } | Action::Hook { .. } | Action::Signal { request: None, .. }
+            )
+        };
+        self.actions.iter().any(goes_on)
     }
 
     /// Whether the container's program has not been executed yet though its Start was answered.

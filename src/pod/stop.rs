@@ -173,7 +173,7 @@ impl Actor {
         }
         let now = self.now();
         self.core.handle_exit(now, id, status);
-        if self.core.is_about_to_release() && !self.core.may_restart_in_place(id) {
+        if self.core.is_about_to_go_on() && !self.core.may_restart_in_place(id) {
             return self.leave_cgroup_later(id);
         }
         if let Some(task) = self.tasks.get_mut(id) {
@@ -184,7 +184,7 @@ impl Actor {
         }
     }
 
-    /// Another program is waiting for this end: until it runs it has the machine to itself.
+    /// Something else has waited for this end: until that is done it has the machine to itself.
     fn leave_cgroup_later(&self, id: &ContainerId) {
         let Some(init) = self.tasks.get(id).map(|task| task.init.pid) else {
             return;
