@@ -2,6 +2,7 @@
 //! be down. One that does not answer does not keep the others.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -61,6 +62,15 @@ impl Node {
             .build()
             .map_err(|error| Failure::because(format!("this process cannot wait: {error}")))?;
         let directory = control::directory();
+        if let Err(error) = std::fs::read_dir(&directory)
+            // Where there is none no shim has ever run.
+            && error.kind() != ErrorKind::NotFound
+        {
+            let place = directory.display();
+            return Err(Failure::because(format!(
+                "the sockets of the shims in {place} cannot be seen: {error}; usher is for root"
+            )));
+        }
         Ended::in_directory(&directory).clean(SystemTime::now());
         Ok(Node { directory, tokio })
     }
