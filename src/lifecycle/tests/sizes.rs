@@ -88,6 +88,41 @@ fn each_phase_has_the_size_of_what_belongs_to_it() {
 }
 
 #[test]
+fn defer_containers_have_their_turn_one_at_a_time() {
+    let lists = [("sidecars", "p"), ("pre-exit", "c d"), ("post-exit", "e")];
+    let once = Script {
+        exits_after: Some((ms(500), 0)),
+        ..Script::default()
+    };
+    let sizes = [("p", 20), ("w", 7), ("c", 300), ("d", 100), ("e", 9000)];
+    let mut world = pod(&lists, &sizes)
+        .script("c", once.clone())
+        .script("d", once.clone())
+        .script("e", once)
+        .script("p", stops_after(500));
+    create(&mut world, &["p", "w", "c", "d", "e"]);
+    world.run_for(secs(60));
+    assert_eq!(now(&world).size, size(27));
+    assert_eq!(now(&world).held, ids(&["c", "d", "e"]));
+    for name in ["p", "w"] {
+        world.call(Call::Kill(name, TERM, None));
+    }
+    world.run_for(ms(100));
+    for running in ["c", "d"] {
+        assert_eq!(world.pod.phase(), Phase::Terminating(Step::PreExit));
+        // As large as the largest of them needs, from the first one on.
+        assert_eq!(now(&world).size, size(327));
+        assert!(now(&world).counted.contains(&ContainerId::from(running)));
+        world.run_for(ms(500));
+    }
+    assert_eq!(world.pod.phase(), Phase::Terminating(Step::PostExit));
+    assert_eq!(now(&world).size, size(9020));
+    world.run_for(ms(500));
+    assert_eq!(world.pod.phase(), Phase::Terminating(Step::Sidecars));
+    assert_eq!(now(&world).size, size(20));
+}
+
+#[test]
 fn a_container_counts_from_before_its_creation() {
     let mut world = pod(&[("sidecars", "p")], &[("p", 20), ("w", 7)]);
     create(&mut world, &["p"]);
