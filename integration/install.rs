@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{Finished, Version, installed_program, run, shim_dir};
+use crate::harness::{Background, Finished, Version, installed_program, run, shim_dir};
 
 /// It starts a containerd once each time that something changes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -272,4 +272,23 @@ fn a_shim_where_containerd_does_not_look_for_it_is_told_of() {
     let node = Node::with_config(USUAL);
     let said = node.must_fail(&["--path", "/usr/bin"]);
     assert!(said.contains("would not run yet"), "{said}");
+}
+
+#[test]
+fn it_stays_while_pods_need_it() {
+    let node = Node::with_config(USUAL);
+    node.must(&[]);
+    let shim = node.path("usr/bin/containerd-shim-usher-v2");
+    // Whatever it does, it is the installed program that runs.
+    fs::remove_file(&shim).expect("the shim");
+    fs::copy("/bin/sleep", &shim).expect("a program");
+    let mut sleep = Command::new(&shim);
+    sleep.arg("600");
+    let running = Background::spawn(sleep);
+    let said = node.must_fail(&["--uninstall"]);
+    assert!(said.contains("pods run under usher"), "{said}");
+    assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+    drop(running);
+    node.must(&["--uninstall"]);
+    assert_eq!(node.text(), USUAL);
 }
