@@ -130,6 +130,7 @@ fn a_log_forwarder_outlives_the_app_and_loses_not_one_line() {
         ),
         ("usher/post-exit", "after"),
         ("usher/grace-period", "30s"),
+        WINDOW,
     ]);
     let in_pod = |name: &str| {
         ContainerSpec::new(name)
@@ -179,6 +180,7 @@ fn a_mesh_proxy_outlives_the_app_and_refuses_not_one_connection() {
         ("startup-probe.usher/proxy", crate::pod::TCP_PROBE),
         ("usher/pre-exit", "before"),
         ("usher/grace-period", "30s"),
+        WINDOW,
     ]);
     host.run(&pod.witness("proxy", &["--listen", "8080"]));
     host.await_event("proxy", "ready");
@@ -238,6 +240,7 @@ fn a_defer_whose_failure_counts_tells_it() {
     let pod = Pod(&[
         ("usher/pre-exit", "before"),
         ("usher/defer-exit-code", "Propagate"),
+        WINDOW,
     ]);
     let failing: &[&str] = &["--run-for", "100ms", "--exit", "3"];
     let host = start(&pod, &[("web", &[]), ("before", failing)]);
@@ -251,6 +254,7 @@ fn a_defer_is_run_again_until_it_succeeds() {
     let pod = Pod(&[
         ("usher/pre-exit", "before"),
         ("restart.usher/before", "OnFailure"),
+        WINDOW,
     ]);
     host.run(&pod.witness("web", &[]));
     let script =
@@ -316,6 +320,7 @@ fn a_cap_ends_a_defer_that_hangs_and_the_next_has_its_turn() {
         ("usher/post-exit", "after"),
         ("grace-period.usher/before", "4s"),
         ("usher/grace-period", "60s"),
+        WINDOW,
     ]);
     let host = start(
         &pod,
@@ -447,6 +452,7 @@ fn a_job_runs_its_defers_when_it_is_done() {
         ("usher/apps", "work"),
         ("usher/post-exit", "after"),
         ("usher/restart-policy", "Never"),
+        WINDOW,
     ]);
     let host = Containerd::start();
     run_all(
@@ -505,6 +511,7 @@ fn hooks_run_before_anything_is_told_to_stop() {
             "termination-hook.usher/proxy",
             r#"{"tcpSocket":{"port":8080}}"#,
         ),
+        WINDOW,
     ]);
     let host = start(&pod, &[("proxy", &["--listen", "8080"]), ("web", &[])]);
     host.await_event("proxy", "ready");
@@ -522,6 +529,7 @@ fn pre_stop_handlers_are_run_where_the_shim_has_decided() {
         ("usher/sidecars", "proxy"),
         ("usher/apps", "work"),
         ("usher/restart-policy", "Never"),
+        WINDOW,
     ]);
     let host = Containerd::start();
     let handler = r#"{"exec":{"command":["/bin/witness","mark","proxy","bye"]}}"#;

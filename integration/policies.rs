@@ -151,6 +151,7 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
         ("usher/sidecars", "proxy"),
         ("grace-period.usher/web", "3s"),
         ("usher/grace-period", "60s"),
+        ("usher/termination-window", "20s"),
     ]);
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
@@ -171,7 +172,11 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
 
 #[test]
 fn the_real_grace_period_is_that_of_the_callers_own_deadline() {
-    let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/grace-period", "60s")]);
+    let pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("usher/grace-period", "60s"),
+        ("usher/termination-window", "20s"),
+    ]);
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
     host.run(&pod.witness("web", DEAF));
@@ -195,6 +200,7 @@ fn a_defer_at_work_goes_on_beyond_the_grace_period_and_the_answers_wait_for_it()
             "usher/grace-extension",
             r#"{"intervalSeconds":5,"count":20}"#,
         ),
+        ("usher/termination-window", "20s"),
     ]);
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
@@ -230,6 +236,7 @@ fn a_defer_goes_on_as_long_as_its_probe_succeeds() {
             "liveness-probe.usher/before",
             r#"{"exec":{"command":["/bin/test","!","-e","/shared/unwell"]},"periodSeconds":1,"timeoutSeconds":15}"#,
         ),
+        ("usher/termination-window", "20s"),
     ]);
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
