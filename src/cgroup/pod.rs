@@ -59,6 +59,9 @@ pub struct Note {
     /// As the kernel shows it.
     in_force: String,
     ceiling: String,
+    /// The unit and its property, where systemd has to know of the ceiling.
+    #[serde(default)]
+    systemd: Option<(String, String)>,
 }
 
 impl PodCgroup {
@@ -159,6 +162,10 @@ impl PodCgroup {
         Some(Note {
             in_force: text(&file)?,
             ceiling: self.words(ceiling),
+            systemd: self
+                .unit()
+                .zip(self.property(knob, ceiling))
+                .map(|(unit, property)| (unit.to_owned(), property)),
             file,
         })
     }
@@ -253,11 +260,20 @@ impl Note {
     /// # Errors
     ///
     /// The kernel's refusal; not if the cgroup is gone.
-    pub fn restore(&self) -> io::Result<()> {
+    pub fn restore(&self) -> io::Result<bool> {
         match text(&self.file) {
-            Some(in_force) if in_force == self.in_force => fs::write(&self.file, &self.ceiling),
-            _ => Ok(()),
+            Some(in_force) if in_force == self.in_force => {
+                fs::write(&self.file, &self.ceiling)?;
+                Ok(true)
+            }
+            _ => Ok(false),
         }
+    }
+
+    /// What systemd has to be told then: a unit and a property of it.
+    pub fn systemd(&self) -> Option<(&str, &str)> {
+        let (unit, property) = self.systemd.as_ref()?;
+        Some((unit, property))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The pods of this node, as their shims tell: found by their sockets, without containerd, which may
 //! be down. One that does not answer does not keep the others.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ const UPDATES: usize = 64;
 pub(super) struct Node {
     directory: PathBuf,
     tokio: Runtime,
+    has_silent: Cell<bool>,
 }
 
 /// A pod and how to reach it.
@@ -72,7 +74,11 @@ impl Node {
             )));
         }
         Ended::in_directory(&directory).clean(SystemTime::now());
-        Ok(Node { directory, tokio })
+        Ok(Node {
+            directory,
+            tokio,
+            has_silent: Cell::new(false),
+        })
     }
 
     /// The pods that are there, in the order of their names. Says which shims do not answer.
@@ -96,12 +102,18 @@ impl Node {
                 }),
                 Err(Silence::Over) => {}
                 Err(Silence::Because(why)) => {
+                    self.has_silent.set(true);
                     warn(&format!("the shim at {} {why}", socket.display()));
                 }
             }
         }
         living.sort_by_key(|found| key(&found.pod));
         living
+    }
+
+    /// Whether a shim was asked for its pod and has not answered.
+    pub(super) fn has_silent(&self) -> bool {
+        self.has_silent.get()
     }
 
     /// Those that ended within the last hour, in the order of their ends.

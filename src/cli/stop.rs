@@ -56,7 +56,10 @@ impl Stop {
         let node = Node::new()?;
         let mut is_well = true;
         let mut stopping = BTreeMap::new();
-        for (socket, pod) in self.chosen(&node)? {
+        let chosen = self.chosen(&node)?;
+        // With --all a pod that could not be asked is one that was not stopped.
+        is_well &= !(self.all && node.has_silent());
+        for (socket, pod) in chosen {
             match self.ask(&node, &socket) {
                 Err(Failure::Because(why)) => {
                     is_well = false;

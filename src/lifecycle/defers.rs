@@ -120,7 +120,7 @@ impl Pod {
         let own = self.own_ends(container, ends);
         let is_capped = own.ask_all < ends.ask_all;
         if now >= own.kill {
-            self.kill_now(id, now);
+            self.kill_now(id, own.kill, now);
         } else if now >= own.ask_all && (is_capped || !self.is_extended(id, now)) {
             self.deliver_stop(id, now);
         }

@@ -112,13 +112,20 @@ impl Pod {
             return false;
         }
         let hook = container.facts.pre_stop_hook.clone();
+        let plan = self.plan.as_ref();
+        let cap = plan.and_then(|plan| plan.container(&container.name).grace_period);
+        // Of a grace period of its own a part is left for the signal.
+        let hook_until = cap.map_or(until, |cap| {
+            let last = cap.checked_div(2).unwrap_or_default().min(LEAST);
+            until.min(now.after(cap.saturating_sub(last)))
+        });
         match (container.hooks.pre_stop, hook) {
             (HookState::Running, _) => true,
             (HookState::Pending, Some(hook)) => {
                 if let Some(container) = self.containers.get_mut(id) {
                     container.stopping.told_at = Some(now);
                 }
-                self.run_hook(id, HookKind::PreStop, hook, until, now);
+                self.run_hook(id, HookKind::PreStop, hook, hook_until, now);
                 true
             }
             _ => false,

@@ -50,20 +50,23 @@ impl Pod {
             }
             if container.is_parked() && !is_busy(id) {
                 now.held.push(id.clone());
-            } else if container.has_process() || matches!(container.state, State::Creating) {
+            } else if container.has_process()
+                || matches!(container.state, State::Creating | State::Restarting { .. })
+            {
                 // Whatever the phase is: nobody is to lack what it may use.
                 now.size = now.size.plus(container.demands.size);
                 now.counted.push(id.clone());
             }
         }
-        now.size = now.size.or(phase).plus(self.memory_of_guests());
+        now.size = now.size.or(phase).plus(self.limits_of_guests());
         // Where nothing is, nothing is to be sized.
         (!now.counted.is_empty() || !now.held.is_empty()).then_some(now)
     }
 
-    /// Guests have no part in any phase, but nobody is to be killed for what one of them may use. As
-    /// Kubernetes makes them (`kubectl debug`) they have no limit.
-    fn memory_of_guests(&self) -> Size {
+    /// Guests have no part in any phase, but nobody is to be killed for what one of them may use, and
+    /// version 1 refuses one a quota above its pod's. As Kubernetes makes them (`kubectl debug`) they
+    /// have no limit.
+    fn limits_of_guests(&self) -> Size {
         let guests = self.containers.values().filter(|container| {
             container.kind == ContainerKind::Workload
                 && container.role == Role::Guest
@@ -71,9 +74,10 @@ impl Pod {
         });
         let sizes = guests.map(|guest| guest.demands.size);
         let sum = sizes.fold(Size::NOTHING, Size::plus);
-        let mut memory = Size::NOTHING;
-        memory.limits.memory = sum.limits.memory;
-        memory
+        Size {
+            limits: sum.limits,
+            ..Size::NOTHING
+        }
     }
 
     /// Whether the pod's cgroup is to be sized at all.

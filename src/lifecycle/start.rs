@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::plan::{Role, StartMode};
 
 use super::action::{Action, ContainerId, Refusal, Report, RequestId};
-use super::container::{Answered, Blocked, Held, Running, Startup, State};
+use super::container::{Answered, Blocked, ExitStatus, Held, Running, Startup, State};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Pod, Timer};
@@ -141,7 +141,14 @@ impl Pod {
                     // Its Start was answered long ago: all that can be done is to let it fail.
                     None if exit.is_none() => {
                         let message = format!("usher: {name} could not be released: {reason}");
-                        self.end(id, NOT_STARTED, Some(message));
+                        let failed = ExitStatus::Code(1);
+                        let code = match self.containers.get(id) {
+                            Some(defer) if defer.defer_turn().is_some() => {
+                                self.code_of_defer(defer, failed, now)
+                            }
+                            _ => NOT_STARTED,
+                        };
+                        self.end(id, code, Some(message));
                     }
                     None => {}
                 }

@@ -163,6 +163,8 @@ impl Pod {
         };
         let grace = self.real_grace(container, kill.patience);
         let unasked = self.stop_signal(container);
+        // Also by a request that is over by now, or proves nothing any more.
+        let asked_before = container.is_asked();
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
@@ -173,11 +175,11 @@ impl Pod {
         };
         let request = container.renew_request(fresh, now);
         request.deadline = request.deadline.min(now.after(grace));
-        let asked_before = request.signal.replace(kill.signal);
+        request.signal = Some(kill.signal);
         request.all = kill.all;
         // Whoever asks a second time means it: the first signal may have been overheard. What the
         // shim has sent unasked is not repeated: many programs take a second one for `now`.
-        let again = asked_before.is_some() || kill.signal != unasked;
+        let again = asked_before || kill.signal != unasked;
         let Some(container) = self.containers.get(id) else {
             return;
         };
@@ -339,8 +341,8 @@ impl Pod {
         self.push_signal(id, signal, all);
     }
 
-    /// The time of a container is over.
-    pub(super) fn kill_now(&mut self, id: &ContainerId, now: Time) {
+    /// The time of a container was over at `due`.
+    pub(super) fn kill_now(&mut self, id: &ContainerId, due: Time, now: Time) {
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
@@ -349,7 +351,7 @@ impl Pod {
         } else if container.is_parked() {
             self.deliver_stop(id, now);
         } else {
-            container.stopping.kill_at_latest(now);
+            container.stopping.kill_at_latest(due);
             container.stopping.told_at.get_or_insert(now);
         }
     }

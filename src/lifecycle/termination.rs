@@ -293,7 +293,7 @@ impl Pod {
             };
             for id in turn {
                 if now >= ends.kill {
-                    self.kill_now(&id, now);
+                    self.kill_now(&id, ends.kill, now);
                 } else if now >= ends.ask_all
                     || self.stop_is_due(&id, now)
                         && !self.is_kept_by_pre_stop(&id, ends.ask_all, now)
@@ -364,12 +364,14 @@ impl Pod {
             .termination
             .as_ref()
             .is_some_and(|termination| termination.step >= Step::Sidecars);
+        let is_everybodys = self
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.settings().sidecar_stop_order == SidecarStopOrder::Parallel);
         let turn = self.turn(Step::Sidecars);
         let turn = turn.iter().filter_map(|id| self.containers.get(id));
-        is_time
-            && turn
-                .filter(|other| !other.is_parked())
-                .all(|other| place(other) <= place(sidecar))
+        let mut before = turn.filter(|other| !other.is_parked());
+        is_time && (is_everybodys || before.all(|other| place(other) <= place(sidecar)))
     }
 
     /// Whether a container whose step has come is to be signalled now: it was asked to stop, or
@@ -401,7 +403,13 @@ impl Pod {
                 | Cause::EssentialFailed { .. }
                 | Cause::InitFailed { .. }
                 | Cause::Stopped,
-            ) => None,
+            ) => {
+                // But it may have begun before with a preStop handler, which its request follows.
+                let request = container.request.as_ref();
+                request
+                    .filter(|request| request.signal.is_none() && !request.forced)
+                    .map(|request| request.deadline.min(termination.deadline))
+            }
         }
     }
 

@@ -121,8 +121,14 @@ impl Actor {
                 message = self.messages.recv() => {
                     // The actor holds a mailbox itself, so there is always one more message.
                     let Some(message) = message else { return };
+                    let was_empty = self.tasks.is_empty();
                     self.guarded(message);
-                    empty_since = Instant::now();
+                    // Who only looks keeps nobody here; who was announced does.
+                    let now = Instant::now();
+                    let is_awaited = self.announced.values().any(|until| *until > now);
+                    if !was_empty || !self.tasks.is_empty() || is_awaited {
+                        empty_since = now;
+                    }
                 }
                 () = sleep_until(timeout.unwrap_or(self.origin)), if timeout.is_some() => {
                     self.over = self.is_idle();

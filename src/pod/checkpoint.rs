@@ -93,7 +93,10 @@ impl Actor {
         {
             // Some runtimes leave something to its deletion, and those that do not say so then.
             task.remains = Remains::All;
-            if task.init.exit.is_some()
+            if task.restart_due {
+                // Its end came before this, and its next life has waited for it.
+                self.restart(id);
+            } else if task.init.exit.is_some()
                 && let Some(delete) = task.delete.take()
             {
                 self.begin_delete(id, delete);

@@ -67,6 +67,8 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
+        // The OCI runtime may know something of it again, whatever comes of this.
+        task.remains = Remains::All;
         scores::write(&task.bundle, score);
         // What the caller wants of them meanwhile is asked of others in their place.
         let streams = task.init.streams.replace(Streams::default());

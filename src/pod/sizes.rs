@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::cgroup::PodCgroup;
 use crate::cgroup::pod::{Knob, Note, UNLIMITED};
 use crate::lifecycle::{ContainerId, ExitStatus, PodSize};
+use crate::plan::Signal;
 use crate::sizing::{Bytes, Limit};
 
 use super::process::Task;
@@ -157,13 +158,18 @@ impl Actor {
             return;
         };
         let spawned = self.reaper.spawn(&mut command);
+        let reaper = self.reaper.clone();
         let told = async move {
             let mut child = spawned.map_err(|error| error.to_string())?;
             match timeout(SYSTEMD_ANSWERS_WITHIN, child.wait()).await {
                 Ok(Ok(ExitStatus::Code(0))) => Ok(()),
                 Ok(Ok(status)) => Err(format!("systemctl ended with {}", status.code())),
                 Ok(Err(error)) => Err(error.to_string()),
-                Err(_elapsed) => Err("systemctl does not end".to_owned()),
+                Err(_elapsed) => {
+                    // It may end this moment.
+                    let _ = reaper.kill(child.pid(), Signal::KILL.number());
+                    Err("systemctl does not end".to_owned())
+                }
             }
         };
         let told = async move { Ok::<_, Panicked>(told.await) };
@@ -177,7 +183,8 @@ impl Actor {
                     tracing::warn!(%error, "systemd does not know the size of the pod's cgroup");
                 }
             }
-            actor.tell_systemd();
+            // What it was told may be older than what is wanted by now.
+            actor.settle_size_now(false);
         });
     }
 }
@@ -297,6 +304,10 @@ impl Setting {
             self.ceiling = now;
             self.wanted = now;
             self.written = now;
+            if cgroup.unit().is_none() {
+                // Nobody puts what was there before in force again.
+                self.told = now;
+            }
         }
         let value = value.min(self.ceiling);
         if value == now || (value == self.wanted && now == self.written) {
@@ -361,9 +372,26 @@ pub fn restore(bundle: &Path) {
     let notes = fs::read(bundle.join(NOTES)).unwrap_or_default();
     let notes: Vec<Note> = serde_json::from_slice(&notes).unwrap_or_default();
     for note in notes {
-        if let Err(error) = note.restore() {
-            tracing::warn!(?note, %error, "not restored");
+        match note.restore() {
+            Ok(true) => have_systemd_know(&note),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(?note, %error, "not restored"),
         }
+    }
+}
+
+/// Or its next daemon-reload brings back what the dead shim has told it. containerd gives `delete`
+/// little time, so this is not waited for.
+fn have_systemd_know(note: &Note) {
+    let Some((unit, property)) = note.systemd() else {
+        return;
+    };
+    let mut command = Command::new("systemctl");
+    command.args(["--no-block", "set-property", "--runtime", unit, property]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(Stdio::null());
+    if let Err(error) = command.spawn() {
+        tracing::warn!(%error, "systemctl cannot be run");
     }
 }
 

@@ -33,10 +33,12 @@ impl Actor {
 
     /// Keeps what is known of a pod whose last container is gone, and forgets it here.
     pub(super) fn keep_record(&mut self) {
-        let has_been = self
-            .record
-            .events()
-            .any(|(_, event)| event.what == What::Created);
+        // The first events of a long life are forgotten.
+        let has_been = self.record.forgotten() > 0
+            || self
+                .record
+                .events()
+                .any(|(_, event)| event.what == What::Created);
         let mut pod = self.pod(true);
         self.record.begin_anew();
         if has_been {

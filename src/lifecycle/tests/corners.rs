@@ -444,6 +444,82 @@ fn the_same_container_asked_again_with_less_time() {
 }
 
 #[test]
+fn the_same_container_asked_again_after_its_time_was_over() {
+    let world = World::new(&[("sidecars", "proxy"), ("grace-period", "5s")]).script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Kill("web", TERM, None));
+    world.run_for(secs(6));
+    assert_eq!(world.signals("web").len(), 1);
+    world.call(Call::Kill("web", TERM, None));
+    assert_eq!(world.signals("web").len(), 2, "who asks again means it");
+}
+
+#[test]
+fn a_termination_that_the_shim_decides_waits_for_a_pre_stop_handler_under_way() {
+    let argv = ["/bin/bye".to_owned()];
+    let facts = KubeletFacts {
+        pre_stop: Some(PreStop::Exec {
+            command: argv.to_vec(),
+        }),
+        ..KubeletFacts::default()
+    };
+    let world = World::new(&[("essential", "heart"), ("apps", "heart web")]).facts("web", facts);
+    let mut world = running(world, &["heart", "web"]);
+    let asked = world.now;
+    world.exec("web", &exec("bye", &argv)).unwrap();
+    world.call(Call::Crash("heart", 1));
+    world.run_for(secs(3));
+    assert_eq!(world.signalled("web"), None);
+    world.exec_over("web", "bye");
+    world.call(Call::Kill("web", TERM, None));
+    world.run_for(secs(1));
+    assert_eq!(world.signalled("web"), Some(asked.after(secs(3))));
+}
+
+#[test]
+fn a_defer_container_that_cannot_be_executed_fails_as_any_other() {
+    for (policy, code) in [("Mask", 0), ("Propagate", 1)] {
+        let lists = [("pre-exit", "bye"), ("defer-exit-code", policy)];
+        let world = World::new(&lists).script(
+            "bye",
+            Script {
+                cannot_be_released: true,
+                ..Script::default()
+            },
+        );
+        let mut world = running(world, &["web", "bye"]);
+        ask_all(&mut world, &["web", "bye"], TERM);
+        world.run_for(secs(60));
+        assert_eq!(world.reported("bye"), Some(code), "{policy}");
+        assert_eq!(world.reported("web"), Some(0));
+    }
+}
+
+#[test]
+fn a_sidecar_that_stops_with_all_others_is_not_restarted_any_more() {
+    let lists = [
+        ("sidecars", "first second"),
+        ("sidecar-stop-order", "Parallel"),
+        ("restart-policy", "OnFailure"),
+    ];
+    let facts = KubeletFacts {
+        pre_stop: Some(PreStop::Exec {
+            command: vec!["/bin/bye".to_owned()],
+        }),
+        ..KubeletFacts::default()
+    };
+    let world = World::new(&lists)
+        .facts("first", facts)
+        .script("second", deaf());
+    let mut world = running(world, &["first", "second", "web"]);
+    ask_all(&mut world, &["second", "web"], TERM);
+    world.run_for(secs(1));
+    world.call(Call::Crash("first", 1));
+    world.run_for(secs(5));
+    assert_eq!(world.executions("first").len(), 0);
+}
+
+#[test]
 fn an_exec_after_a_second_or_after_the_next_create_is_no_post_start() {
     for (wait, other) in [(ms(1_100), false), (ms(100), true)] {
         let argv = ["/bin/sh".to_owned()];

@@ -204,12 +204,12 @@ fn a_pod_without_processes_is_as_it_was() {
 }
 
 #[test]
-fn guests_have_no_part_but_the_memory_that_they_may_use_while_they_live() {
+fn guests_have_no_part_but_what_they_may_use_while_they_live() {
     let lists = [("sidecars", "p"), ("apps", "w")];
     let mut world = pod(&lists, &[("p", 20), ("w", 7), ("g", 1000)]);
     create(&mut world, &["p", "w", "g"]);
     let mut expected = size(27);
-    expected.limits.memory = Limit::Of(Bytes(1027));
+    expected.limits = size(1027).limits;
     assert_eq!(now(&world).size, expected);
     assert_eq!(now(&world).counted, ids(&["p", "w"]));
     world.call(Call::Crash("g", 1));
