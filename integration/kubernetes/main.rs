@@ -85,6 +85,7 @@ const CASES: &[Named] = cases![
     examples::job,
     examples::database,
     examples::leader,
+    examples::the_objects_of_the_installer_are_accepted,
 ];
 
 fn main() -> ExitCode {
