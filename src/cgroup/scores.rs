@@ -19,6 +19,10 @@ const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// turn.
 const AT_ONCE: usize = 64;
 
+/// After this many passes in a row that have found none left behind it is believed, though some had
+/// ended before they could be looked at: each may have left a child with its score.
+const CLEAN_PASSES: usize = 200;
+
 /// `CAP_SYS_RESOURCE` (`capabilities(7)`).
 const SYS_RESOURCE: u32 = 24;
 
@@ -56,13 +60,18 @@ impl Change {
 pub async fn change(cgroup: &Cgroup, change: Change) -> Result<Outcome, String> {
     let begun = Instant::now();
     let mut outcome = Outcome::default();
+    let mut clean_passes = 0_usize;
     loop {
-        let mut behind = 0_usize;
+        let (mut behind, mut unseen) = (0_usize, 0_usize);
         for pids in cgroup.processes()?.chunks(AT_ONCE) {
-            let files: Vec<_> = pids
-                .iter()
-                .filter_map(|pid| Some((*pid, file_of_one_behind(*pid, change)?)))
-                .collect();
+            let mut files = Vec::new();
+            for pid in pids {
+                match file_of_one_behind(*pid, change) {
+                    Ok(file) => files.extend(file.map(|file| (*pid, file))),
+                    // It has ended.
+                    Err(_) => unseen = unseen.saturating_add(1),
+                }
+            }
             if files.is_empty() {
                 continue;
             }
@@ -73,29 +82,34 @@ pub async fn change(cgroup: &Cgroup, change: Change) -> Result<Outcome, String> 
                 match file.write_all(change.to.to_string().as_bytes()) {
                     Ok(()) => behind = behind.saturating_add(1),
                     Err(error) if is_refusal(&error) => outcome.refused = Some(error.to_string()),
-                    // It has ended.
-                    Err(_) => {}
+                    Err(_) => unseen = unseen.saturating_add(1),
                 }
             }
             yield_now().await;
         }
-        outcome.is_incomplete = behind > 0 && begun.elapsed() > REACHED_WITHIN;
-        if behind == 0 || outcome.is_incomplete {
+        clean_passes = if behind == 0 {
+            clean_passes.saturating_add(1)
+        } else {
+            0
+        };
+        let is_clean = behind == 0 && (unseen == 0 || clean_passes >= CLEAN_PASSES);
+        outcome.is_incomplete = !is_clean && begun.elapsed() > REACHED_WITHIN;
+        if is_clean || outcome.is_incomplete {
             return Ok(outcome);
         }
         yield_now().await;
     }
 }
 
-/// The score of a process, to be written, if it is to be changed. One that ends meanwhile is not.
-fn file_of_one_behind(pid: u32, change: Change) -> Option<File> {
+/// The score of a process, to be written, if it is to be changed; an error if it has ended.
+fn file_of_one_behind(pid: u32, change: Change) -> io::Result<Option<File>> {
     let path = format!("/proc/{pid}/oom_score_adj");
-    let mut file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    let score = text.trim().parse().ok()?;
-    file.rewind().ok()?;
-    change.concerns(score).then_some(file)
+    file.read_to_string(&mut text)?;
+    let score = text.trim().parse().map_err(io::Error::other)?;
+    file.rewind()?;
+    Ok(change.concerns(score).then_some(file))
 }
 
 fn is_refusal(error: &io::Error) -> bool {
