@@ -4,6 +4,7 @@
 mod blkio;
 mod devices;
 mod hierarchy;
+pub mod moves;
 mod oom;
 pub mod pod;
 mod read;

@@ -24,6 +24,7 @@ use nix::libc;
 use thiserror::Error;
 use tokio::time::sleep;
 
+use crate::cgroup::moves;
 use crate::lifecycle::ExitStatus;
 use crate::reaper::{Child, Reaper};
 
@@ -190,6 +191,7 @@ impl OciRuntime {
             command.arg("--no-new-keyring");
         }
         command.arg(id);
+        moves::prepare();
         self.run(command, Some(stdio)).await?;
         Ok(expectation.claim(read_pid(Verb::Create, &pid_file).await?))
     }
@@ -252,6 +254,7 @@ impl OciRuntime {
         for argument in arguments {
             command.arg(argument);
         }
+        moves::prepare();
         self.run(command, Some(stdio)).await?;
         Ok(expectation.claim(read_pid(Verb::Exec, &pid_file.0).await?))
     }
