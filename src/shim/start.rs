@@ -15,7 +15,7 @@ use crate::runtime::Bundle;
 
 use super::address::{self, Claim};
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
-use super::placement;
+use super::{control, placement};
 
 /// The most that containerd may say on stdin.
 const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
@@ -48,6 +48,8 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
             config::read().and_then(|_| spawn(flags, &said, &directory, listener.into()))
     {
         address::remove_dead(&address);
+        // It may have got as far as that before it was ended.
+        control::remove_dead(&address::path(&address));
         return Err(format!("the pod's shim cannot be started: {error}"));
     }
     address::leave_in(&directory, &address)
