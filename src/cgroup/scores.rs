@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use tokio::task::yield_now;
+use tokio::time::sleep;
 
 use super::Cgroup;
 
@@ -19,9 +20,21 @@ const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// turn.
 const AT_ONCE: usize = 64;
 
-/// After this many passes in a row that have found none left behind it is believed, though some had
-/// ended before they could be looked at: each may have left a child with its score.
-const CLEAN_PASSES: usize = 200;
+/// When passes have found none left behind for so long, that is all: a child that was being forked
+/// during one, with its parent's score of before, is seen by a later one. Twice as long as a container
+/// with a limit of CPU stands still at most, by default.
+const SETTLED_FOR: Duration = Duration::from_millis(250);
+
+/// The same where in each pass some had ended before they could be looked at, which may have left a
+/// child with their score.
+const CLEAN_FOR: Duration = Duration::from_secs(2);
+
+/// Between two passes over a container in which nothing happens.
+const LOOKS_APART: Duration = Duration::from_millis(125);
+
+/// After so many passes there is a pause before each.
+const WITHOUT_PAUSE: usize = 50;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// `CAP_SYS_RESOURCE` (`capabilities(7)`).
 const SYS_RESOURCE: u32 = 24;
@@ -60,7 +73,7 @@ impl Change {
 pub async fn change(cgroup: &Cgroup, change: Change) -> Result<Outcome, String> {
     let begun = Instant::now();
     let mut outcome = Outcome::default();
-    let mut clean_passes = 0_usize;
+    let (mut clean_since, mut passes) = (None, 0_usize);
     loop {
         let (mut behind, mut unseen) = (0_usize, 0_usize);
         for pids in cgroup.processes()?.chunks(AT_ONCE) {
@@ -87,17 +100,22 @@ pub async fn change(cgroup: &Cgroup, change: Change) -> Result<Outcome, String> 
             }
             yield_now().await;
         }
-        clean_passes = if behind == 0 {
-            clean_passes.saturating_add(1)
-        } else {
-            0
+        clean_since = (behind == 0).then(|| clean_since.unwrap_or_else(Instant::now));
+        let enough = match unseen {
+            0 => SETTLED_FOR,
+            _ => CLEAN_FOR,
         };
-        let is_clean = behind == 0 && (unseen == 0 || clean_passes >= CLEAN_PASSES);
+        let is_clean = clean_since.is_some_and(|since| since.elapsed() >= enough);
         outcome.is_incomplete = !is_clean && begun.elapsed() > REACHED_WITHIN;
         if is_clean || outcome.is_incomplete {
             return Ok(outcome);
         }
-        yield_now().await;
+        passes = passes.saturating_add(1);
+        match (behind, unseen) {
+            (0, 0) => sleep(LOOKS_APART).await,
+            _ if passes > WITHOUT_PAUSE => sleep(PAUSE).await,
+            _ => yield_now().await,
+        }
     }
 }
 
