@@ -53,6 +53,16 @@ fn run_all(host: &Containerd, pod: &Pod, containers: &[(&str, &[&str])]) {
     }
 }
 
+/// A pod with the containers of [`PLAIN`], of which only what runs before is of interest.
+#[track_caller]
+fn start_plain(pod: &Pod, before: &[&str]) -> Containerd {
+    let others: [(&str, &[&str]); 2] = [("proxy", &[]), ("web", &[])];
+    start(
+        pod,
+        &[&others[..], &[("before", before), ("after", QUICK)]].concat(),
+    )
+}
+
 /// A pod of which `web` runs and everything else is told by `containers`.
 #[track_caller]
 fn start(pod: &Pod, containers: &[(&str, &[&str])]) -> Containerd {
@@ -282,15 +292,7 @@ fn a_defer_that_hangs_is_ended_with_the_grace_period_and_no_other_runs() {
         ("usher/grace-period", "5s"),
         WINDOW,
     ]);
-    let host = start(
-        &pod,
-        &[
-            ("proxy", &[]),
-            ("web", &[]),
-            ("before", &["--ignore-term"]),
-            ("after", QUICK),
-        ],
-    );
+    let host = start_plain(&pod, &["--ignore-term"]);
     let asked = Instant::now();
     host.ask_all(&PLAIN_ALL, GRACE);
     for name in PLAIN_ALL {
@@ -322,15 +324,7 @@ fn a_cap_ends_a_defer_that_hangs_and_the_next_has_its_turn() {
         ("usher/grace-period", "60s"),
         WINDOW,
     ]);
-    let host = start(
-        &pod,
-        &[
-            ("proxy", &[]),
-            ("web", &[]),
-            ("before", &["--ignore-term"]),
-            ("after", QUICK),
-        ],
-    );
+    let host = start_plain(&pod, &["--ignore-term"]);
     host.end_pod(&PLAIN_ALL, 2 * GRACE);
     let record = host.record();
     assert!(record.between(("before", "start"), ("web", "signal")) >= Duration::from_millis(1_500));
@@ -340,15 +334,7 @@ fn a_cap_ends_a_defer_that_hangs_and_the_next_has_its_turn() {
 
 #[test]
 fn a_sigkill_ends_the_defer_that_runs_and_no_later_one_runs() {
-    let host = start(
-        &PLAIN,
-        &[
-            ("proxy", &[]),
-            ("web", &[]),
-            ("before", &["--ignore-term"]),
-            ("after", QUICK),
-        ],
-    );
+    let host = start_plain(&PLAIN, &["--ignore-term"]);
     host.ask_all(&PLAIN_ALL, GRACE);
     host.await_event("before", "start");
     assert!(!host.record().has("web", "signal"));
@@ -363,15 +349,7 @@ fn a_sigkill_ends_the_defer_that_runs_and_no_later_one_runs() {
 
 #[test]
 fn a_forced_deletion_runs_no_defer() {
-    let host = start(
-        &PLAIN,
-        &[
-            ("proxy", &[]),
-            ("web", &[]),
-            ("before", QUICK),
-            ("after", QUICK),
-        ],
-    );
+    let host = start_plain(&PLAIN, QUICK);
     // Kubelet gives two seconds where it gives nothing.
     host.end_pod(&PLAIN_ALL, Duration::from_secs(2));
     let record = host.record();
@@ -404,15 +382,7 @@ fn two_deletions_at_once_are_one() {
 
 #[test]
 fn the_sequence_goes_on_while_containerd_is_started_again() {
-    let host = start(
-        &PLAIN,
-        &[
-            ("proxy", &[]),
-            ("web", &[]),
-            ("before", &["--run-for", "3s"]),
-            ("after", QUICK),
-        ],
-    );
+    let host = start_plain(&PLAIN, &["--run-for", "3s"]);
     host.ask_all(&PLAIN_ALL, GRACE);
     host.await_event("before", "start");
     host.crash();
@@ -431,15 +401,7 @@ fn the_sequence_goes_on_while_containerd_is_started_again() {
 
 #[test]
 fn a_shim_killed_in_the_middle_leaves_nothing() {
-    let host = start(
-        &PLAIN,
-        &[
-            ("proxy", &[]),
-            ("web", &[]),
-            ("before", &["--ignore-term"]),
-            ("after", QUICK),
-        ],
-    );
+    let host = start_plain(&PLAIN, &["--ignore-term"]);
     host.ask_all(&PLAIN_ALL, GRACE);
     host.await_event("before", "start");
     let shim = nix::unistd::Pid::from_raw(host.shim("web").pid as i32);
@@ -482,15 +444,7 @@ fn a_lone_stop_of_an_app_runs_no_defer() {
         ("usher/pre-exit", "before"),
         ("usher/post-exit", "after"),
     ]);
-    let host = start(
-        &pod,
-        &[
-            ("proxy", &[]),
-            ("web", &[]),
-            ("before", QUICK),
-            ("after", QUICK),
-        ],
-    );
+    let host = start_plain(&pod, QUICK);
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
     host.delete("web");

@@ -25,15 +25,22 @@ macro_rules! pod {
     };
 }
 
-/// Asks a deaf pod to stop, as kubelet would with time without end; what happened, and how long it
-/// took.
+/// A pod that runs and of which nothing ends by itself.
 #[track_caller]
-fn stop(pod: &Pod) -> (Record, Duration) {
+fn start(pod: &Pod) -> Containerd {
     let host = Containerd::start();
     for name in ALL {
         host.run(&pod.witness(name, DEAF));
     }
     host.await_event("web", "start");
+    host
+}
+
+/// Asks a deaf pod to stop, as kubelet would with time without end; what happened, and how long it
+/// took.
+#[track_caller]
+fn stop(pod: &Pod) -> (Record, Duration) {
+    let host = start(pod);
     let asked = Instant::now();
     host.ask_all(&ALL, Duration::from_secs(8));
     // In the order of their ends: each is waited for from the one before on.
@@ -115,11 +122,7 @@ fn under_strict_what_there_is_no_time_for_is_killed() {
 /// Ends a deaf pod as kubelet does, by its policy.
 #[track_caller]
 fn end(pod: &Pod, grace: Duration) -> (Vec<Stopped>, Record) {
-    let host = Containerd::start();
-    for name in ALL {
-        host.run(&pod.witness(name, DEAF));
-    }
-    host.await_event("web", "start");
+    let host = start(pod);
     let stopped = host.end_pod(&ALL, grace);
     (stopped, host.record())
 }

@@ -50,6 +50,18 @@ fn given<'host>(host: &'host Containerd, name: &str) -> PodCgroup<'host> {
     pod
 }
 
+/// A pod whose init container is over, with a sidecar and an app.
+#[track_caller]
+fn running(host: &Containerd) -> PodCgroup<'_> {
+    let pod = given(host, POD);
+    make(host, "go");
+    pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
+    pod.run("proxy", &witness("proxy"), limited(64, 250));
+    pod.run("web", &["/bin/witness", "web"], limited(48, 150));
+    host.await_event("web", "start");
+    pod
+}
+
 /// A program that waits until the test makes a file.
 fn until(file: &str) -> String {
     format!("until test -e /shared/{file}; do sleep 0.05; done")
@@ -142,12 +154,7 @@ fn a_cgroup_that_is_not_named_after_the_pod_is_left_alone() {
 #[test]
 fn what_somebody_else_writes_is_the_ceiling_from_then_on() {
     let host = Containerd::start();
-    let pod = given(&host, POD);
-    make(&host, "go");
-    pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
-    pod.run("proxy", &witness("proxy"), limited(64, 250));
-    pod.run("web", &["/bin/witness", "web"], limited(48, 150));
-    host.await_event("web", "start");
+    let pod = running(&host);
     await_memory(&pod, 64 + 48);
     await_value("the quota", &Some(400), || pod.cpu_limit());
     // More memory and less CPU than there was.
@@ -172,12 +179,7 @@ fn what_somebody_else_writes_is_the_ceiling_from_then_on() {
 #[test]
 fn an_update_of_a_container_sizes_its_pod() {
     let host = Containerd::start();
-    let pod = given(&host, POD);
-    make(&host, "go");
-    pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
-    pod.run("proxy", &witness("proxy"), limited(64, 250));
-    pod.run("web", &["/bin/witness", "web"], limited(48, 150));
-    host.await_event("web", "start");
+    let pod = running(&host);
     await_value("the quota", &Some(400), || pod.cpu_limit());
     // More for one container than the pod has now.
     let update = |millis: u64| {

@@ -34,6 +34,9 @@ pub use pod::PodCgroup;
 /// as it likes.
 const CGROUPS_AT_MOST: usize = 4096;
 
+/// The file of a cgroup that has its processes, and takes others in (`cgroups(7)`).
+const MEMBERS: &str = "cgroup.procs";
+
 /// The cgroup that a container was created in. Its init may move on, as systemd does in a privileged
 /// container, but this one holds whatever becomes of it.
 #[derive(Debug)]
@@ -87,7 +90,7 @@ impl Cgroup {
     pub fn processes(&self) -> Result<Vec<u32>, String> {
         let mut processes = Vec::new();
         for directory in below(self.directory()) {
-            let file = directory.join("cgroup.procs");
+            let file = directory.join(MEMBERS);
             match fs::read_to_string(&file) {
                 Ok(text) => {
                     processes.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));

@@ -344,6 +344,18 @@ pub enum Step {
 }
 
 impl Step {
+    /// Its name for scripts.
+    pub fn word(self) -> &'static str {
+        match self {
+            Step::Hooks => "hooks",
+            Step::PreExit => "pre-exit",
+            Step::Apps => "apps",
+            Step::PostExit => "post-exit",
+            Step::Sidecars => "sidecars",
+            Step::Over => "over",
+        }
+    }
+
     /// The step after this one.
     pub fn next(self) -> Step {
         match self {

@@ -7,7 +7,7 @@ use protobuf::well_known_types::duration::Duration as DurationMessage;
 use protobuf::well_known_types::timestamp::Timestamp;
 
 use crate::control::{self, api};
-use crate::lifecycle::{Cause, ContainerView, Obstacle, Phase, Step, Time, View, Wait};
+use crate::lifecycle::{Cause, ContainerView, Obstacle, Phase, Time, View, Wait};
 use crate::plan::{ContainerKind, DeferTurn, Role};
 use crate::record::{Event, Killer, Past, What};
 use crate::task::timestamp;
@@ -111,7 +111,7 @@ impl Actor {
             return MessageField::none();
         };
         let over = self.record.steps().iter().map(|(step, took)| api::Step {
-            name: step_word(*step).to_owned(),
+            name: step.word().to_owned(),
             took: MessageField::some(duration(*took)),
             ..api::Step::new()
         });
@@ -120,7 +120,7 @@ impl Actor {
             because: termination.cause.to_string(),
             since: clock.some(termination.since),
             deadline: clock.some(termination.deadline),
-            step: step_word(termination.step).to_owned(),
+            step: termination.step.word().to_owned(),
             step_since: clock.some(termination.step_began),
             over: over.collect(),
             ..api::Termination::new()
@@ -300,16 +300,5 @@ fn cause_word(cause: &Cause) -> &'static str {
         Cause::EssentialFailed { .. } => "essential-failed",
         Cause::InitFailed { .. } => "init-failed",
         Cause::Stopped => "stopped",
-    }
-}
-
-fn step_word(step: Step) -> &'static str {
-    match step {
-        Step::Hooks => "hooks",
-        Step::PreExit => "pre-exit",
-        Step::Apps => "apps",
-        Step::PostExit => "post-exit",
-        Step::Sidecars => "sidecars",
-        Step::Over => "over",
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn termination(plan: &Plan, pod: &Pod) -> Termination {
         .into_iter()
         .zip(&worst)
         .map(|((step, containers), (_, over))| StopStep {
-            step: name(step),
+            step: step.word(),
             in_turn: is_serial(step) && containers.len() > 1,
             containers,
             over_after_seconds: over.as_secs_f64(),
@@ -61,17 +61,6 @@ pub(super) fn termination(plan: &Plan, pod: &Pod) -> Termination {
         grace_period_seconds: grace.as_secs_f64(),
         worst_case_seconds: worst.last().map_or(0.0, |(_, over)| over.as_secs_f64()),
         steps,
-    }
-}
-
-fn name(step: Step) -> &'static str {
-    match step {
-        Step::Hooks => "hooks",
-        Step::PreExit => "pre-exit",
-        Step::Apps => "apps",
-        Step::PostExit => "post-exit",
-        Step::Sidecars => "sidecars",
-        Step::Over => "over",
     }
 }
 
