@@ -16,7 +16,7 @@ use crate::harness::{
 const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
 
 /// Nobody may be held up for as long as this.
-const PROMPTLY: Duration = Duration::from_secs(5);
+const PROMPTLY: Duration = Duration::from_secs(10);
 
 /// A pod of two containers, `a` and `b`; the gates are those of `a`'s runtime.
 struct Pair<'host> {
@@ -238,7 +238,7 @@ fn a_container_that_is_killed_while_an_exec_is_slowly_started_is_stopped_and_can
     let slow = |api: TaskApi| api.start("a", "slow").is_err();
     let failed = pair.during("exec", slow, |api| {
         api.kill("a", "", 9, false).expect("Kill");
-        eventually("it is stopped", Duration::from_secs(1), || {
+        eventually("it is stopped", PROMPTLY, || {
             state(&api, "a", "") == "STOPPED"
         });
         assert_eq!(api.state("a", "").expect("State").exit_status, 137);
@@ -263,7 +263,7 @@ fn an_exec_is_added_to_a_container_that_ends_while_another_is_slowly_started_but
     let slow = |api: TaskApi| api.start("a", "slow").is_err();
     let failed = pair.during("exec", slow, |api| {
         api.kill("a", "", 9, false).expect("Kill");
-        eventually("it is stopped", Duration::from_secs(1), || {
+        eventually("it is stopped", PROMPTLY, || {
             state(&api, "a", "") == "STOPPED"
         });
         api.exec(&pair.a.exec_request("late", &FOR_EVER))

@@ -4,11 +4,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
+use tokio::sync::Notify;
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Cgroup;
 
@@ -65,12 +66,17 @@ impl Change {
 }
 
 /// Gives all processes of a cgroup a score: looks again until a pass finds none that has been left
-/// behind, as one that was forked meanwhile by one that had not been reached.
+/// behind, as one that was forked meanwhile by one that had not been reached. When another score is
+/// wanted by then, as `superseded` tells, the first such pass is the last.
 ///
 /// # Errors
 ///
 /// One sentence if it cannot be found out which processes there are.
-pub async fn change(cgroup: &Cgroup, change: Change) -> Result<Outcome, String> {
+pub async fn change(
+    cgroup: &Cgroup,
+    change: Change,
+    superseded: &Notify,
+) -> Result<Outcome, String> {
     let begun = Instant::now();
     let mut outcome = Outcome::default();
     let (mut clean_since, mut passes) = (None, 0_usize);
@@ -111,11 +117,17 @@ pub async fn change(cgroup: &Cgroup, change: Change) -> Result<Outcome, String> 
             return Ok(outcome);
         }
         passes = passes.saturating_add(1);
-        match (behind, unseen) {
-            (0, 0) => sleep(LOOKS_APART).await,
-            _ if passes > WITHOUT_PAUSE => sleep(PAUSE).await,
-            _ => yield_now().await,
+        let pause = match (behind, unseen) {
+            (0, 0) => LOOKS_APART,
+            _ if passes > WITHOUT_PAUSE => PAUSE,
+            _ => Duration::ZERO,
+        };
+        if behind > 0 {
+            sleep(pause).await;
+        } else if timeout(pause, superseded.notified()).await.is_ok() {
+            return Ok(outcome);
         }
+        yield_now().await;
     }
 }
 
@@ -191,6 +203,23 @@ mod tests {
         assert_eq!(concerned, [500]);
         let again = Change { from: 500, to: 500 };
         assert!(again.concerns(990) && !again.concerns(500) && !again.concerns(400));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_superseded_does_not_wait_for_what_may_still_be_born() {
+        let cgroup = Cgroup::of(nix::unistd::getpid().as_raw()).expect("the cgroup of the test");
+        // Nobody has more than the highest score, so nobody is concerned.
+        let nothing = Change {
+            from: 1000,
+            to: 1000,
+        };
+        let (begun, superseded) = (Instant::now(), Notify::new());
+        change(&cgroup, nothing, &superseded).await.expect("all");
+        assert!(begun.elapsed() >= SETTLED_FOR);
+        superseded.notify_one();
+        let begun = Instant::now();
+        change(&cgroup, nothing, &superseded).await.expect("all");
+        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
     #[test]

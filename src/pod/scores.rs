@@ -1,8 +1,10 @@
 //! The OOM scores of sidecars, as the core wants them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 
 use crate::cgroup::scores::{self, Change, Outcome};
 use crate::lifecycle::ContainerId;
@@ -17,10 +19,16 @@ pub(super) struct Score {
     pub in_bundle: i32,
     /// What its processes were given.
     pub given: i32,
-    /// It is being given to all of them.
-    is_busy: bool,
+    /// What it is being given, to all of them.
+    busy: Option<Busy>,
     /// There is a process that may not have it.
     pub has_newcomers: bool,
+}
+
+#[derive(Debug)]
+struct Busy {
+    to: i32,
+    superseded: Arc<Notify>,
 }
 
 impl Actor {
@@ -42,9 +50,15 @@ impl Actor {
         let due: Vec<_> = self
             .tasks
             .iter()
-            .filter(|(_, task)| !task.creating && !task.score.is_busy && task.ended.is_none())
+            .filter(|(_, task)| !task.creating && task.ended.is_none())
             .filter_map(|(id, task)| {
                 let (from, to) = (task.score.given, self.core.oom_score(id)?);
+                if let Some(busy) = &task.score.busy {
+                    if busy.to != to {
+                        busy.superseded.notify_one();
+                    }
+                    return None;
+                }
                 let is_due = from != to || task.score.has_newcomers;
                 is_due.then(|| Some((id.clone(), task.cgroup.clone()?, Change { from, to })))?
             })
@@ -53,10 +67,14 @@ impl Actor {
             let Some(task) = self.tasks.get_mut(&id) else {
                 continue;
             };
-            task.score.is_busy = true;
+            let superseded = Arc::new(Notify::new());
+            task.score.busy = Some(Busy {
+                to: change.to,
+                superseded: Arc::clone(&superseded),
+            });
             task.score.has_newcomers = false;
             let work = async move {
-                let outcome = scores::change(&cgroup, change).await;
+                let outcome = scores::change(&cgroup, change, &superseded).await;
                 Ok::<_, Panicked>(outcome)
             };
             self.job(work, move |actor, outcome| {
@@ -73,7 +91,7 @@ impl Actor {
         outcome: Result<Outcome, String>,
     ) {
         if let Some(task) = self.tasks.get_mut(id) {
-            task.score.is_busy = false;
+            task.score.busy = None;
             task.score.given = change.to;
         }
         let (from, to) = (change.from, change.to);
