@@ -1,8 +1,10 @@
 //! Defer containers, in the uses that their proposal names.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::pod::{Case, Pod, exit_code, restarts, script, with, witness};
+use crate::pod::{Case, Pod, exit_code, script, with, witness};
 
 /// A database with everything around it: two defers before its end, two behind it, and a sidecar.
 fn pod() -> Pod {
@@ -35,8 +37,11 @@ fn run(case: &Case, pod: &Pod) {
         "{}",
         case.record()
     );
-    for name in ["app", "rebalance", "flush", "clean-up", "deregister"] {
-        assert_eq!(restarts(&pod, name), 0, "{}", case.diagnosis());
+    for status in pod["status"]["containerStatuses"]
+        .as_array()
+        .expect("statuses")
+    {
+        assert_eq!(status["restartCount"], 0, "{}", case.diagnosis());
     }
 }
 
@@ -74,12 +79,52 @@ pub fn they_run_when_a_pod_is_evicted(case: &Case) {
 
 /// "StatefulSet down-size".
 pub fn they_run_when_a_stateful_set_is_scaled_down(case: &Case) {
-    case.create_stateful_set(&with_containers(pod(), defer("flush")));
+    case.create_stateful_set(&with_containers(pod(), defer("flush")), 1);
     case.await_event("app", "start");
     case.await_ready("pod-0");
     case.kubectl(&["scale", "statefulset", "pod", "--replicas=0"]);
     assert_ended_in_order(case);
     case.await_gone("pod-0");
+}
+
+/// "Statefulset Upgrading": "Pods one after the other", each with its defers.
+pub fn they_run_when_a_stateful_set_is_updated(case: &Case) {
+    // The pods share a directory: each container's records carry its pod's name.
+    let of_pod = |name: &str, options: &[&str]| {
+        let own_name = format!("$(POD).{name}");
+        let field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });
+        let env = json!({ "name": "POD", "valueFrom": field });
+        let container = witness(&own_name, options);
+        with(container, json!({ "name": name, "env": [env] }))
+    };
+    let pod = Pod::new("pod")
+        .annotation("usher/apps", "app")
+        .annotation("usher/pre-exit", "rebalance")
+        .annotation("usher/post-exit", "clean-up")
+        .container(of_pod("app", &["--stop-after", "500ms"]))
+        .container(of_pod("rebalance", &["--run-for", "500ms"]))
+        .container(of_pod("clean-up", &["--run-for", "500ms"]));
+    case.create_stateful_set(&pod, 2);
+    let status = ["rollout", "status", "statefulset/pod", "--timeout=3m"];
+    case.kubectl(&status);
+    case.kubectl(&["rollout", "restart", "statefulset/pod"]);
+    case.kubectl(&status);
+    let record = case.record();
+    for pod in ["pod-0", "pod-1"] {
+        let [app, rebalance, clean_up] =
+            ["app", "rebalance", "clean-up"].map(|name| format!("{pod}.{name}"));
+        record.assert_before((&rebalance, "exit"), (&app, "signal"));
+        record.assert_before((&app, "exit"), (&clean_up, "start"));
+        assert!(record.has(&clean_up, "exit"), "{record}");
+        assert_eq!(record.all(&app, "start").count(), 2, "{record}");
+        for name in [&rebalance, &clean_up] {
+            assert_eq!(record.all(name, "start").count(), 1, "{record}");
+        }
+    }
+    let again = record.all("pod-1.app", "start").nth(1);
+    let again = again.expect("the new one").at_ns;
+    assert!(record.at("pod-1.clean-up", "exit") < again, "{record}");
+    assert!(again < record.at("pod-0.rebalance", "start"), "{record}");
 }
 
 /// One that fails does not keep the others from running, and does not fail the pod.
@@ -88,6 +133,73 @@ pub fn one_that_fails_does_not_stop_the_sequence(case: &Case) {
     run(case, &with_containers(pod(), flush));
     case.delete("pod", &[]);
     assert_ended_in_order(case);
+    case.await_gone("pod");
+}
+
+/// "deferContainers should allow us to specify if certain containers in deferContainer list need to be
+/// re-started on failures".
+pub fn one_that_is_to_succeed_is_run_again(case: &Case) {
+    let text = "witness mark flush tries
+        test -e /shared/tried || { touch /shared/tried; exit 9; }
+        witness mark flush start; exec witness mark flush exit";
+    let pod = pod().annotation("restart.usher/flush", "OnFailure");
+    run(case, &with_containers(pod, script("flush", text)));
+    case.delete("pod", &[]);
+    assert_ended_in_order(case);
+    let record = case.record();
+    assert_eq!(record.all("flush", "tries").count(), 2, "{record}");
+    case.await_gone("pod");
+}
+
+/// "It will kill currently executing deferContainer and no further deferContainer will be executed".
+pub fn one_that_hangs_is_the_last(case: &Case) {
+    let pod = with_containers(pod(), witness("flush", &["--ignore-term"]));
+    run(case, &pod.spec("terminationGracePeriodSeconds", 8));
+    case.delete("pod", &[]);
+    case.await_gone("pod");
+    let record = case.record();
+    record.assert_before(("rebalance", "exit"), ("flush", "start"));
+    assert!(!record.has("flush", "exit"), "{record}");
+    for name in ["clean-up", "deregister"] {
+        assert!(!record.has(name, "start"), "{record}");
+    }
+}
+
+/// "PreStopHooks will be started (if configured) for all the containers", and the first one runs
+/// "without waiting for preStop hooks to complete".
+pub fn they_do_not_wait_for_pre_stop_handlers(case: &Case) {
+    let handler = |name: &str, condition: &str| {
+        let text = format!(
+            "witness mark {name} asked; until {condition}; do sleep 0.1; done
+            witness mark {name} may-end"
+        );
+        json!({ "lifecycle": { "preStop": { "exec": { "command": ["sh", "-c", text] } } } })
+    };
+    // The defer container waits for the handlers' begin, and that of the app for the defer's end.
+    let rebalance = script(
+        "rebalance",
+        "witness mark rebalance start
+        until grep -q 'proxy asked' /shared/record && grep -q 'app asked' /shared/record
+        do sleep 0.1; done
+        witness mark rebalance exit",
+    );
+    let app = handler("app", "grep -q 'rebalance exit' /shared/record");
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/pre-exit", "rebalance")
+        .container(with(witness("proxy", &[]), handler("proxy", "true")))
+        .container(with(witness("app", &[]), app))
+        .container(rebalance);
+    run(case, &pod);
+    case.delete("pod", &[]);
+    let record = case.await_event("proxy", "exit");
+    record.assert_before(("rebalance", "exit"), ("app", "may-end"));
+    record.assert_before(("app", "may-end"), ("app", "signal"));
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    for name in ["proxy", "app"] {
+        assert_eq!(record.all(name, "asked").count(), 1, "{record}");
+    }
     case.await_gone("pod");
 }
 
@@ -151,18 +263,89 @@ pub fn a_job_runs_them_when_its_app_has_ended(case: &Case) {
     assert_eq!(exit_code(&pods[0], "clean-up"), Some(0));
 }
 
-/// Kubelet does not have to be there.
-pub fn they_run_on_while_kubelet_is_restarted(case: &Case) {
-    let flush = script(
-        "flush",
-        "witness mark flush start; until test -e /shared/may-end; do sleep 0.1; done
-        witness mark flush exit",
-    );
-    run(case, &with_containers(pod(), flush));
+// === more time than the grace period ===
+
+/// A pod with little time, and a defer container that has not ended when it is long over.
+fn run_beyond_its_time(case: &Case, pod: Pod, flush: Value) {
+    let pod = pod
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/pre-exit", "flush")
+        .container(witness("proxy", &[]))
+        .container(witness("app", &[]))
+        .container(flush)
+        .spec("terminationGracePeriodSeconds", 4);
+    case.create(&pod);
+    case.await_event("app", "start");
+    case.await_ready("pod");
     case.delete("pod", &[]);
     case.await_event("flush", "start");
-    case.cluster.restart_part("kubelet", "KILL");
+    // Long enough for whoever would end it after four seconds, or six.
+    std::thread::sleep(Duration::from_secs(12));
+    let record = case.record();
+    for name in ["flush", "app", "proxy"] {
+        assert!(!record.has(name, "signal"), "{record}");
+    }
+}
+
+fn assert_ended_after_it(case: &Case, last: &str) {
+    case.await_gone("pod");
+    let record = case.record();
+    record.assert_before(("flush", last), ("app", "signal"));
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+}
+
+/// "Solution 1": as long as its liveness probe succeeds.
+pub fn one_whose_probe_succeeds_gets_more_time(case: &Case) {
+    let probe = json!({
+        "exec": { "command": ["test", "!", "-e", "/shared/unwell"] }, "periodSeconds": 1,
+        "timeoutSeconds": 30,
+    });
+    let pod = Pod::new("pod")
+        .annotation("usher/grace-extension", r#"{"probe": true}"#)
+        .annotation("liveness-probe.usher/flush", probe.to_string());
+    run_beyond_its_time(case, pod, witness("flush", &[]));
+    case.touch("unwell");
+    assert_ended_after_it(case, "signal");
+}
+
+/// "Solution 2": so many times by so much.
+pub fn one_at_work_gets_more_time(case: &Case) {
+    let extension = r#"{"intervalSeconds": 2, "count": 40}"#;
+    let pod = Pod::new("pod").annotation("usher/grace-extension", extension);
+    run_beyond_its_time(case, pod, gated_flush());
+    case.touch("may-end");
+    assert_ended_after_it(case, "exit");
+}
+
+// === without kubelet or containerd ===
+
+/// Ends when the test says so.
+fn gated_flush() -> Value {
+    script(
+        "flush",
+        "trap 'witness mark flush signal' TERM
+        witness mark flush start; until test -e /shared/may-end; do sleep 0.1; done
+        witness mark flush exit",
+    )
+}
+
+fn while_they_run(case: &Case, part: &'static str) {
+    run(case, &with_containers(pod(), gated_flush()));
+    case.delete("pod", &[]);
+    case.await_event("flush", "start");
+    case.cluster.restart_part(part, "KILL");
     case.touch("may-end");
     assert_ended_in_order(case);
     case.await_gone("pod");
+}
+
+/// Kubelet does not have to be there.
+pub fn they_run_on_while_kubelet_is_restarted(case: &Case) {
+    while_they_run(case, "kubelet");
+}
+
+/// Nor does containerd, which asks once more.
+pub fn they_run_on_while_containerd_is_restarted(case: &Case) {
+    while_they_run(case, "containerd");
 }

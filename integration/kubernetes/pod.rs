@@ -176,9 +176,9 @@ impl<'a> Case<'a> {
             .apply(&[pod.object(self, "apps/v1", "Deployment", spec)]);
     }
 
-    pub fn create_stateful_set(&self, pod: &Pod) {
+    pub fn create_stateful_set(&self, pod: &Pod, replicas: u32) {
         let spec = json!({
-            "replicas": 1,
+            "replicas": replicas,
             "serviceName": pod.name,
             "selector": { "matchLabels": { "app": pod.name } },
             "template": pod.template(self),

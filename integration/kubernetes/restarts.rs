@@ -1,17 +1,23 @@
 //! kubelet, containerd and the whole node restarted at each phase of a pod's life.
 
-use crate::pod::{Case, Pod, restarts, witness};
+use serde_json::Value;
+
+use crate::pod::{Case, Pod, restarts, script, witness};
 
 /// An init container, two sidecars of which the second is ready when the test says so, and an app whose
 /// end takes a while.
 fn pod() -> Pod {
+    pod_with(witness("init", &["--run-for", "500ms"]))
+}
+
+fn pod_with(init: Value) -> Pod {
     Pod::new("pod")
         .annotation("usher/init", "init")
         .annotation("usher/sidecars", "logs, proxy")
         .annotation("usher/startup-order", "init, logs, proxy")
         .annotation("usher/apps", "app")
         .probed("proxy")
-        .container(witness("init", &["--run-for", "500ms"]))
+        .container(init)
         .container(witness("logs", &[]))
         .container(witness("proxy", &[]))
         .container(witness("app", &["--stop-after", "5s"]))
@@ -49,6 +55,20 @@ fn assert_ended_in_order(case: &Case) {
     case.await_gone("pod");
 }
 
+fn while_an_init_container_runs(case: &Case, part: &'static str) {
+    let text = "witness mark init start; until test -e /shared/may-end; do sleep 0.1; done
+        witness mark init exit";
+    case.create(&pod_with(script("init", text)));
+    case.touch("ready-proxy");
+    case.await_event("init", "start");
+    case.cluster.restart_part(part, "TERM");
+    case.touch("may-end");
+    case.await_event("app", "start");
+    assert_started_once(case);
+    let record = case.record();
+    record.assert_before(("init", "exit"), ("logs", "start"));
+}
+
 fn while_sidecars_start(case: &Case, part: &'static str) {
     case.create(&pod());
     case.await_event("proxy", "start");
@@ -82,6 +102,10 @@ fn while_a_pod_ends(case: &Case, part: &'static str) {
     assert_ended_in_order(case);
 }
 
+pub fn kubelet_restarted_while_an_init_container_runs(case: &Case) {
+    while_an_init_container_runs(case, "kubelet");
+}
+
 pub fn kubelet_restarted_while_sidecars_start(case: &Case) {
     while_sidecars_start(case, "kubelet");
 }
@@ -92,6 +116,10 @@ pub fn kubelet_restarted_while_a_pod_runs(case: &Case) {
 
 pub fn kubelet_restarted_while_a_pod_ends(case: &Case) {
     while_a_pod_ends(case, "kubelet");
+}
+
+pub fn containerd_restarted_while_an_init_container_runs(case: &Case) {
+    while_an_init_container_runs(case, "containerd");
 }
 
 pub fn containerd_restarted_while_sidecars_start(case: &Case) {

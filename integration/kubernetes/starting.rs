@@ -91,6 +91,60 @@ pub fn sidecars_start_among_the_init_containers(case: &Case) {
     record.assert_before(("second", "exit"), ("app", "start"));
 }
 
+/// KEP-753, "Pod lifecycle scenarios without sidecar containers": "Init containers should start after
+/// the previous init container has completed", "Regular containers should start in parallel after all
+/// init containers have completed".
+fn assert_apps_start_together(case: &Case, pod: Pod) {
+    // Each goes on when both are there.
+    let text = |own: &str, other: &str| {
+        format!(
+            "witness mark {own} start; touch /shared/{own}
+            until test -e /shared/{other}; do sleep 0.1; done
+            witness mark {own} together; exec sleep 1000"
+        )
+    };
+    let pod = pod.container(script("one", &text("one", "two")));
+    let pod = pod.container(script("two", &text("two", "one")));
+    case.create(&pod.spec("terminationGracePeriodSeconds", 2));
+    case.await_event("one", "together");
+    let record = case.await_event("two", "together");
+    record.assert_before(("first", "exit"), ("second", "start"));
+    record.assert_before(("second", "exit"), ("one", "start"));
+    record.assert_before(("second", "exit"), ("two", "start"));
+    case.await_ready("pod");
+}
+
+pub fn apps_start_together_after_the_init_containers(case: &Case) {
+    let pod = Pod::new("pod")
+        .annotation("usher/init", "first, second")
+        .annotation("usher/apps", "one, two");
+    let init = |name| witness(name, &["--run-for", "1s"]);
+    assert_apps_start_together(case, pod.container(init("first")).container(init("second")));
+}
+
+/// All of it is Kubernetes' own.
+pub fn without_annotations_all_is_as_under_runc(case: &Case) {
+    let init = |name| witness(name, &["--run-for", "1s"]);
+    let pod = Pod::new("pod").init_container(init("first"));
+    assert_apps_start_together(case, pod.init_container(init("second")));
+}
+
+/// The pod's events say what is wrong, and when it is mended the pod starts.
+pub fn what_is_wrong_with_an_annotation_is_told(case: &Case) {
+    let pod = pod().annotation("usher/sidecar-stop-order", "Random");
+    let pod = pod.container(logs()).container(proxy());
+    case.create(&pod.container(witness("app", &[])));
+    let told = crate::harness::poll(crate::cluster::PATIENCE, || {
+        let events = case.kubectl(&["get", "events", "--output", "json"]);
+        let words = ["usher/sidecar-stop-order", "Random", "Reverse, Parallel"];
+        words.iter().all(|word| events.contains(word)).then_some(())
+    });
+    assert!(told.is_some(), "{}", case.diagnosis());
+    assert!(case.record().0.is_empty(), "{}", case.record());
+    case.kubectl(&["annotate", "pod", "pod", "usher/sidecar-stop-order-"]);
+    assert_in_order(case);
+}
+
 /// KEP-753: "Restart behavior of the init containers".
 pub fn an_init_container_that_fails_is_run_again(case: &Case) {
     let text = "witness mark init tries

@@ -125,6 +125,30 @@ pub fn another_stop_signal_is_delivered(case: &Case) {
     case.await_gone("pod");
 }
 
+/// KEP draft's TerminationHook: before anything of the pod is stopped, and waited for.
+pub fn termination_hooks_come_first(case: &Case) {
+    let hook = |name: &str, wait: &str| {
+        let text = format!("witness mark {name} hook; {wait}; witness mark {name} hooked");
+        json!({ "exec": { "command": ["sh", "-c", text] } }).to_string()
+    };
+    let gate = "until test -e /shared/may-end; do sleep 0.1; done";
+    let pod = pod()
+        .annotation("termination-hook.usher/app", hook("app", gate))
+        .annotation("termination-hook.usher/proxy", hook("proxy", "true"));
+    run(case, &pod);
+    case.delete("pod", &[]);
+    case.await_event("app", "hook");
+    case.await_event("proxy", "hooked");
+    case.touch("may-end");
+    assert_ended_in_order(case);
+    let record = case.record();
+    record.assert_before(("app", "hooked"), ("app", "signal"));
+    for name in ["app", "proxy"] {
+        assert_eq!(record.all(name, "hook").count(), 1, "{record}");
+    }
+    case.await_gone("pod");
+}
+
 // === no end of the pod ===
 
 /// Unhealthy as long as there is a file.
