@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{Containerd, PATIENCE, Status, eventually, time_scale};
+use crate::harness::{Containerd, PATIENCE, Status, eventually};
 use crate::pod::{EXEC_PROBE, MESH, Pod, TCP_PROBE};
 
 const MS: Duration = Duration::from_millis(1);
@@ -236,6 +236,7 @@ fn a_sidecar_among_kubelets_own_init_containers_keeps_none_of_them_waiting() {
         ("usher/native-init", "setup"),
         ("usher/sidecars", "proxy"),
         ("startup-probe.usher/proxy", TCP_PROBE),
+        ("usher/termination-window", "20s"),
     ]);
     let host = Containerd::start();
     // Kubelet has the proxy among its init containers, and starts the next one when it is started.
@@ -251,11 +252,7 @@ fn a_sidecar_among_kubelets_own_init_containers_keeps_none_of_them_waiting() {
     let asked = Instant::now();
     host.kill("proxy", "SIGTERM");
     assert_eq!(host.wait_exit("proxy"), 0);
-    assert!(
-        asked.elapsed() < 1000 * MS * time_scale(),
-        "{:?}",
-        asked.elapsed()
-    );
+    assert!(asked.elapsed() < 10_000 * MS, "{:?}", asked.elapsed());
 }
 
 #[test]

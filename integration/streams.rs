@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 /// What is answered without waiting for anybody.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(8);
 
 fn shell<'a>(host: &'a Containerd, script: &str) -> BareShim<'a> {
     let args = ["/bin/sh", "-c", script];
