@@ -353,11 +353,16 @@ impl Cluster {
     /// Creates or changes objects.
     #[track_caller]
     pub fn apply(&self, objects: &[Value]) {
+        let finished = self.try_apply(objects);
+        assert!(finished.ok(), "kubectl apply: {}", finished.err());
+    }
+
+    pub fn try_apply(&self, objects: &[Value]) -> Finished {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         let file = tempfile::NamedTempFile::new_in(self.path("tmp")).expect("a file");
         fs::write(file.path(), list.to_string()).expect("the objects");
         let path = file.path().display().to_string();
-        self.must(&["apply", "--filename", &path]);
+        self.kubectl(&["apply", "--filename", &path])
     }
 
     // --- its cgroups ---

@@ -14,6 +14,7 @@ mod figures;
 mod images;
 mod jobs;
 mod pod;
+mod resources;
 mod restarts;
 mod settings;
 mod starting;
@@ -93,6 +94,8 @@ const CASES: &[Named] = cases![
     restarts::containerd_restarted_while_a_pod_runs,
     restarts::containerd_restarted_while_a_pod_ends,
     restarts::a_node_that_was_switched_off_starts_its_pods_in_order,
+    resources::a_pods_overhead_is_kept,
+    resources::a_limit_ranges_defaults_apply,
     examples::mesh,
     examples::log_forwarder,
     examples::job,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::harness::{Record, poll, run};
+use crate::harness::{Finished, Record, poll, run};
 
 use super::cluster::{Cluster, PATIENCE};
 use super::images::WITNESS;
@@ -149,13 +149,20 @@ impl<'a> Case<'a> {
         self.cluster.path("shared").join(&self.namespace)
     }
 
+    #[track_caller]
     pub fn create(&self, pod: &Pod) {
+        let finished = self.try_create(pod);
+        assert!(finished.ok(), "kubectl apply: {}", finished.err());
+    }
+
+    /// For a pod that the API may refuse.
+    pub fn try_create(&self, pod: &Pod) -> Finished {
         let mut object = pod.template(self);
         object["apiVersion"] = "v1".into();
         object["kind"] = "Pod".into();
         object["metadata"]["name"] = pod.name.as_str().into();
         object["metadata"]["namespace"] = self.namespace.as_str().into();
-        self.cluster.apply(&[object]);
+        self.cluster.try_apply(&[object])
     }
 
     pub fn create_job(&self, pod: &Pod, backoff_limit: u32) {

@@ -10,6 +10,7 @@ use std::{fs, io};
 use cgroups_rs::fs::Controllers;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Allotment;
 use crate::sizing::{Limit, Limits, Millicores, Requests};
 
 use super::read::{number, text};
@@ -134,6 +135,28 @@ impl PodCgroup {
                 })
             }
             _ => number(&file),
+        }
+    }
+
+    /// How much of a value that was found is for none of the pod's containers, in its own unit: the
+    /// pod's overhead. Nothing where it is not known what they are allotted.
+    pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
+        let allotted =
+            match (knob, self.is_v2) {
+                (Knob::Memory, _) => allotment.memory,
+                (Knob::CpuQuota, _) => allotment.quota.zip(self.period()).and_then(
+                    |((quota, allotted_period), period)| {
+                        let quota = u128::from(quota).saturating_mul(period.into());
+                        let quota = quota.checked_div(allotted_period.into())?;
+                        u64::try_from(quota).ok()
+                    },
+                ),
+                (Knob::CpuWeight, false) => allotment.shares,
+                (Knob::CpuWeight, true) => allotment.shares.map(weight),
+            };
+        match (found, allotted) {
+            (UNLIMITED, _) | (_, None) => 0,
+            (found, Some(allotted)) => found.saturating_sub(allotted),
         }
     }
 

@@ -16,6 +16,10 @@ const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 const PORTS: &str = "io.kubernetes.container.ports";
 const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+const ALLOTTED_MEMORY: &str = "io.kubernetes.cri.sandbox-memory";
+const ALLOTTED_QUOTA: &str = "io.kubernetes.cri.sandbox-cpu-quota";
+const ALLOTTED_PERIOD: &str = "io.kubernetes.cri.sandbox-cpu-period";
+const ALLOTTED_SHARES: &str = "io.kubernetes.cri.sandbox-cpu-shares";
 
 /// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). They are none of the
 /// pod author's choice, so one that is malformed is as good as absent, never an error.
@@ -33,6 +37,21 @@ pub struct KubeletFacts {
     pub ports: BTreeMap<String, u16>,
     /// Where in the container its last words go.
     pub termination_message_path: Option<String>,
+    /// Of a sandbox: what its containers are allotted together.
+    pub allotment: Allotment,
+}
+
+/// What kubelet (1.23 and later) reckons for all containers of a pod together: the pod's cgroup has as
+/// much, and a RuntimeClass's `overhead.podFixed` beside it. Nothing where there is no bound, or where
+/// nothing is said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Allotment {
+    /// Bytes.
+    pub memory: Option<u64>,
+    /// Microseconds of CPU time in each period of so many microseconds.
+    pub quota: Option<(u64, u64)>,
+    /// CPU shares of cgroup version 1.
+    pub shares: Option<u64>,
 }
 
 /// A container's preStop handler, as far as it matters to the shim.
@@ -66,6 +85,21 @@ impl KubeletFacts {
                 .unwrap_or(0),
             ports: get(PORTS).and_then(parse_ports).unwrap_or_default(),
             termination_message_path: path.map(str::to_owned),
+            allotment: Allotment::read(annotations),
+        }
+    }
+}
+
+impl Allotment {
+    fn read(annotations: &BTreeMap<String, String>) -> Allotment {
+        let amount = |key| {
+            let amount: u64 = annotations.get(key)?.parse().ok()?;
+            Some(amount).filter(|amount| *amount > 0)
+        };
+        Allotment {
+            memory: amount(ALLOTTED_MEMORY),
+            quota: amount(ALLOTTED_QUOTA).zip(amount(ALLOTTED_PERIOD)),
+            shares: amount(ALLOTTED_SHARES),
         }
     }
 }

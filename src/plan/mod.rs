@@ -39,7 +39,7 @@ pub use handler::{Host, HttpGet, Port, Scheme};
 pub use hook::Hook;
 pub use identity::{ContainerKind, Identity, PodIdentity};
 pub use key::{ContainerSetting, PodSetting};
-pub use kubelet::{KubeletFacts, PreStop};
+pub use kubelet::{Allotment, KubeletFacts, PreStop};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources, parse as parse_resources};
 pub use role::{DeferTurn, Role, Stage};

@@ -75,6 +75,7 @@ impl Actor {
                 .as_deref()
                 .and_then(|path| bundle.mount_source(path))
                 .map(Path::to_owned),
+            allotment: kubelet.allotment,
         };
         let demands = Demands {
             oom_score: bundle.oom_score().unwrap_or_else(cgroup::scores::own),

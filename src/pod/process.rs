@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroup, OomWatch};
 use crate::lifecycle::RequestId;
+use crate::plan::Allotment;
 use crate::runtime::OciRuntime;
 use crate::stdio::{Owner, Paths, Size, Streams};
 
@@ -111,6 +112,8 @@ pub(super) struct Facts {
     pub ports: BTreeMap<String, u16>,
     /// The host's file behind its `terminationMessagePath`.
     pub termination_message: Option<PathBuf>,
+    /// Of a sandbox: what its containers are allotted.
+    pub allotment: Allotment,
 }
 
 /// An exec: what is to be executed, and the process it becomes.

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::cgroup::PodCgroup;
 use crate::cgroup::pod::{Knob, Note, UNLIMITED};
 use crate::lifecycle::{ContainerId, ExitStatus, PodSize};
-use crate::plan::Signal;
+use crate::plan::{Allotment, Signal};
 use crate::sizing::{Bytes, Limit};
 
 use super::process::Task;
@@ -57,6 +57,8 @@ struct Setting {
     knob: Knob,
     /// What the caller has given the pod.
     ceiling: u64,
+    /// What of it no container may use: it comes on top of what they may.
+    overhead: u64,
     /// What was wanted last, and what the kernel made of it: it rounds.
     wanted: u64,
     written: u64,
@@ -81,9 +83,13 @@ impl Actor {
         if self.sizing.is_some() || !self.core.may_be_sized() {
             return;
         }
-        let container = self.tasks.get(id).and_then(|task| task.cgroup.as_ref());
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        let container = task.cgroup.as_ref();
         let cgroup = container.and_then(|container| PodCgroup::of(container, &self.identity.uid));
-        self.sizing = cgroup.map(Sizing::new);
+        let allotment = task.facts.allotment;
+        self.sizing = cgroup.map(|cgroup| Sizing::new(cgroup, &allotment));
     }
 
     /// Sees to it that the pod's cgroup has the size that it is to have now.
@@ -192,13 +198,15 @@ impl Actor {
 // === impl Sizing ===
 
 impl Sizing {
-    fn new(cgroup: PodCgroup) -> Sizing {
+    /// Nobody has sized the cgroup yet: what is found is what the caller gave the pod.
+    fn new(cgroup: PodCgroup, allotment: &Allotment) -> Sizing {
         let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight];
         let setting = |knob| {
             let found = cgroup.read(knob)?;
             Some(Setting {
                 knob,
                 ceiling: found,
+                overhead: cgroup.overhead(knob, found, allotment),
                 wanted: found,
                 written: found,
                 told: found,
@@ -293,7 +301,7 @@ impl Sizing {
 }
 
 impl Setting {
-    /// Puts a value in force, or the ceiling if that is less.
+    /// Puts a value and the overhead in force, or the ceiling if that is less.
     fn settle(&mut self, cgroup: &PodCgroup, value: u64) -> Outcome {
         // Without a cgroup there is nothing to do.
         let Some(now) = cgroup.read(self.knob) else {
@@ -309,7 +317,7 @@ impl Setting {
                 self.told = now;
             }
         }
-        let value = value.min(self.ceiling);
+        let value = value.saturating_add(self.overhead).min(self.ceiling);
         if value == now || (value == self.wanted && now == self.written) {
             return Outcome::Done;
         }
@@ -424,7 +432,7 @@ mod tests {
             let cgroup = PodCgroup::in_directory(directory.path());
             let limit = directory.path().join("memory.limit_in_bytes");
             fs::write(limit, CEILING.to_string()).unwrap();
-            let sizing = Sizing::new(cgroup);
+            let sizing = Sizing::new(cgroup, &Allotment::default());
             Fake { directory, sizing }
         }
 
@@ -520,6 +528,30 @@ mod tests {
         fake.settle(None);
         fake.sizing.take_notes(Some(other.path().to_owned()));
         assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_overhead_comes_on_top_within_the_ceiling() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.set("cpu.cfs_quota_us", 50_000);
+        fake.set("cpu.cfs_period_us", 100_000);
+        fake.set("cpu.shares", 358);
+        let cgroup = PodCgroup::in_directory(fake.directory.path());
+        let allotment = Allotment {
+            memory: Some(CEILING - 30),
+            quota: Some((20_000, 50_000)),
+            shares: Some(102),
+        };
+        fake.sizing = Sizing::new(cgroup, &allotment);
+        let overheads: Vec<u64> = fake.sizing.settings.iter().map(|s| s.overhead).collect();
+        assert_eq!(overheads, [30, 10_000, 256]);
+        fake.settle(Some(100));
+        assert_eq!(fake.limit(), 130);
+        fake.settle(Some(CEILING));
+        assert_eq!(fake.limit(), CEILING);
+        fake.settle(None);
+        assert_eq!(fake.limit(), CEILING);
     }
 
     #[test]

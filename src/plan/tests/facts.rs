@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::annotations;
 use crate::plan::Hook;
 use crate::plan::identity::{ContainerKind, Identity, group};
-use crate::plan::kubelet::{KubeletFacts, PreStop};
+use crate::plan::kubelet::{Allotment, KubeletFacts, PreStop};
 
 fn pre_stop(json: &str) -> Option<PreStop> {
     KubeletFacts::read(&annotations(&[(
@@ -31,6 +31,10 @@ fn all_facts_of_kubelet_are_read() {
             "io.kubernetes.container.terminationMessagePath",
             "/dev/termination-log",
         ),
+        ("io.kubernetes.cri.sandbox-memory", "67108864"),
+        ("io.kubernetes.cri.sandbox-cpu-quota", "20000"),
+        ("io.kubernetes.cri.sandbox-cpu-period", "100000"),
+        ("io.kubernetes.cri.sandbox-cpu-shares", "102"),
     ]));
     let expected = KubeletFacts {
         grace_period: Some(Duration::from_secs(30)),
@@ -43,6 +47,11 @@ fn all_facts_of_kubelet_are_read() {
         restart_count: 3,
         ports: BTreeMap::from([("web".to_owned(), 8080)]),
         termination_message_path: Some("/dev/termination-log".to_owned()),
+        allotment: Allotment {
+            memory: Some(64 << 20),
+            quota: Some((20_000, 100_000)),
+            shares: Some(102),
+        },
     };
     assert_eq!(facts, expected);
 }
@@ -68,6 +77,9 @@ fn a_malformed_fact_is_as_good_as_absent() {
             "io.kubernetes.container.preStopHandler",
             "io.kubernetes.container.restartCount",
             "io.kubernetes.container.ports",
+            "io.kubernetes.cri.sandbox-memory",
+            "io.kubernetes.cri.sandbox-cpu-quota",
+            "io.kubernetes.cri.sandbox-cpu-shares",
         ];
         let facts = KubeletFacts::read(&annotations(&keys.map(|key| (key, malformed))));
         assert_eq!(facts, KubeletFacts::default(), "{malformed}");

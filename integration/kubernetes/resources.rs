@@ -1,0 +1,164 @@
+//! What a pod may use: what others than its author add to it, and the size of its cgroup.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::harness::{on_v2, poll};
+use crate::pod::{Case, Pod, ready_probe, with, witness};
+
+const MI: u64 = 1 << 20;
+
+/// What is charged to no container, and what runc's parked processes take: a bound of what the shim
+/// adds to a size.
+const SOME: u64 = 24 * MI;
+
+/// CPU time in thousandths of a CPU, and mebibytes.
+fn amounts(millis: u64, mebibytes: u64) -> Value {
+    json!({ "cpu": format!("{millis}m"), "memory": format!("{mebibytes}Mi") })
+}
+
+fn limited(container: Value, millis: u64, mebibytes: u64) -> Value {
+    let resources = json!({ "resources": { "limits": amounts(millis, mebibytes) } });
+    with(container, resources)
+}
+
+/// A file of the cgroup of a pod, as the kernel shows it.
+fn read(case: &Case, pod: &Value, v1: &str, v2: &str) -> String {
+    let controller = v1.split('.').next().expect("a controller");
+    let uid = pod["metadata"]["uid"].as_str().expect("a UID");
+    let class = pod["status"]["qosClass"].as_str().expect("a class");
+    let mut dir = PathBuf::from("/sys/fs/cgroup");
+    if !on_v2() {
+        dir.push(controller);
+    }
+    dir.push(case.cluster.name());
+    dir.push("kubepods");
+    if class != "Guaranteed" {
+        dir.push(class.to_lowercase());
+    }
+    let file = dir
+        .join(format!("pod{uid}"))
+        .join(if on_v2() { v2 } else { v1 });
+    let text = fs::read_to_string(&file);
+    let text = text.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    text.trim().to_owned()
+}
+
+fn memory(case: &Case, pod: &Value) -> u64 {
+    let text = read(case, pod, "memory.limit_in_bytes", "memory.max");
+    text.parse().unwrap_or(u64::MAX)
+}
+
+/// Thousandths of a CPU, with the usual period of a tenth of a second.
+fn millis(case: &Case, pod: &Value) -> u64 {
+    let text = read(case, pod, "cpu.cfs_quota_us", "cpu.max");
+    let quota = text.split(' ').next().and_then(|quota| quota.parse().ok());
+    quota.map_or(u64::MAX, |quota: u64| quota / 100)
+}
+
+/// Waits until a pod's cgroup has a size.
+#[track_caller]
+fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
+    let is_so = || {
+        let memory = memory(case, pod);
+        let bytes = mebibytes * MI;
+        (millis(case, pod) == cpu && (bytes..bytes + SOME).contains(&memory)).then_some(())
+    };
+    assert!(
+        poll(crate::cluster::PATIENCE, is_so).is_some(),
+        "{} thousandths and {} bytes, not {cpu} and {mebibytes} MiB\n{}",
+        millis(case, pod),
+        memory(case, pod),
+        case.diagnosis()
+    );
+}
+
+/// KEP-753: "Validate that the pod overhead will be accounted for when scheduling a Pod with sidecar
+/// container". The scheduler does that; the pod's cgroup keeps it in all phases.
+pub fn a_pods_overhead_is_kept(case: &Case) {
+    // Older ones do not tell what of the pod's size is overhead.
+    if case.cluster.programs.version < (1, 23) {
+        return;
+    }
+    runtime_class(case.cluster);
+    let pod = Pod::new("pod")
+        .annotation("usher/init", "init")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .probed("proxy")
+        .spec("runtimeClassName", CLASS);
+    let init = crate::pod::script("init", "until test -e /shared/done; do sleep 0.1; done");
+    let pod = pod
+        .container(limited(init, 400, 96))
+        .container(limited(witness("proxy", &[]), 150, 64))
+        .container(limited(witness("app", &[]), 350, 48));
+    case.create(&pod);
+    let phase = |pod: &Value| pod["status"]["phase"] == "Running";
+    let pod = case.await_pod("pod", "running", phase);
+    assert_eq!(pod["spec"]["overhead"], amounts(OVERHEAD.0, OVERHEAD.1));
+    // The init container's quota bounds that of the phase from below; it is the largest, too.
+    await_size(case, &pod, 400 + OVERHEAD.0, 96 + OVERHEAD.1);
+    case.touch("done");
+    case.touch("ready-proxy");
+    case.await_event("app", "start");
+    let cpu = 150 + 350 + OVERHEAD.0;
+    await_size(case, &pod, cpu, 64 + 48 + OVERHEAD.1);
+    case.await_ready("pod");
+}
+
+const CLASS: &str = "usher-with-overhead";
+const OVERHEAD: (u64, u64) = (100, 200);
+
+fn runtime_class(cluster: &Cluster) {
+    let overhead = json!({ "podFixed": amounts(OVERHEAD.0, OVERHEAD.1) });
+    cluster.apply(&[json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "usher",
+        "metadata": { "name": CLASS }, "overhead": overhead,
+    })]);
+}
+
+/// KEP-753: "Validate that LimitRanger will apply defaults and consider limits for the Pod with the
+/// sidecar containers".
+pub fn a_limit_ranges_defaults_apply(case: &Case) {
+    case.cluster.apply(&[json!({
+        "apiVersion": "v1", "kind": "LimitRange",
+        "metadata": { "name": "range", "namespace": case.namespace },
+        "spec": { "limits": [
+            { "type": "Container", "default": amounts(200, 64), "defaultRequest": amounts(50, 32) },
+            { "type": "Pod", "max": amounts(900, 300) },
+        ] },
+    })]);
+    let pod = || {
+        Pod::new("pod")
+            .annotation("usher/sidecars", "proxy")
+            .annotation("usher/apps", "app")
+            .annotation("usher/post-exit", "clean-up")
+            .annotation("startup-probe.usher/proxy", ready_probe("proxy"))
+            .container(witness("proxy", &["--ready-after", "500ms"]))
+            .container(witness("clean-up", &["--run-for", "500ms"]))
+    };
+    // All that a pod has counts, whenever it runs.
+    let refused = case.try_create(&pod().container(limited(witness("app", &[]), 600, 64)));
+    assert!(
+        refused.err().contains("maximum cpu usage per Pod is 900m"),
+        "{}",
+        refused.err()
+    );
+    case.create(&pod().container(witness("app", &[])));
+    let pod = case.await_ready("pod");
+    for container in pod["spec"]["containers"].as_array().expect("containers") {
+        assert_eq!(container["resources"]["limits"], amounts(200, 64));
+        assert_eq!(container["resources"]["requests"], amounts(50, 32));
+    }
+    let record = case.await_event("app", "start");
+    record.assert_before(("proxy", "ready"), ("app", "start"));
+    await_size(case, &pod, 400, 128);
+    case.delete("pod", &[]);
+    let record = case.await_event("proxy", "exit");
+    record.assert_before(("app", "exit"), ("clean-up", "start"));
+    record.assert_before(("clean-up", "exit"), ("proxy", "signal"));
+    case.await_gone("pod");
+}
