@@ -1,6 +1,7 @@
 //! `scripts/install`: what it makes of a node's configuration, on the containerd that is tested with.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -265,6 +266,31 @@ fn a_node_without_the_plugin_for_kubernetes_is_refused() {
     let said = node.must_fail(&[]);
     assert!(said.contains("CRI plugin"), "{said}");
     assert_eq!(node.text(), text);
+}
+
+#[test]
+fn programs_that_do_not_run_on_the_node_are_never_put_into_place() {
+    let node = Node::with_config(USUAL);
+    let built = node.path("built");
+    fs::create_dir(&built).expect("a directory");
+    fs::copy(shim_dir().join("usher"), built.join("usher")).expect("a program");
+    // The interpreter of no C library that is here.
+    let shim = built.join("containerd-shim-usher-v2");
+    fs::write(&shim, "#!/lib/ld-of-another-node.so.2\n").expect("a program");
+    let binaries = built.display().to_string();
+    let said = node.must_fail(&["--binaries", &binaries]);
+    assert!(said.contains("does not run on this node"), "{said}");
+    assert_eq!(node.text(), USUAL);
+    assert_eq!(node.programs(), [""; 0]);
+
+    // Where they come from they need not be executable.
+    fs::copy(shim_dir().join("containerd-shim-usher-v2"), &shim).expect("a program");
+    for program in ["usher", "containerd-shim-usher-v2"] {
+        let mode = fs::Permissions::from_mode(0o644);
+        fs::set_permissions(built.join(program), mode).expect("a mode");
+    }
+    node.must(&["--binaries", &binaries]);
+    assert_eq!(node.programs(), ["containerd-shim-usher-v2", "usher"]);
 }
 
 #[test]

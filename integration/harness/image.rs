@@ -1,6 +1,7 @@
 //! An image made on the spot: no test needs a registry.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -8,6 +9,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Containerd, run};
+
+/// A large layer on a busy disk.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An image of an archive: its reference, and its configuration in the terms of the OCI image spec.
 pub struct Image<'a> {
@@ -30,34 +34,51 @@ impl Containerd {
     }
 }
 
-/// Makes an archive of images that have a root file system in common; `dir` is created for it. It is
-/// in the layout of `docker save`, which needs no digest but the layer's.
+/// Makes an archive of images that have a root file system in common; `dir` is created for it.
 #[track_caller]
 pub fn make_archive(dir: &Path, rootfs: &Path, images: &[Image]) -> PathBuf {
     fs::create_dir(dir).expect("the images' directory");
-    tar(&dir.join("layer.tar"), rootfs, &["."]);
-    let digest = sha256(&dir.join("layer.tar"));
-    let mut members = vec!["manifest.json".to_owned(), "layer.tar".to_owned()];
+    let layer = dir.join("rootfs.tar");
+    tar(&layer, rootfs, &["."]);
+    make_archive_of_layers(dir, &[&layer], images)
+}
+
+/// Makes an archive, in the directory `dir`, of images that have these layers in common, the lowest
+/// first, each an archive itself. It is in the layout of `docker save`, which needs no digests but
+/// the layers'.
+#[track_caller]
+pub fn make_archive_of_layers(dir: &Path, layers: &[&Path], images: &[Image]) -> PathBuf {
+    let names: Vec<String> = (0..layers.len())
+        .map(|n| format!("layer-{n}.tar"))
+        .collect();
+    for (layer, name) in layers.iter().zip(&names) {
+        symlink(layer, dir.join(name)).expect("link a layer");
+    }
+    let digests: Vec<String> = layers.iter().map(|layer| sha256(layer)).collect();
+    let mut members = vec!["manifest.json".to_owned()];
+    members.extend(names.iter().cloned());
     let mut manifest = Vec::new();
     for (n, image) in images.iter().enumerate() {
         let config = json!({
             "architecture": architecture(),
             "os": "linux",
             "config": image.config,
-            "rootfs": { "type": "layers", "diff_ids": [digest] },
+            "rootfs": { "type": "layers", "diff_ids": digests },
         });
         let name = format!("config-{n}.json");
         fs::write(dir.join(&name), config.to_string()).expect("write the config");
         manifest.push(json!({
-            "Config": name, "RepoTags": [image.reference], "Layers": ["layer.tar"],
+            "Config": name, "RepoTags": [image.reference], "Layers": names,
         }));
         members.push(name);
     }
     let manifest = Value::Array(manifest).to_string();
     fs::write(dir.join("manifest.json"), manifest).expect("write the manifest");
     let archive = dir.join("images.tar");
-    let members: Vec<&str> = members.iter().map(String::as_str).collect();
-    tar(&archive, dir, &members);
+    // Layers are links to where they are.
+    let mut words = vec!["--dereference"];
+    words.extend(members.iter().map(String::as_str));
+    tar(&archive, dir, &words);
     archive
 }
 
@@ -70,16 +91,17 @@ fn architecture() -> &'static str {
 }
 
 #[track_caller]
-fn tar(archive: &Path, dir: &Path, members: &[&str]) {
+pub fn tar(archive: &Path, dir: &Path, members: &[&str]) {
     let mut command = Command::new("tar");
     command
         .arg("--create")
+        .arg("--numeric-owner")
         .arg("--file")
         .arg(archive)
         .arg("--directory")
         .arg(dir)
         .args(members);
-    let finished = run(command, Duration::from_secs(20));
+    let finished = run(command, PATIENCE);
     assert!(finished.ok(), "tar: {}", finished.err());
 }
 
@@ -87,7 +109,7 @@ fn tar(archive: &Path, dir: &Path, members: &[&str]) {
 fn sha256(file: &Path) -> String {
     let mut command = Command::new("sha256sum");
     command.arg(file);
-    let finished = run(command, Duration::from_secs(20));
+    let finished = run(command, PATIENCE);
     let digest = finished
         .out()
         .split_whitespace()

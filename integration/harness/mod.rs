@@ -60,7 +60,7 @@ pub use environment::{
 pub use events::CtrEvent;
 pub use fifo::Reader;
 pub use gate::Gates;
-pub use image::{Image, make_archive};
+pub use image::{Image, make_archive, make_archive_of_layers, tar};
 pub use leaks::zombies;
 pub use pod_cgroup::{PodCgroup, annotate, await_value, on_v2};
 pub use record::{Event, Record};

@@ -1,14 +1,16 @@
 //! A cluster of one node: etcd, the API server, the controller manager, the scheduler, kubelet and
 //! containerd, all real, in namespaces of their own.
 //!
-//! Their mount namespace has `/run`, `/var/lib` and `/var/log` of its own, their network namespace a
-//! loopback and a bridge, so that nothing of the machine is touched and any number of clusters can run
-//! beside each other. The first process of their PID namespace is the machine: when it is killed,
-//! everything is gone at once, as when the power fails.
+//! Their mount namespace has `/run`, `/var/lib` and `/var/log` of its own, and what is written to `/etc`
+//! and `/usr/local` stays in it; their network namespace has a loopback and a bridge, so that nothing of
+//! the machine is touched and any number of clusters can run beside each other. The first process of
+//! their PID namespace is the machine: when it is killed, everything is gone at once, as when the power
+//! fails; and who enters the namespaces of process 1 there is on that machine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -36,8 +38,15 @@ set -e
 fake() { echo "$2" > "$dir/sysctl/$1" && mount --bind "$dir/sysctl/$1" "/proc/sys/$(echo "$1" | tr . /)"; }
 dir=$1
 mkdir -p "$dir/sysctl" "$dir/var-lib" "$dir/var-log"
-mount -t tmpfs run /run
+# As on Debian's nodes: nothing that lies there can be executed.
+mount -t tmpfs -o nosuid,nodev,noexec run /run
+for name in etc usr-local; do
+    mkdir -p "$dir/over/$name" "$dir/over/work-$name"
+    of=/$(echo "$name" | tr - /)
+    mount -t overlay -o "lowerdir=$of,upperdir=$dir/over/$name,workdir=$dir/over/work-$name" over "$of"
+done
 mkdir -p /run/lock /run/netns
+basename "$dir" >/run/node
 mount --bind "$dir/var-lib" /var/lib
 mount --bind "$dir/var-log" /var/log
 fake vm.overcommit_memory 1
@@ -48,14 +57,45 @@ fake kernel.keys.root_maxkeys 1000000
 fake kernel.keys.root_maxbytes 25000000
 ip link set lo up
 ip addr add 10.88.0.1/32 dev lo
+# What pods know the API server by: nobody has to lead them from there to where it is.
+ip addr add 10.96.0.1/32 dev lo
 echo 1 > /proc/sys/net/ipv4/ip_forward
 touch "$dir/booted"
 # Fetches whatever has ended: bash does so with children that it has inherited, too.
 while :; do sleep 3600 & wait; done
 "#;
 
+/// What the node brings along when it joins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Node {
+    /// usher, by `scripts/install`, and the label that says so.
+    WithUsher,
+    /// Nothing; but pods have service accounts, and `systemctl` restarts containerd.
+    Bare,
+}
+
+/// The place of systemd's, which no machine here has: it knows one command, and sees to it as systemd
+/// does with containerd's own unit: what containerd has started lives on, and the command is over when
+/// the new one is ready.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+if [ "$*" != "restart containerd" ]; then
+    echo "systemctl $*: expected restart containerd" >&2
+    exit 1
+fi
+old=$(cat /run/containerd.service)
+kill "$old"
+while [ "$(cat /run/containerd.service)" = "$old" ]; do sleep 0.1; done
+for _ in $(seq 300); do
+    ! ctr version >/dev/null 2>&1 || exit 0
+    sleep 0.3
+done
+echo "systemctl: containerd does not answer" >&2
+exit 1
+"#;
+
 pub struct Cluster {
     pub programs: Programs,
+    pub node: Node,
     dir: TempDir,
     machine: RefCell<Option<Machine>>,
     parts: RefCell<BTreeMap<&'static str, Child>>,
@@ -72,12 +112,13 @@ struct Machine {
 // === impl Cluster ===
 
 impl Cluster {
-    pub fn start(programs: Programs) -> Self {
+    pub fn start(programs: Programs, node: Node) -> Self {
         let prefix = std::env::var("USHER_TEST_PREFIX").unwrap_or_else(|_| "usher-it-".into());
         let dir = tempfile::Builder::new().prefix(&prefix).tempdir();
         let dir = dir.expect("a directory");
         let cluster = Self {
             programs,
+            node,
             dir,
             machine: RefCell::default(),
             parts: RefCell::default(),
@@ -85,12 +126,15 @@ impl Cluster {
         for name in ["log", "tmp", "shared", "var-lib/kubelet", "etc"] {
             fs::create_dir_all(cluster.path(name)).expect("a directory of the cluster");
         }
+        cluster.place_programs();
         settings::write(&cluster);
         cluster.make_cgroups();
         cluster.switch_on();
         cluster.start_part("etcd");
         cluster.start_part("kube-apiserver");
-        cluster.install_usher();
+        if node == Node::WithUsher {
+            cluster.install_usher();
+        }
         cluster.start_part("containerd");
         cluster.await_containerd();
         images::import(&cluster);
@@ -99,12 +143,23 @@ impl Cluster {
         cluster.start_part("kube-scheduler");
         cluster.start_part("kubelet");
         cluster.await_node();
-        cluster.must(&["apply", "--filename", &settings::runtime_class()]);
+        if node == Node::WithUsher {
+            cluster.must(&["apply", "--filename", &settings::runtime_class()]);
+        }
         cluster
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// A file in `/etc` or `/usr/local` of the machine, as it is seen from here, where it has one of
+    /// its own.
+    pub fn path_on_machine(&self, path: &str) -> PathBuf {
+        let path = path
+            .trim_start_matches('/')
+            .replacen("usr/local", "usr-local", 1);
+        self.path("over").join(path)
     }
 
     /// A name that nothing else of the machine has.
@@ -190,16 +245,25 @@ impl Cluster {
     }
 
     fn search_path(&self) -> String {
-        let own = self.path("usr/bin");
-        let programs = &self.programs;
         format!(
-            "{}:{}/bin:{}/usr/bin:{}:/usr/sbin:/usr/bin:/sbin:/bin",
-            own.display(),
-            // Before all that the machine may have of that name.
-            programs.kubernetes.display(),
-            programs.parts.display(),
-            programs.containerd.display(),
+            "/usr/local/bin:{}/bin:{}/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            self.programs.kubernetes.display(),
+            self.programs.parts.display(),
         )
+    }
+
+    /// The chosen containerd comes before all that the machine may have of that name.
+    fn place_programs(&self) {
+        let bin = self.path_on_machine("/usr/local/bin");
+        fs::create_dir_all(&bin).expect("a directory of programs");
+        for name in ["containerd", "ctr", "containerd-shim-runc-v2"] {
+            symlink(self.programs.containerd.join(name), bin.join(name)).expect("a link");
+        }
+        if self.node == Node::Bare {
+            let systemctl = bin.join("systemctl");
+            fs::write(&systemctl, SYSTEMCTL).expect("a script");
+            fs::set_permissions(&systemctl, Permissions::from_mode(0o755)).expect("a mode");
+        }
     }
 
     // --- its parts ---
@@ -273,18 +337,10 @@ impl Cluster {
 
     /// With the installer that users have.
     fn install_usher(&self) {
-        let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let mut command = Command::new(top.join("scripts/install"));
-        command
-            .arg("--config")
-            .arg(self.path("etc/containerd.toml"));
-        command
-            .arg("--containerd")
-            .arg(self.programs.containerd.join("containerd"));
-        command.arg("--prefix").arg(self.path("usr"));
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install");
+        let mut command = self.on_machine(&[script]);
         command.arg("--binaries").arg(crate::harness::shim_dir());
         command.arg("--path").arg(self.search_path());
-        command.env("TMPDIR", self.path("tmp"));
         let finished = run(command, PATIENCE);
         assert!(finished.ok(), "scripts/install: {}", finished.err());
     }

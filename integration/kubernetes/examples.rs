@@ -120,27 +120,3 @@ pub fn leader(case: &Case) {
         format!("{first} has handed over to {}\n", leader())
     );
 }
-
-/// What installs usher to the nodes of a cluster is not run here: it would change this machine.
-pub fn the_objects_of_the_installer_are_accepted(case: &Case) {
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/scripts/kubernetes/daemonset.yaml"
-    );
-    let words = [
-        "apply",
-        "--dry-run=server",
-        "--output",
-        "name",
-        "--filename",
-        file,
-    ];
-    let said = case.cluster.must(&words);
-    for object in [
-        "serviceaccount/usher",
-        "clusterrole",
-        "daemonset.apps/usher",
-    ] {
-        assert!(said.contains(object), "{said}");
-    }
-}

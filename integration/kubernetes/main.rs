@@ -1,8 +1,8 @@
 //! Tests on a real cluster of one node; `scripts/test-kubernetes` runs them.
 //!
-//! One cluster serves all cases, one after another, since some of them restart it. Each has a namespace
-//! and a directory of its own. A case is named by its function; words given as arguments choose those
-//! whose name contains one of them.
+//! One cluster serves all cases, one after another, since some of them restart it; but those of the
+//! installer, which have another one without usher. Each has a namespace and a directory of its own. A
+//! case is named by its function; words given as arguments choose those whose name contains one of them.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -12,6 +12,7 @@ mod defers;
 mod examples;
 mod figures;
 mod images;
+mod installer;
 mod jobs;
 mod pod;
 mod resources;
@@ -25,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use cluster::Cluster;
+use cluster::{Cluster, Node};
 use pod::Case;
 use settings::Programs;
 
@@ -101,43 +102,61 @@ const CASES: &[Named] = cases![
     examples::job,
     examples::database,
     examples::leader,
-    examples::the_objects_of_the_installer_are_accepted,
+];
+
+/// On a node that usher is not installed on: each leaves it so.
+const INSTALLER_CASES: &[Named] = cases![
+    installer::a_node_gets_usher_and_is_left_as_it_was,
+    installer::pods_go_on_when_it_is_applied_again_or_brings_other_programs,
+    installer::it_stays_while_pods_need_it,
 ];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "--list") {
-        CASES.iter().for_each(|(name, _)| println!("{name}"));
+        let all = CASES.iter().chain(INSTALLER_CASES);
+        all.for_each(|(name, _)| println!("{name}"));
         return ExitCode::SUCCESS;
     }
-    let Some(programs) = Programs::from_environment() else {
+    if Programs::from_environment().is_none() {
         eprintln!("no cluster was named: these tests are run by scripts/test-kubernetes");
         return ExitCode::FAILURE;
-    };
-    let begin = Instant::now();
-    let cluster = Cluster::start(programs);
-    eprintln!("the cluster is up after {:.0?}", begin.elapsed());
+    }
     if words.iter().any(|word| word == "--figures") {
-        figures::print(&cluster);
+        figures::print(&start(Node::WithUsher));
         return ExitCode::SUCCESS;
     }
-    let chosen = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(&**word));
     let mut failed = Vec::new();
-    for (name, case) in CASES.iter().filter(|(name, _)| chosen(name)) {
-        let begin = Instant::now();
-        let run = || case(&Case::new(&cluster, name));
-        let verdict = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(()) => "ok",
-            Err(_) => {
-                failed.push(*name);
-                "FAILED"
-            }
-        };
-        println!("test {name} ... {verdict} ({:.0?})", begin.elapsed());
+    for (node, cases) in [(Node::WithUsher, CASES), (Node::Bare, INSTALLER_CASES)] {
+        let chosen =
+            |name: &str| words.is_empty() || words.iter().any(|word| name.contains(&**word));
+        let chosen: Vec<&Named> = cases.iter().filter(|(name, _)| chosen(name)).collect();
+        if !chosen.is_empty() {
+            let cluster = start(node);
+            failed.extend(chosen.into_iter().filter(|case| !passes(&cluster, case)));
+        }
     }
     if failed.is_empty() {
         return ExitCode::SUCCESS;
     }
+    let failed: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
     println!("failed:\n    {}", failed.join("\n    "));
     ExitCode::FAILURE
+}
+
+fn start(node: Node) -> Cluster {
+    let begin = Instant::now();
+    let programs = Programs::from_environment().expect("the environment as before");
+    let cluster = Cluster::start(programs, node);
+    eprintln!("the cluster is up after {:.0?}", begin.elapsed());
+    cluster
+}
+
+fn passes(cluster: &Cluster, (name, case): &Named) -> bool {
+    let begin = Instant::now();
+    let run = || case(&Case::new(cluster, name));
+    let passed = catch_unwind(AssertUnwindSafe(run)).is_ok();
+    let verdict = if passed { "ok" } else { "FAILED" };
+    println!("test {name} ... {verdict} ({:.0?})", begin.elapsed());
+    passed
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::harness::{installed_program, run};
 
-use super::cluster::{Cluster, NODE};
+use super::cluster::{Cluster, NODE, Node};
 
 /// Where the programs are. `scripts/test-kubernetes` says it in the environment.
 pub struct Programs {
@@ -21,9 +21,18 @@ pub struct Programs {
     pub parts: PathBuf,
     /// containerd and ctr.
     pub containerd: PathBuf,
+    /// The lower layer of the installer's image.
+    pub installer_base: PathBuf,
 }
 
 const TOKEN: &str = "of-the-test";
+
+/// Where containerd's own package has it.
+pub const CONTAINERD_CONFIG: &str = "/etc/containerd/config.toml";
+
+/// How systemd runs containerd: whatever became of it, it comes back, and its children live on.
+const CONTAINERD_SERVICE: &str =
+    r#"while :; do "$@" & echo $! >/run/containerd.service; wait; done"#;
 
 // === impl Programs ===
 
@@ -31,7 +40,7 @@ impl Programs {
     /// None if nothing was said: it is not this test's turn.
     pub fn from_environment() -> Option<Self> {
         let kubernetes = PathBuf::from(std::env::var_os("USHER_TEST_KUBERNETES")?);
-        let parts = std::env::var_os("USHER_TEST_CLUSTER_PARTS");
+        let directory = |name| PathBuf::from(std::env::var_os(name).expect(name));
         let mut kubelet = Command::new(kubernetes.join("bin/kubelet"));
         kubelet.arg("--version");
         let said = run(kubelet, Duration::from_secs(60)).out();
@@ -42,7 +51,8 @@ impl Programs {
         Some(Self {
             version: version.unwrap_or_else(|| panic!("kubelet --version says {said:?}")),
             kubernetes,
-            parts: parts.expect("USHER_TEST_CLUSTER_PARTS").into(),
+            parts: directory("USHER_TEST_CLUSTER_PARTS"),
+            installer_base: directory("USHER_TEST_INSTALLER_BASE").join("base.tar"),
             containerd: installed_program("containerd").with_file_name(""),
         })
     }
@@ -57,7 +67,9 @@ impl Programs {
 pub fn write(cluster: &Cluster) {
     let etc = cluster.path("etc");
     let put = |name: &str, text: String| fs::write(etc.join(name), text).expect("a setting");
-    put("containerd.toml", containerd(cluster));
+    let config = cluster.path_on_machine(CONTAINERD_CONFIG);
+    fs::create_dir_all(config.with_file_name("")).expect("a directory");
+    fs::write(config, containerd(cluster)).expect("a setting");
     fs::create_dir(etc.join("cni")).expect("a directory");
     put("cni/pods.conflist", network());
     put("tokens.csv", format!("{TOKEN},test,test,system:masters\n"));
@@ -124,7 +136,7 @@ fn kubeconfig() -> String {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{ "name": "c", "cluster": {
-            "server": "https://127.0.0.1:6443", "insecure-skip-tls-verify": true,
+            "server": "https://127.0.0.1", "insecure-skip-tls-verify": true,
         }}],
         "users": [{ "name": "u", "user": { "token": TOKEN } }],
         "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
@@ -181,7 +193,12 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         words.push(format!("--cert-dir={}", etc(name)));
         words
     };
+    let bare = cluster.node == Node::Bare;
     let mut words = vec![name.to_owned()];
+    if name == "containerd" && bare {
+        let service = ["sh", "-c", CONTAINERD_SERVICE, "service"].map(str::to_owned);
+        words.splice(0..0, service);
+    }
     let fixed: &[&str] = match name {
         "etcd" => &[
             "--listen-client-urls=http://127.0.0.1:2379",
@@ -193,8 +210,7 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.test",
-            // Whose tokens nobody here would use.
-            "--disable-admission-plugins=ServiceAccount",
+            "--secure-port=443",
             "--advertise-address=10.88.0.1",
             "--endpoint-reconciler-type=none",
             "--kubelet-preferred-address-types=InternalIP",
@@ -206,7 +222,7 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
             "--node-monitor-grace-period=5m",
         ],
         "kube-scheduler" => &["--leader-elect=false"],
-        "kubelet" => &["--node-ip=10.88.0.1", "--node-labels=usher/installed=true"],
+        "kubelet" => &["--node-ip=10.88.0.1"],
         _ => &[],
     };
     words.extend(fixed.iter().map(|word| word.to_string()));
@@ -216,17 +232,33 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
     }
     match name {
         "etcd" => words.push(format!("--data-dir={}", cluster.path("etcd").display())),
-        "containerd" => words.extend(["--config".into(), etc("containerd.toml")]),
+        "containerd" => words.extend(["--config".into(), CONTAINERD_CONFIG.into()]),
         "kube-apiserver" => {
+            if !bare {
+                // Nobody there would use the tokens, and pods would wait for them.
+                words.push("--disable-admission-plugins=ServiceAccount".into());
+            }
             words.push(format!("--token-auth-file={}", etc("tokens.csv")));
             words.push(format!("--cert-dir={}", etc(name)));
             for flag in ["key-file", "signing-key-file"] {
                 words.push(format!("--service-account-{flag}={}", etc("accounts.key")));
             }
         }
+        "kube-controller-manager" => {
+            words.extend(with_kubeconfig());
+            let certificate = cluster.path("etc/kube-apiserver/apiserver.crt");
+            words.push(format!("--root-ca-file={}", certificate.display()));
+            let key = etc("accounts.key");
+            words.push(format!("--service-account-private-key-file={key}"));
+        }
         "kubelet" => {
             words.extend(with_kubeconfig());
+            if !bare {
+                words.push("--node-labels=usher/installed=true".into());
+            }
             words.push(format!("--hostname-override={NODE}"));
+            let plugins = cluster.path("volume-plugins");
+            words.push(format!("--volume-plugin-dir={}", plugins.display()));
             words.push(format!("--config={}", etc("kubelet.json")));
             if cluster.programs.version < (1, 27) {
                 words.push("--container-runtime=remote".into());
