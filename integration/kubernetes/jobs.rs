@@ -1,6 +1,6 @@
 //! Pods that end by themselves.
 
-use crate::pod::{Case, Pod, exit_code, witness};
+use crate::pod::{Case, Pod, exit_code, restarts, script, witness};
 
 /// A mesh's proxy that would never end, and an app that does.
 fn job(policy: &str, app: &[&str]) -> Pod {
@@ -53,6 +53,29 @@ pub fn a_job_fails_when_its_app_does(case: &Case) {
     assert_eq!(pods[0]["status"]["phase"], "Failed");
     assert_eq!(exit_code(&pods[0], "app"), Some(7));
     assert_eq!(exit_code(&pods[0], "proxy"), Some(0));
+}
+
+/// KEP-753: "Restartable init containers should restart always", under the policies by which kubelet
+/// does not do it: nobody but the containers sees it.
+pub fn a_sidecar_that_ends_is_started_again_in_place(case: &Case) {
+    let app = "witness mark app start; until test -e /shared/may-end; do sleep 0.1; done
+        exec witness mark app exit";
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/restart-policy", "Never")
+        .container(witness("proxy", &["--run-for", "1s"]))
+        .container(script("app", app))
+        .spec("restartPolicy", "Never");
+    case.create(&pod);
+    case.await_record("proxy has started twice", |record| {
+        record.all("proxy", "start").count() >= 2
+    });
+    let pod = case.await_ready("pod");
+    assert_eq!(restarts(&pod, "proxy"), 0, "{}", case.diagnosis());
+    case.touch("may-end");
+    let pod = case.await_phase("pod", "Succeeded");
+    assert_eq!(exit_code(&pod, "proxy"), Some(0));
 }
 
 /// KEP draft: "Pod phase should be `Failed` if any sidecar exits in failure when `restartPolicy` !=

@@ -70,6 +70,7 @@ const CASES: &[Named] = cases![
     jobs::a_job_is_complete_when_its_apps_are,
     jobs::a_job_on_failure_is_complete_when_its_apps_have_succeeded,
     jobs::a_job_fails_when_its_app_does,
+    jobs::a_sidecar_that_ends_is_started_again_in_place,
     jobs::a_pod_whose_sidecar_failed_has_failed,
     defers::they_run_in_order_around_the_apps_end,
     defers::they_run_when_a_pod_is_evicted,

@@ -187,23 +187,24 @@ pub fn a_pod_starts_while_the_api_server_is_down(case: &Case) {
     let mut pod = Pod::new("pod")
         .annotation("usher/sidecars", "one, two, three")
         .annotation("usher/startup-order", "one, two, three")
-        .annotation("usher/apps", "app");
+        .annotation("usher/apps", "app")
+        .container(witness("app", &[]));
     for name in ["one", "two", "three"] {
         // Ready when the test says so.
-        pod = pod.probed(name).container(witness(name, &[]));
+        let text = format!(
+            "witness mark {name} start; until test -e /shared/go; do sleep 0.1; done
+            witness mark {name} ready; touch /shared/ready-{name}; exec sleep 1000"
+        );
+        pod = pod.probed(name).container(script(name, &text));
     }
-    case.create(&pod.container(witness("app", &[])));
+    case.create(&pod);
     case.await_event("one", "start");
     case.cluster.stop_part("kube-apiserver", "KILL");
-    for name in ["one", "two", "three"] {
-        case.touch(&format!("ready-{name}"));
-    }
+    case.touch("go");
     let record = case.await_event("app", "start");
-    assert_eq!(
-        record.order("start"),
-        ["one", "two", "three", "app"],
-        "{record}"
-    );
+    for (earlier, later) in [("one", "two"), ("two", "three"), ("three", "app")] {
+        record.assert_before((earlier, "ready"), (later, "start"));
+    }
     case.cluster.start_part("kube-apiserver");
     case.cluster.await_api();
     let pod = case.await_ready("pod");
