@@ -28,6 +28,16 @@ use super::settings::{self, Programs};
 /// What a cluster on two busy cores needs to get somewhere: a pod to run, a Job to complete.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Its programs, in the order of their start.
+const PARTS: [&str; 6] = [
+    "etcd",
+    "kube-apiserver",
+    "containerd",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+];
+
 /// The name of the only node.
 pub const NODE: &str = "node";
 
@@ -302,24 +312,40 @@ impl Cluster {
     pub fn restart_part(&self, name: &'static str, signal: &str) {
         self.stop_part(name, signal);
         self.start_part(name);
-        match name {
-            "containerd" => self.await_containerd(),
-            "kube-apiserver" => self.await_api(),
-            _ => {}
-        }
+        self.await_part(name);
     }
 
     /// Everything that is started on a machine which was switched off.
     pub fn boot(&self) {
         self.switch_on();
-        self.start_part("etcd");
-        self.start_part("kube-apiserver");
-        self.start_part("containerd");
-        self.await_containerd();
-        self.await_api();
-        self.start_part("kube-controller-manager");
-        self.start_part("kube-scheduler");
-        self.start_part("kubelet");
+        self.start_what_does_not_run();
+    }
+
+    /// Makes good what a case that has failed left stopped.
+    pub fn mend(&self) {
+        if self.machine.borrow().is_none() {
+            return self.boot();
+        }
+        self.start_what_does_not_run();
+    }
+
+    fn start_what_does_not_run(&self) {
+        for name in PARTS {
+            let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+            if self.parts.borrow_mut().get_mut(name).is_some_and(runs) {
+                continue;
+            }
+            self.start_part(name);
+            self.await_part(name);
+        }
+    }
+
+    fn await_part(&self, name: &str) {
+        match name {
+            "containerd" => self.await_containerd(),
+            "kube-apiserver" => self.await_api(),
+            _ => {}
+        }
     }
 
     fn log(&self, name: &str) -> File {

@@ -157,6 +157,9 @@ fn passes(cluster: &Cluster, (name, case): &Named) -> bool {
     let begin = Instant::now();
     let run = || case(&Case::new(cluster, name));
     let passed = catch_unwind(AssertUnwindSafe(run)).is_ok();
+    if !passed {
+        cluster.mend();
+    }
     let verdict = if passed { "ok" } else { "FAILED" };
     println!("test {name} ... {verdict} ({:.0?})", begin.elapsed());
     passed
