@@ -66,13 +66,33 @@ impl Node {
         command.arg("--prefix").arg(self.path("usr"));
         command.arg("--binaries").arg(shim_dir());
         let path = std::env::var("PATH").unwrap_or_default();
-        let path = format!("{}:{path}", self.path("usr/bin").display());
-        command.arg("--path").arg(path);
+        let with = |name| format!("{}:{path}", self.path(name).display());
+        command.arg("--path").arg(with("usr/bin"));
+        command.env("PATH", with("bin"));
         command.args(words).env("TMPDIR", self.path("tmp"));
         let finished = run(command, PATIENCE);
         let left: Vec<_> = fs::read_dir(self.path("tmp")).expect("tmp").collect();
         assert!(left.is_empty(), "left behind: {left:?}");
         finished
+    }
+
+    /// Puts a script into systemd's place, which notes what it is asked for; `then` is what it does.
+    fn place_systemctl(&self, then: &str) {
+        let script = self.path("bin/systemctl");
+        fs::create_dir_all(self.path("bin")).expect("a directory");
+        let text = format!(
+            "#!/bin/sh\ncd {0}\necho $* >>asked\n{then}\n",
+            self.path("").display()
+        );
+        fs::write(&script, text).expect("a script");
+        fs::set_permissions(script, fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+
+    /// What it was asked for since it was asked about.
+    fn asked_of_systemctl(&self) -> String {
+        let asked = fs::read_to_string(self.path("asked")).unwrap_or_default();
+        let _ = fs::remove_file(self.path("asked"));
+        asked
     }
 
     #[track_caller]
@@ -291,6 +311,30 @@ fn programs_that_do_not_run_on_the_node_are_never_put_into_place() {
     }
     node.must(&["--binaries", &binaries]);
     assert_eq!(node.programs(), ["containerd-shim-usher-v2", "usher"]);
+}
+
+#[test]
+fn containerd_is_restarted_when_its_configuration_has_changed() {
+    let node = Node::with_config(USUAL);
+    node.place_systemctl("exit 0");
+    node.must(&["--restart"]);
+    assert_eq!(node.asked_of_systemctl(), "restart containerd\n");
+    node.must(&["--restart"]);
+    assert_eq!(node.asked_of_systemctl(), "");
+    node.must(&["--restart", "--uninstall"]);
+    assert_eq!(node.asked_of_systemctl(), "restart containerd\n");
+}
+
+#[test]
+fn a_containerd_that_does_not_come_back_gets_its_old_configuration() {
+    let node = Node::with_config(USUAL);
+    node.place_systemctl("! grep --quiet usher etc/config.toml");
+    let said = node.must_fail(&["--restart"]);
+    assert!(said.contains("got back its old configuration"), "{said}");
+    assert_eq!(node.text(), USUAL);
+    // The second time with the old one.
+    let twice = "restart containerd\nrestart containerd\n";
+    assert_eq!(node.asked_of_systemctl(), twice);
 }
 
 #[test]
