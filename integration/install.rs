@@ -338,6 +338,20 @@ fn a_containerd_that_does_not_come_back_gets_its_old_configuration() {
 }
 
 #[test]
+fn a_restart_that_an_installer_was_ended_in_is_made_up_for() {
+    let node = Node::with_config(USUAL);
+    node.place_systemctl("kill -TERM $PPID");
+    node.must_fail(&["--restart"]);
+    assert_eq!(node.asked_of_systemctl(), "restart containerd\n");
+    node.place_systemctl("exit 0");
+    for expected in ["restart containerd\n", ""] {
+        node.must(&["--restart"]);
+        assert_eq!(node.asked_of_systemctl(), expected);
+        assert_eq!(names(&node.path("etc")), ["config.toml"]);
+    }
+}
+
+#[test]
 fn a_shim_where_containerd_does_not_look_for_it_is_told_of() {
     let node = Node::with_config(USUAL);
     let said = node.must_fail(&["--path", "/usr/bin"]);
