@@ -12,6 +12,7 @@ mod edges;
 mod environment;
 mod exhaustion;
 mod harness;
+mod hostile;
 mod info;
 mod install;
 mod jobs;

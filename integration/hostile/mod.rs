@@ -1,0 +1,8 @@
+//! What a pod can do to its node, and what a hung part can do to a pod: hostile containers, an OCI
+//! runtime that hangs, neighbours that do not answer. Each of them ends in time, and costs nobody else
+//! anything.
+
+mod neighbours;
+mod probes;
+mod runtime;
+mod sandbox;

@@ -1,0 +1,1 @@
+//! A neighbour that hangs: another shim, a client that says nothing more.

@@ -1,0 +1,1 @@
+//! Servers and commands that are probed, and do their worst.

@@ -1,0 +1,1 @@
+//! A sandbox that has gone, and whose number another process has.
