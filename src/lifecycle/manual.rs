@@ -100,7 +100,7 @@ impl Pod {
     pub(super) fn is_stopped_by_hand(&self) -> bool {
         self.termination
             .as_ref()
-            .is_some_and(|termination| *termination.cause() == Cause::Stopped)
+            .is_some_and(Termination::is_by_hand)
     }
 
     /// Whether a termination is for the container, too.

@@ -31,6 +31,9 @@ pub(super) struct Termination {
     grace: Duration,
     /// When it was recognised as one.
     known: Time,
+    /// A person wants it, whatever it began with: then it is for those, too, that usher orders nothing
+    /// of.
+    by_hand: bool,
     /// Its caller leaves no time for hooks and defer containers.
     forced: bool,
     /// A running defer container was killed: no later one runs.
@@ -66,6 +69,7 @@ impl Ends {
 impl Termination {
     pub fn new(cause: Cause, since: Time, deadline: Time, now: Time) -> Termination {
         Termination {
+            by_hand: cause == Cause::Stopped,
             cause,
             since,
             deadline,
@@ -106,6 +110,7 @@ impl Termination {
     /// It is for certain, because of `cause`, and is to be over by `deadline` at the latest. One that
     /// was decided before keeps its cause.
     pub fn decide(&mut self, cause: Cause, deadline: Time) {
+        self.by_hand |= cause == Cause::Stopped;
         if !self.cause.is_decided() {
             self.cause = cause;
         }
@@ -115,6 +120,10 @@ impl Termination {
 
     pub fn cause(&self) -> &Cause {
         &self.cause
+    }
+
+    pub fn is_by_hand(&self) -> bool {
+        self.by_hand
     }
 
     /// A running defer container was killed.
@@ -319,8 +328,9 @@ impl Pod {
                 .alive(|container| matches!(container.role, Role::App | Role::Init | Role::Guest)),
             Step::Sidecars => self.alive(|container| match container.role {
                 Role::Sidecar => true,
-                // Nobody else will ask it.
-                Role::NativeInit => self.is_stopped_by_hand(),
+                // Nobody else will ask them. A guest is stopped with the apps, if it was not too late for
+                // that when the pod was stopped by hand.
+                Role::NativeInit | Role::Guest => self.is_stopped_by_hand(),
                 _ => false,
             }),
             _ => Vec::new(),

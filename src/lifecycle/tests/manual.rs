@@ -154,6 +154,25 @@ fn a_release_by_hand_opens_a_gate_and_says_what_it_overrode() {
     }
 }
 
+/// Nobody else would stop them.
+#[test]
+fn a_run_that_is_complete_and_stopped_by_hand_stops_guests_too() {
+    let world = World::new(&[
+        ("sidecars", "proxy"),
+        ("apps", "web"),
+        ("restart-policy", "Never"),
+    ]);
+    let world = world.script("proxy", stops_after(700));
+    let mut world = running(world, &["proxy", "web", "debugger"]);
+    world.call(Call::Crash("web", 3));
+    world.run_for(ms(10));
+    assert!(matches!(world.pod.phase(), Phase::Terminating(_)));
+    assert!(world.stop(Some(secs(5))).is_some());
+    world.run_for(secs(5));
+    assert!(!world.is_alive("debugger"), "{:#?}", world.seen);
+    world.check_end();
+}
+
 #[test]
 fn what_is_not_held_cannot_be_released() {
     let mut world = running(World::new(&[("sidecars", "proxy")]), &["proxy", "web"]);
