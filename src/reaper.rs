@@ -5,6 +5,8 @@
 //! this process may wait for a child. As no process id is free for another process until it has
 //! been collected here, this is also the one place that can signal a process without a doubt.
 
+mod ending;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::process::Command;
@@ -18,6 +20,8 @@ use tokio::sync::oneshot;
 
 use crate::lifecycle::ExitStatus;
 use crate::sys;
+
+pub use ending::Waited;
 
 /// How many exits of processes that nobody has claimed are kept while somebody may claim one: the
 /// last ones, twelve bytes each. A container without a PID namespace of its own can leave us
@@ -224,7 +228,7 @@ impl Table {
 
     /// wait(2) for any child would find the same zombie again and again.
     fn reap_all_but_reserved(&mut self) {
-        for pid in children() {
+        for pid in children_of("self") {
             let is_known = match self.reserved.get(&pid) {
                 Some(true) => continue,
                 Some(false) => true,
@@ -260,9 +264,11 @@ impl Table {
     }
 }
 
-/// The children of this process, whichever of its threads they belong to (`proc_pid_children(5)`).
-fn children() -> Vec<i32> {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+/// The children of a process (`self` for this one), whichever of its threads they belong to
+/// (`proc_pid_children(5)`).
+fn children_of(process: &str) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+    let threads = threads.into_iter().flatten();
     let lists = threads
         .flatten()
         .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());

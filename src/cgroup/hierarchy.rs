@@ -7,8 +7,9 @@ use cgroups_rs::fs::Controllers;
 use cgroups_rs::fs::hierarchies::{UNIFIED_MOUNTPOINT, V1, is_cgroup2_unified_mode};
 
 /// The controllers of version 1 that are read here. In `devices` runc looks for the processes.
-const CONTROLLERS: [Controllers; 8] = [
+const CONTROLLERS: [Controllers; 9] = [
     Controllers::Devices,
+    Controllers::Freezer,
     Controllers::Cpu,
     Controllers::CpuAcct,
     Controllers::Mem,

@@ -8,6 +8,7 @@ pub mod moves;
 mod oom;
 pub mod pod;
 mod read;
+pub mod remains;
 pub mod scores;
 mod v1;
 mod v2;
@@ -110,6 +111,22 @@ impl Cgroup {
         let name = directory.as_deref().and_then(Path::file_name);
         name.and_then(OsStr::to_str)
             .is_some_and(|name| name.contains(id))
+    }
+
+    /// Lets go on what is frozen in it and in the cgroups below it, whoever has frozen it: in version 1
+    /// not even SIGKILL ends it before. In version 2 nothing keeps that.
+    pub fn thaw(&self) {
+        let Version::V1(cgroup) = &self.version else {
+            return;
+        };
+        for directory in below(cgroup.directory(&Controllers::Freezer)) {
+            let file = directory.join("freezer.state");
+            if read::text(&file).is_some_and(|state| state.trim() != "THAWED")
+                && let Err(error) = fs::write(&file, "THAWED")
+            {
+                tracing::warn!(file = %file.display(), %error, "not thawed");
+            }
+        }
     }
 
     /// How many of its processes the kernel has killed because memory ran out; none where memory is

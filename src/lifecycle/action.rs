@@ -66,6 +66,9 @@ pub enum Action {
     /// [`handle_restarted`](super::Pod::handle_restarted): with the same streams, and with nothing
     /// left of what ran before.
     Restart { id: ContainerId },
+    /// End what is under way to execute a container's program anew: it is to be killed. That its
+    /// restart has come to nothing is then said with [`handle_restarted`](super::Pod::handle_restarted).
+    Halt { id: ContainerId },
     /// Make one attempt of the container's startup probe, bounded by the probe's timeout, and
     /// report it with [`handle_probed`](super::Pod::handle_probed): as that of this `life`, for the
     /// container may have been restarted by then.
@@ -379,6 +382,8 @@ pub enum Refusal {
         "container {name} brings other usher annotations than the container that opened its pod: without a sandbox container all of them must carry the same"
     )]
     OtherPlan { name: String },
+    #[error("container {name} is not created: the sandbox of its pod has ended")]
+    SandboxGone { name: String },
     #[error("cannot start container {name}: it is {state}, expected created")]
     NotCreated { name: String, state: &'static str },
     #[error("container {name} was not started within {within:?}: it waits for {waits_for}")]

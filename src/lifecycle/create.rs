@@ -19,8 +19,8 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// [`Refusal::AlreadyExists`], and [`Refusal::OtherPlan`] where no sandbox container says whose
-    /// annotations count. A refused container leaves nothing behind.
+    /// [`Refusal::AlreadyExists`], [`Refusal::SandboxGone`], and [`Refusal::OtherPlan`] where no sandbox
+    /// container says whose annotations count. A refused container leaves nothing behind.
     pub fn handle_create(
         &mut self,
         now: Time,
@@ -31,6 +31,13 @@ impl Pod {
     ) -> Result<(), Refusal> {
         if self.containers.contains_key(id) {
             return Err(Refusal::AlreadyExists { id: id.clone() });
+        }
+        match new.kind {
+            ContainerKind::Sandbox => self.sandbox_is_gone = false,
+            ContainerKind::Workload if self.sandbox_is_gone => {
+                return Err(Refusal::SandboxGone { name: new.name });
+            }
+            ContainerKind::Workload => {}
         }
         self.adopt(&new.name, plan)?;
         let NewContainer {

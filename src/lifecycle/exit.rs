@@ -36,6 +36,7 @@ impl Pod {
             return;
         };
         let name = container.name.clone();
+        self.sandbox_is_gone |= container.kind == ContainerKind::Sandbox;
         match std::mem::replace(&mut container.state, State::Exited) {
             State::Running(running) => {
                 return self.program_ended(now, id, now.since(running.since), status);

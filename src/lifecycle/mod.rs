@@ -104,6 +104,8 @@ pub struct Pod {
     auto_budget: AutoBudget,
     /// The program of some ordered container has been executed, or was to be.
     has_released: bool,
+    /// Its sandbox container has ended: nothing is made any more in what was its namespaces.
+    sandbox_is_gone: bool,
     /// The pod has had a sandbox before this one.
     is_later_sandbox: bool,
     termination: Option<Termination>,
@@ -206,6 +208,13 @@ impl Pod {
             )
         };
         self.actions.iter().any(goes_on)
+    }
+
+    /// Whether it is the pod's sandbox container.
+    pub fn is_sandbox(&self, id: &ContainerId) -> bool {
+        self.containers
+            .get(id)
+            .is_some_and(|container| container.kind == ContainerKind::Sandbox)
     }
 
     /// Whether the container's program has not been executed yet though its Start was answered.

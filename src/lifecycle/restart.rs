@@ -54,7 +54,7 @@ impl Pod {
             RestartPolicy::OnFailure => status != ExitStatus::Code(0),
             RestartPolicy::Never => false,
         };
-        wanted && !has_to_go && !self.ends_the_pod(container, status)
+        wanted && !has_to_go && !self.sandbox_is_gone && !self.ends_the_pod(container, status)
     }
 
     /// Whether a container may ever be restarted in place.
@@ -107,12 +107,28 @@ impl Pod {
             let Some(container) = self.containers.get_mut(&id) else {
                 continue;
             };
-            if let State::BackingOff { status, until } = container.state
+            if self.sandbox_is_gone {
+                self.leave_out(&id, now);
+            } else if let State::BackingOff { status, until } = container.state
                 && until <= now
             {
                 container.state = State::Restarting { status, exit: None };
                 self.actions.push_back(Action::Restart { id });
             }
+        }
+    }
+
+    /// There is no pod any more that a container could have another life in.
+    fn leave_out(&mut self, id: &ContainerId, now: Time) {
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        match container.state {
+            State::BackingOff { .. } => self.dismiss(id, now),
+            State::Restarting { .. } => {
+                container.stopping.kill_at.get_or_insert(now);
+            }
+            _ => {}
         }
     }
 
@@ -125,6 +141,8 @@ impl Pod {
         {
             match outcome {
                 Ok(()) => {
+                    // What was to end its restart came too late.
+                    container.stopping.killed = false;
                     self.executions = self.executions.saturating_add(1);
                     container.state = State::Running(Running {
                         since: now,

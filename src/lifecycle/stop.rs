@@ -363,16 +363,22 @@ impl Pod {
             };
             let stopping = &mut container.stopping;
             let due = stopping.kill_at.is_some_and(|kill_at| kill_at <= now);
-            if due && !stopping.killed && container.has_process() {
+            if !due || stopping.killed {
+                continue;
+            }
+            if container.has_process() {
                 container.stopping.killed = true;
                 self.push_signal(&id, Signal::KILL, false);
+            } else if matches!(container.state, State::Restarting { .. }) {
+                container.stopping.killed = true;
+                self.actions.push_back(Action::Halt { id });
             }
         }
     }
 
     pub(super) fn stop_timers(&self, timers: &mut Vec<(Time, Timer)>) {
         for (id, container) in &self.containers {
-            if !container.has_process() {
+            if !container.has_process() && !matches!(container.state, State::Restarting { .. }) {
                 continue;
             }
             if let Some(kill_at) = container.stopping.kill_at

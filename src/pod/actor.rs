@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -14,11 +15,11 @@ use crate::plan::{Hook, PodIdentity, Rules, Signal};
 use crate::probe;
 use crate::reaper::Reaper;
 use crate::record::{Record, What};
-use crate::runtime::release;
+use crate::runtime::{Namespaces, OciRuntime, release};
 use crate::stdio;
 
 use super::error::caught;
-use super::process::{Freezer, Task};
+use super::process::Task;
 use super::sizes::Sizing;
 use super::{CallError, MAILBOX, Message, Panicked, Pod, Reply};
 
@@ -61,6 +62,8 @@ pub struct Actor {
     pub(super) over: bool,
     /// The kernel has refused a score, and it was said.
     pub(super) refused_score: bool,
+    /// The process of the pod's sandbox, which may have ended, and the namespaces that it was in.
+    pub(super) sandbox: Option<(i32, Namespaces)>,
     /// The pod's cgroup, if it is ours to size.
     pub(super) sizing: Option<Sizing>,
     /// The end was asked for, and only creations that are being undone, or are announced, stand
@@ -99,6 +102,7 @@ impl Actor {
             origin: Instant::now(),
             over: false,
             refused_score: false,
+            sandbox: None,
             sizing: None,
             leaving: false,
             announced: HashMap::new(),
@@ -243,6 +247,38 @@ impl Actor {
         });
     }
 
+    /// The same for somebody who waits for the answer: `runtime`, which `work` uses, is halted when
+    /// nobody does any more.
+    pub(super) fn job_for<T, E, R>(
+        &self,
+        mut reply: Reply<R>,
+        runtime: OciRuntime,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+        then: impl FnOnce(&mut Actor, Result<T, E>, Reply<R>) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        E: From<Panicked> + Send + 'static,
+        R: Send + 'static,
+    {
+        let work = async move {
+            let mut work = pin!(caught(work));
+            let outcome = tokio::select! {
+                biased;
+                outcome = &mut work => outcome,
+                () = reply.closed() => {
+                    runtime.halt();
+                    work.await
+                }
+            };
+            Ok::<_, Panicked>((outcome, reply))
+        };
+        self.job(work, move |actor, done| {
+            if let Ok((outcome, reply)) = done {
+                then(actor, outcome, reply);
+            }
+        });
+    }
+
     /// Carries out all that the core wants done by now.
     fn carry_out(&mut self) {
         // Before anything is released.
@@ -272,6 +308,7 @@ impl Actor {
                     self.signal(&id, signal, all, request);
                 }
                 Action::Restart { id } => self.restart(&id),
+                Action::Halt { id } => self.halt(&id),
                 Action::Probe { id, life } => self.probe(id, life),
                 Action::Hook {
                     id,
@@ -387,13 +424,10 @@ impl Actor {
             Some(task) if task.ended.is_some() && (!all || task.facts.has_own_pid_namespace) => {
                 Err(CallError::finished(id.as_str()))
             }
-            Some(task)
-                if all
-                    || task.freezer != Freezer::Thawed
-                    || !task.runtime.is_native(id.as_str()) =>
-            {
+            Some(task) if !task.takes_natively(id, signal, all) => {
                 return self.signal_by_runtime(id, signal, all, request);
             }
+            Some(task) if signal == Signal::KILL => self.kill_init(id, task),
             Some(task) => self.kill_process(task.init.pid, signal, id.as_str()),
         };
         self.signalled(id, signal, request, outcome);
@@ -419,12 +453,31 @@ impl Actor {
             // over whatever was missing first.
             let task = actor.tasks.get(&id);
             let has_ended = task.is_none_or(|task| task.ended.is_some());
-            let outcome = outcome.map_err(|error| match has_ended || error.is_process_gone() {
-                true => CallError::finished(id.as_str()),
-                false => CallError::unknown(error),
-            });
+            let outcome = match (outcome, task) {
+                (Ok(()), _) => Ok(()),
+                (Err(error), _) if has_ended || error.is_process_gone() => {
+                    Err(CallError::finished(id.as_str()))
+                }
+                // Nothing may keep a container that is to be killed; what its init leaves behind is
+                // ended when that has.
+                (Err(error), Some(task)) if signal == Signal::KILL && error.is_cut_short() => {
+                    tracing::warn!(container = %id, %error, "killed without it");
+                    actor.kill_init(&id, task)
+                }
+                (Err(error), _) => Err(CallError::unknown(error)),
+            };
             actor.signalled(&id, signal, request, outcome);
         });
+    }
+
+    /// Kills a container's init process, whoever has frozen it, and ends what is under way for it.
+    fn kill_init(&self, id: &ContainerId, task: &Task) -> Result<(), CallError> {
+        task.runtime.halt();
+        let killed = self.kill_process(task.init.pid, Signal::KILL, id.as_str());
+        if let Some(cgroup) = &task.cgroup {
+            cgroup.thaw();
+        }
+        killed
     }
 
     pub(super) fn signalled(

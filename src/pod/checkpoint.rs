@@ -183,11 +183,16 @@ impl Actor {
         };
         match (&mut task.restoring, request) {
             (None, _) => return false,
-            (Some(Restoring::UnderWay(pending)), _) => pending.push(PendingSignal {
-                signal,
-                all,
-                request,
-            }),
+            (Some(Restoring::UnderWay(pending)), _) => {
+                pending.push(PendingSignal {
+                    signal,
+                    all,
+                    request,
+                });
+                if signal == Signal::KILL {
+                    task.runtime.halt();
+                }
+            }
             (Some(_), Some(_)) => {
                 let message = format!("task {id} has no process: it is still to be restored");
                 let error = CallError::new(Kind::NotFound, message);

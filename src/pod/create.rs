@@ -13,11 +13,12 @@ use crate::plan::{Identity, KubeletFacts, Plan, PodIdentity};
 use crate::reaper::{Child, Reaper};
 use crate::record::What;
 use crate::rootfs;
-use crate::runtime::{Bundle, OciRuntime, Options, ProcessStdio, Restore, insist, options};
+use crate::runtime::{Bundle, Namespaces, OciRuntime, Options, ProcessStdio, Restore, options};
 use crate::sizing::Size;
 use crate::stdio::{self, Owner, Setting, Streams};
 
 use super::checkpoint::Restoring;
+use super::delete::discard;
 use super::error::caught;
 use super::process::{Facts, Freezer, Process, Remains, Task};
 use super::scores::{self, Score};
@@ -28,19 +29,26 @@ impl Actor {
     pub fn create(&mut self, call: CreateCall, reply: Reply<i32>) {
         match self.begin_create(&call) {
             Err(error) => drop(reply.send(Err(error))),
-            Ok((runtime, options)) => {
+            Ok((runtime, options, joins)) => {
                 let id = ContainerId::from(call.id.as_str());
                 let surroundings = Surroundings {
                     namespace: self.namespace.clone(),
                     reaper: self.reaper.clone(),
                     may_restart: self.core.may_restart_in_place(&id),
+                    joins,
                 };
+                if surroundings.may_restart
+                    && let Some(task) = self.tasks.get_mut(&id)
+                {
+                    task.facts.joins = surroundings.joins.clone();
+                }
                 // What is raised has to be so before the container is there.
                 self.settle_size();
                 let score = self.score_for_bundle(&id);
                 scores::write(&call.bundle, score);
+                let halt = runtime.clone();
                 let work = create(runtime, options, call, surroundings);
-                self.job(work, move |actor, outcome| {
+                self.job_for(reply, halt, work, move |actor, outcome, reply| {
                     actor.created(&id, outcome, reply)
                 });
             }
@@ -48,7 +56,10 @@ impl Actor {
     }
 
     /// Everything that can be refused without leaving anything behind.
-    fn begin_create(&mut self, call: &CreateCall) -> Result<(OciRuntime, Options), CallError> {
+    fn begin_create(
+        &mut self,
+        call: &CreateCall,
+    ) -> Result<(OciRuntime, Options, Namespaces), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let mut options = options::from_any(call.options.as_ref()).map_err(invalid)?;
         let bundle = Bundle::read(&call.bundle).map_err(|error| invalid(error.to_string()))?;
@@ -59,6 +70,8 @@ impl Actor {
             tracing::warn!(container = call.id, "ignored: {unknown}");
         }
         let plan = reading.plan;
+        let joins = Namespaces::named(bundle.namespaces(), self.sandbox.as_ref())
+            .map_err(|error| CallError::new(Kind::FailedPrecondition, error.to_string()))?;
         let identity = Identity::read(&call.id, &bundle.annotations);
         let kubelet = KubeletFacts::read(&bundle.annotations);
         let facts = Facts {
@@ -76,6 +89,7 @@ impl Actor {
                 .and_then(|path| bundle.mount_source(path))
                 .map(Path::to_owned),
             allotment: kubelet.allotment,
+            joins: Namespaces::default(),
         };
         let demands = Demands {
             oom_score: bundle.oom_score().unwrap_or_else(cgroup::scores::own),
@@ -131,7 +145,7 @@ impl Actor {
                 delete: None,
             },
         );
-        Ok((runtime, options))
+        Ok((runtime, options, joins))
     }
 
     fn created(
@@ -191,6 +205,9 @@ impl Actor {
             self.watch_cgroup(id);
         }
         self.find_pod_cgroup(id);
+        if self.core.is_sandbox(id) {
+            self.sandbox = Some((child.pid(), Namespaces::of(child.pid())));
+        }
         self.watch_init(id, child);
     }
 
@@ -271,7 +288,7 @@ async fn create(
         is_shared: around.may_restart,
     };
     let restore = restore(&call, &options);
-    match caught(create_in(&runtime, &call, restore, &setting)).await {
+    match caught(create_in(&runtime, &call, restore, &setting, &around.joins)).await {
         Ok((beginning, streams)) => {
             let event = event(&call, &beginning);
             Ok((beginning, streams, event))
@@ -289,6 +306,8 @@ struct Surroundings {
     reaper: Reaper,
     /// It may be restarted in place.
     may_restart: bool,
+    /// The namespaces that it is to be in.
+    joins: Namespaces,
 }
 
 /// What a container is when it has been created.
@@ -312,6 +331,7 @@ async fn create_in(
     call: &CreateCall,
     restore: Option<Restore>,
     setting: &Setting<'_>,
+    joins: &Namespaces,
 ) -> Result<(Beginning, Streams), CallError> {
     let (stdio, mut streams) = stdio::open(&call.paths, setting)
         .await
@@ -320,18 +340,19 @@ async fn create_in(
         return Ok((Beginning::Waiting(restore, stdio), streams));
     }
     let created = match caught(runtime.create(&call.id, stdio)).await {
-        Ok(child) => streams
-            .receive_terminal(!call.paths.stdin.is_empty())
-            .await
-            .map(|()| child)
-            .map_err(CallError::unknown),
+        Ok(child) => {
+            let terminal = streams.receive_terminal(!call.paths.stdin.is_empty());
+            let received = terminal.await.map_err(CallError::unknown);
+            let is_there = runtime.is_in(&call.id, &child, joins);
+            received.and(is_there.map_err(CallError::unknown).map(|()| child))
+        }
         Err(error) => Err(CallError::unknown(error)),
     };
     match created {
         Ok(child) => Ok((Beginning::Parked(child), streams)),
         Err(error) => {
             // Some runtimes leave something behind when they fail.
-            if let Err(leftover) = insist(|| runtime.delete(&call.id, true)).await {
+            if let Err(leftover) = discard(runtime, &call.id, &call.bundle).await {
                 tracing::debug!(id = call.id, error = %leftover, "nothing to delete after a failed create");
             }
             // Whoever takes its output has ended when the caller hears of it.

@@ -1,10 +1,14 @@
 //! Delete: what is left of a container, or of an exec, goes away.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
+use crate::cgroup::remains;
 use crate::lifecycle::ContainerId;
-use crate::runtime::{RuntimeError, insist};
+use crate::runtime::{Bundle, OciRuntime, RuntimeError, insist};
 use crate::{rootfs, stdio};
 
 use super::process::{Deleted, Exit, Remains, Task};
@@ -174,6 +178,25 @@ impl Actor {
     }
 }
 
+/// Removes what the creation of a container has left that came to nothing: some runtimes leave something
+/// when they fail, and one that was ended in the middle leaves cgroups that nobody knows of.
+pub(super) async fn discard(
+    runtime: &OciRuntime,
+    id: &str,
+    bundle: &Path,
+) -> Result<(), RuntimeError> {
+    let config = Bundle::read(bundle).unwrap_or_default();
+    let mut cgroups = remains::of_container(&runtime.state_dir(id), config.cgroups_path());
+    // One of its own, by its name: in any other there may be anybody.
+    cgroups.retain(|cgroup| {
+        let name = cgroup.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| name.contains(id))
+    });
+    let deleted = insist(|| runtime.delete(id, true)).await;
+    remains::raze(&cgroups).await;
+    deleted
+}
+
 /// Removes what the OCI runtime and the kernel know of a container.
 pub(super) fn remove(
     id: String,
@@ -181,6 +204,8 @@ pub(super) fn remove(
     force: bool,
 ) -> impl Future<Output = Result<(), RuntimeError>> + Send + 'static {
     let (runtime, bundle) = (task.runtime.clone(), task.bundle.clone());
+    // What is still to be done in it, or with it.
+    runtime.halt();
     let is_gone = task.remains == Remains::Gone;
     let streams = task.init.streams.take();
     let execs: Vec<_> = task
@@ -194,7 +219,7 @@ pub(super) fn remove(
             (true, _) => Ok(()),
             (false, false) => runtime.delete(&id, false).await,
             // Nobody would ask again.
-            (false, true) => insist(|| runtime.delete(&id, true)).await,
+            (false, true) => discard(&runtime, &id, &bundle).await,
         };
         stdio::drain(streams.into_iter().chain(execs)).await;
         rootfs::unmount(&bundle);

@@ -114,7 +114,8 @@ impl From<Refusal> for CallError {
             Refusal::NotFound { .. } => Kind::NotFound,
             Refusal::OtherPlan { .. } => Kind::InvalidArgument,
             Refusal::StartTimedOut { .. } => Kind::DeadlineExceeded,
-            Refusal::NotCreated { .. }
+            Refusal::SandboxGone { .. }
+            | Refusal::NotCreated { .. }
             | Refusal::Terminating { .. }
             | Refusal::EndedBeforeStart { .. }
             | Refusal::NotHeld { .. }

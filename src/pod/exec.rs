@@ -99,12 +99,13 @@ impl Actor {
 
     /// Executes a process that was added; answers with its process id.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
-        let (request, work) = match self.begin_exec(id, exec_id) {
+        let (request, execution) = match self.begin_exec(id, exec_id) {
             Ok(begun) => begun,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let (id, exec_id) = (ContainerId::from(id), exec_id.to_owned());
-        self.job(work, move |actor, outcome| {
+        let (runtime, work) = (execution.runtime.clone(), execution.run());
+        self.job_for(reply, runtime, work, move |actor, outcome, reply| {
             let answer = outcome.and_then(|(child, streams)| {
                 if reply.is_closed() {
                     // Whoever asked has gone away: nobody would ever ask for its end.
@@ -123,7 +124,7 @@ impl Actor {
         &mut self,
         id: &str,
         exec_id: &str,
-    ) -> Result<(RequestId, impl Future<Output = Executed> + Send + use<>), CallError> {
+    ) -> Result<(RequestId, Execution), CallError> {
         let request = self.next_request();
         let (namespace, reaper) = (self.namespace.clone(), self.reaper.clone());
         let score = self.core.oom_score(&ContainerId::from(id));
@@ -145,13 +146,12 @@ impl Actor {
             paths: exec.process.paths.clone(),
             owner: task.facts.owner,
             bundle: task.bundle.clone(),
-            runtime: task.runtime.clone(),
+            runtime: task.runtime.for_work(),
             namespace,
             reaper,
             is_late: task.ended.is_some(),
         };
-        let work = execution.run();
-        Ok((request, work))
+        Ok((request, execution))
     }
 
     /// The exec that is being started by `request`, if nobody has deleted it meanwhile.

@@ -150,6 +150,12 @@ impl Actor {
         let task = self.tasks.get_mut(id);
         let task = task.filter(|task| task.ended.is_none() && task.init.pid == life);
         let frozen = task.map(|task| {
+            if outcome.as_ref().is_err_and(RuntimeError::is_cut_short)
+                && let Some(cgroup) = &task.cgroup
+            {
+                // It was ended in the middle, and what is frozen cannot be killed everywhere.
+                cgroup.thaw();
+            }
             task.freezer = match (paused, outcome.is_ok(), task.freezer) {
                 (true, true, _) => Freezer::Frozen,
                 (false, true, _) | (true, false, _) => Freezer::Thawed,

@@ -10,9 +10,9 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroup, OomWatch};
-use crate::lifecycle::RequestId;
-use crate::plan::Allotment;
-use crate::runtime::OciRuntime;
+use crate::lifecycle::{ContainerId, RequestId};
+use crate::plan::{Allotment, Signal};
+use crate::runtime::{Namespaces, OciRuntime};
 use crate::stdio::{Owner, Paths, Size, Streams};
 
 use super::checkpoint::Restoring;
@@ -114,6 +114,8 @@ pub(super) struct Facts {
     pub termination_message: Option<PathBuf>,
     /// Of a sandbox: what its containers are allotted.
     pub allotment: Allotment,
+    /// The namespaces that each of its lives is to be in, if it may have several.
+    pub joins: Namespaces,
 }
 
 /// An exec: what is to be executed, and the process it becomes.
@@ -232,6 +234,13 @@ impl Task {
             "" => &self.init.paths.stdout,
             stderr => stderr,
         }
+    }
+
+    /// Whether a signal is sent to its init process without the help of the OCI runtime. With that
+    /// process everything dies that is in its PID namespace.
+    pub fn takes_natively(&self, id: &ContainerId, signal: Signal, all: bool) -> bool {
+        let is_for_init = !all || signal == Signal::KILL && self.facts.has_own_pid_namespace;
+        is_for_init && self.runtime.is_native(id.as_str())
     }
 
     /// Its process is gone, and the caller does not know.

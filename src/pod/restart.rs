@@ -14,9 +14,10 @@ use crate::cgroup::Cgroup;
 use crate::lifecycle::ContainerId;
 use crate::reaper::{Child, Reaper};
 use crate::record::What;
-use crate::runtime::{OciRuntime, release};
+use crate::runtime::{Namespaces, OciRuntime, release};
 use crate::stdio::{Owner, Paths, Setting, Streams};
 
+use super::delete::discard;
 use super::process::Remains;
 use super::{Actor, Panicked, scores};
 
@@ -39,6 +40,8 @@ struct NextLife {
     is_deleted: bool,
     /// What the caller has changed of its resources.
     resources: Option<Value>,
+    /// The namespaces that it is to be in, as the first was.
+    joins: Namespaces,
 }
 
 impl Actor {
@@ -51,6 +54,7 @@ impl Actor {
         if task.restart_due {
             return;
         }
+        task.runtime.begin_anew();
         let life = NextLife {
             id: id.to_string(),
             namespace: self.namespace.clone(),
@@ -62,6 +66,7 @@ impl Actor {
             cgroup: task.cgroup.clone(),
             is_deleted: task.remains == Remains::Gone,
             resources: task.resources.clone(),
+            joins: task.facts.joins.clone(),
         };
         let score = self.score_for_bundle(id);
         let Some(task) = self.tasks.get_mut(id) else {
@@ -88,6 +93,22 @@ impl Actor {
             }
             Err(panicked) => actor.created_again(&id, Err(panicked.to_string())),
         });
+    }
+
+    /// The next life of a container is not to be: whatever of it is there ends, and whatever is under
+    /// way for it.
+    pub(super) fn halt(&mut self, id: &ContainerId) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.runtime.halt();
+        if std::mem::take(&mut task.restart_due) {
+            return self.restarted(id, Err("it is not wanted any more".to_owned()));
+        }
+        if task.releasing.is_some() {
+            let pid = task.init.pid;
+            self.end_process(pid);
+        }
     }
 
     /// The next init process of a container is parked, or could not be made.
@@ -147,16 +168,24 @@ impl NextLife {
         let handed_over = streams.hand_over(&self.paths, &setting).await;
         let stdio = handed_over.map_err(|error| error.to_string())?;
         let created = self.runtime.create(&self.id, stdio).await;
-        let child = created.map_err(|error| error.to_string())?;
-        match self.complete(streams).await {
-            Ok(()) => Ok(child),
-            Err(reason) => {
-                if let Err(error) = self.runtime.delete(&self.id, true).await {
-                    tracing::warn!(container = self.id, %error, "not deleted");
-                }
-                Err(reason)
+        let completed = match created {
+            Ok(child) => {
+                let is_there = self.runtime.is_in(&self.id, &child, &self.joins);
+                let is_there = is_there.map_err(|error| error.to_string());
+                let completed = match is_there {
+                    Ok(()) => self.complete(streams).await,
+                    Err(elsewhere) => Err(elsewhere),
+                };
+                completed.map(|()| child)
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        if completed.is_err() {
+            if let Err(error) = discard(&self.runtime, &self.id, &self.bundle).await {
+                tracing::warn!(container = self.id, %error, "not deleted");
             }
         }
+        completed
     }
 
     /// What a container gets between its creation and its release.
@@ -186,7 +215,10 @@ impl NextLife {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         };
-        let gone = tokio::time::timeout(GONE_WITHIN, gone).await;
+        let gone = tokio::select! {
+            gone = tokio::time::timeout(GONE_WITHIN, gone) => gone,
+            () = self.runtime.halted() => return Err("it is not wanted any more".to_owned()),
+        };
         gone.map_err(|_| {
             let left = cgroup.processes();
             format!("of its last life there is still in its cgroup: {left:?}")

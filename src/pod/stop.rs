@@ -18,6 +18,9 @@ use super::{Actor, CallError, KillCall, Kind, Panicked, Reply};
 /// How long the exit of a container waits for those of its execs, which the kernel kills with it.
 const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
 
+/// How long the OCI runtime may take to kill what is left of a container whose exit waits for that.
+const KILLS_WITHIN: Duration = Duration::from_secs(1);
+
 /// How often what is left of a container is looked for, and killed, when its init has ended.
 const REST_LOOKS: u32 = 200;
 const REST_LOOKS_APART: Duration = Duration::from_millis(10);
@@ -149,7 +152,8 @@ impl Actor {
             task.keep_figures();
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
             // it can be deleted another container of the same id may come, which must not be hit.
-            let (runtime, name) = (task.runtime.clone(), id.to_string());
+            let (mut runtime, name) = (task.runtime.clone(), id.to_string());
+            runtime.hurry(KILLS_WITHIN);
             // One of its own, by its name: in any other there may be anybody.
             let cgroup = task
                 .cgroup

@@ -8,6 +8,9 @@ use crate::lifecycle::ExitStatus;
 
 use super::Target;
 
+/// How much longer than the command the OCI runtime may take to execute it.
+const RUNTIME_TAKES: Duration = Duration::from_secs(2);
+
 /// SIGKILL.
 const KILL: i32 = 9;
 
@@ -22,8 +25,12 @@ pub(super) async fn attempt(
     target: &Target,
 ) -> Result<(), String> {
     let deadline = Instant::now().checked_add(timeout);
-    // Not cut short by the timeout: a command that has been begun has to be known to be ended.
-    let executed = target.runtime.exec_command(&target.id, command).await;
+    // What the OCI runtime takes is not the command's time, but bounded, too.
+    let limit = timeout.saturating_add(RUNTIME_TAKES);
+    let executed = target
+        .runtime
+        .exec_command(&target.id, command, limit)
+        .await;
     let mut process = executed.map_err(|error| error.to_string())?;
     let exit = match deadline {
         Some(deadline) => timeout_at(deadline, process.wait()).await,

@@ -124,14 +124,16 @@ impl Bundle {
 
     /// Whether all processes of the container die with its init: it has a PID namespace of its own.
     pub fn has_own_pid_namespace(&self) -> bool {
-        let namespaces = self
-            .linux
-            .as_ref()
-            .and_then(|linux| linux.namespaces.as_ref());
-        namespaces
-            .into_iter()
-            .flatten()
-            .any(|ns| ns.kind == "pid" && ns.path.is_empty())
+        self.namespaces()
+            .any(|(kind, path)| kind == "pid" && path.is_empty())
+    }
+
+    /// Its namespaces by type and path; those that are made for it have an empty one.
+    pub fn namespaces(&self) -> impl Iterator<Item = (&str, &str)> {
+        let namespaces = self.linux.as_ref();
+        let namespaces = namespaces.and_then(|linux| linux.namespaces.as_ref());
+        let namespaces = namespaces.into_iter().flatten();
+        namespaces.map(|ns| (ns.kind.as_str(), ns.path.as_str()))
     }
 
     /// The `oom_score_adj` that its program is to have, if the bundle says so.

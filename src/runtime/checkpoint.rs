@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::reaper::Child;
 
-use super::{OciRuntime, ProcessStdio, RuntimeCommand, RuntimeError, Verb, read_pid};
+use super::command::RuntimeCommand;
+use super::{OciRuntime, ProcessStdio, RuntimeError, Verb};
 
 /// The log that criu writes into its work directory, and its copy in the bundle.
 const DUMP_LOG: &str = "dump.log";
@@ -115,7 +116,7 @@ impl OciRuntime {
         stdio: ProcessStdio,
     ) -> Result<Child, RuntimeError> {
         let expectation = self.reaper.expect();
-        let pid_file = self.bundle.join("init.pid");
+        let pid_file = self.init_pid_file();
         let bundles = || self.bundle.join(WORK);
         let work = restore.work.clone().unwrap_or_else(bundles);
         let mut command = self.command(Verb::Restore);
@@ -130,8 +131,9 @@ impl OciRuntime {
             command.arg("--no-pivot");
         }
         command.arg(id);
-        self.run(command, Some(stdio)).await?;
-        Ok(expectation.claim(read_pid(Verb::Restore, &pid_file).await?))
+        let outcome = self.run(command, Some(stdio)).await;
+        self.born(Verb::Restore, outcome, expectation, &pid_file)
+            .await
     }
 
     /// OCI runtimes look for `criu` on the PATH, and have no option for it any more.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
 use super::bundle::{BundleError, CONFIG};
 
@@ -62,6 +63,27 @@ fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
         }),
     };
     changed.ok_or_else(|| io::Error::other("a part of it is not where it was"))
+}
+
+/// The OCI specification's process, as JSON, that executes `argv` as the container's own program is
+/// executed, but without a terminal: with its user, capabilities, limits, profiles, environment and
+/// directory.
+///
+/// # Errors
+///
+/// If the configuration cannot be read, or has no process.
+pub(super) fn process(bundle: &Path, argv: &[String]) -> Result<Vec<u8>, BundleError> {
+    let path = bundle.join(CONFIG);
+    let process = fs::read_to_string(&path).and_then(|config| {
+        let Config { process } = serde_json::from_str(&config)?;
+        let process = process.ok_or_else(|| io::Error::other("there is no process in it"))?;
+        let mut process: Map<String, Value> = serde_json::from_str(process.get())?;
+        process.insert("args".to_owned(), json!(argv));
+        process.insert("terminal".to_owned(), json!(false));
+        process.remove("consoleSize");
+        Ok(serde_json::to_vec(&process)?)
+    });
+    process.map_err(|source| BundleError::Unreadable { path, source })
 }
 
 /// Where a part of a text is in it.
@@ -125,6 +147,19 @@ mod tests {
     }
 
     #[test]
+    fn a_command_is_executed_as_the_program_is_but_without_its_terminal() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = r#"{"process":{"user":{"uid":7},"args":["a"],"terminal":true,"new":[1],
+            "consoleSize":{"height":1,"width":2},"noNewPrivileges":true}}"#;
+        std::fs::write(dir.path().join(CONFIG), config).unwrap();
+        let process = process(dir.path(), &["true".to_owned(), "-x".to_owned()]).unwrap();
+        let process: Value = serde_json::from_slice(&process).unwrap();
+        let expected = json!({"user": {"uid": 7}, "args": ["true", "-x"], "terminal": false,
+            "new": [1], "noNewPrivileges": true});
+        assert_eq!(process, expected);
+    }
+
+    #[test]
     fn what_is_no_configuration_is_left_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         for config in [
@@ -136,6 +171,8 @@ mod tests {
         ] {
             std::fs::write(dir.path().join(CONFIG), config).unwrap();
             let error = set_oom_score(dir.path(), 1).unwrap_err().to_string();
+            assert!(error.contains("config.json"), "{error}");
+            let error = process(dir.path(), &[]).unwrap_err().to_string();
             assert!(error.contains("config.json"), "{error}");
             let left = std::fs::read_to_string(dir.path().join(CONFIG)).unwrap();
             assert_eq!(left, config);

@@ -5,32 +5,34 @@
 
 mod bundle;
 mod checkpoint;
+mod command;
 mod config;
+mod error;
 mod log;
+mod namespaces;
 pub mod options;
 mod release;
 mod resources;
 
-use std::ffi::OsStr;
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::libc;
-use thiserror::Error;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::cgroup::moves;
-use crate::lifecycle::ExitStatus;
-use crate::reaper::{Child, Reaper};
+use crate::plan::Signal;
+use crate::reaper::{Child, Expectation, Reaper};
 
 pub use bundle::{Bundle, BundleError};
 pub use checkpoint::{Checkpoint, Restore};
+pub use command::is_command_log;
 pub use config::set_oom_score;
+pub use error::{RuntimeError, Verb};
+pub use namespaces::{NamespaceError, Namespaces};
 pub use options::Options;
 pub use release::{await_execution, release};
 pub use resources::Resources;
@@ -54,78 +56,10 @@ pub struct OciRuntime {
     criu: PathBuf,
     bundle: PathBuf,
     reaper: Reaper,
-}
-
-/// A command of the OCI runtime failed.
-#[derive(Debug, Error)]
-pub enum RuntimeError {
-    #[error("OCI runtime {binary:?} cannot be run: {source}")]
-    NotRun { binary: String, source: io::Error },
-    #[error("OCI runtime {verb} failed: {message}")]
-    Failed { verb: Verb, message: String },
-    #[error("OCI runtime {verb} wrote {written:?} to its pid file, expected a process id")]
-    NoPid { verb: Verb, written: String },
-    #[error("OCI runtime was not seen to its end: {0}")]
-    Unseen(String),
-}
-
-impl RuntimeError {
-    /// Whether the runtime says that it knows no such container.
-    pub fn is_unknown_container(&self) -> bool {
-        matches!(self, RuntimeError::Failed { message, .. } if message.contains("does not exist"))
-    }
-
-    /// Whether the command could not be run for want of descriptors, memory or processes.
-    pub fn is_shortage(&self) -> bool {
-        matches!(self, RuntimeError::NotRun { source, .. } if is_shortage(source))
-    }
-
-    /// Whether the runtime says that it does not remove a container for being paused.
-    fn is_frozen(&self) -> bool {
-        matches!(self, RuntimeError::Failed { message, .. }
-            if message.contains("not stopped: paused"))
-    }
-
-    /// Whether the runtime says that the process to be signalled is gone, or the whole container.
-    pub fn is_process_gone(&self) -> bool {
-        self.is_unknown_container()
-            || matches!(self, RuntimeError::Failed { message, .. }
-            if ["process already finished", "container not running", "no such process"]
-                .iter()
-                .any(|words| message.contains(words)))
-    }
-}
-
-/// What the OCI runtime was asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    Create,
-    Start,
-    Exec,
-    Kill,
-    Pause,
-    Resume,
-    Update,
-    Checkpoint,
-    Restore,
-    Delete,
-}
-
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verb::Create => "create",
-            Verb::Start => "start",
-            Verb::Exec => "exec",
-            Verb::Kill => "kill",
-            Verb::Pause => "pause",
-            Verb::Resume => "resume",
-            Verb::Update => "update",
-            Verb::Checkpoint => "checkpoint",
-            Verb::Restore => "restore",
-            Verb::Delete => "delete",
-        })
-    }
+    /// Ends what is under way for the container, as long as its process lives.
+    halt: CancellationToken,
+    /// What the caller of the shim leaves each command, if that is less than usual.
+    hurry: Option<Duration>,
 }
 
 /// Standard streams to give to a process.
@@ -153,7 +87,38 @@ impl OciRuntime {
             criu: PathBuf::from(&options.criu_path),
             bundle: bundle.to_owned(),
             reaper,
+            halt: CancellationToken::new(),
+            hurry: None,
         }
+    }
+
+    /// From now on a command may take as long as `limit`, if that is less than usual.
+    pub fn hurry(&mut self, limit: Duration) {
+        self.hurry = Some(limit);
+    }
+
+    /// The same runtime for one piece of work: it can be halted alone, and is with all others.
+    pub fn for_work(&self) -> OciRuntime {
+        OciRuntime {
+            halt: self.halt.child_token(),
+            ..self.clone()
+        }
+    }
+
+    /// Ends the commands that are under way for the container, here and in all clones, and those that
+    /// would follow, but for what kills and deletes: what they make is to go.
+    pub fn halt(&self) {
+        self.halt.cancel();
+    }
+
+    /// Waits until it is halted.
+    pub async fn halted(&self) {
+        self.halt.cancelled().await;
+    }
+
+    /// The container is made anew: what has ended commands of its last life ends none of this one.
+    pub fn begin_anew(&mut self) {
+        self.halt = CancellationToken::new();
     }
 
     /// Where the runtime keeps the state of container `id`.
@@ -169,6 +134,19 @@ impl OciRuntime {
         state.join("state.json").exists() || state.join("status").exists()
     }
 
+    /// Whether a container's init process is in the namespaces that it was to join; with a runtime that
+    /// has machines of its own it is in none of them.
+    ///
+    /// # Errors
+    ///
+    /// [`NamespaceError`] if it is in another.
+    pub fn is_in(&self, id: &str, init: &Child, joins: &Namespaces) -> Result<(), NamespaceError> {
+        match self.is_native(id) {
+            true => joins.hold(init.pid()),
+            false => Ok(()),
+        }
+    }
+
     /// Creates a container; its init process, which is parked then, is given back.
     ///
     /// # Errors
@@ -176,7 +154,7 @@ impl OciRuntime {
     /// [`RuntimeError`], with the runtime's own words.
     pub async fn create(&self, id: &str, stdio: ProcessStdio) -> Result<Child, RuntimeError> {
         let expectation = self.reaper.expect();
-        let pid_file = self.bundle.join("init.pid");
+        let pid_file = self.init_pid_file();
         let mut command = self.command(Verb::Create);
         command
             .arg("--bundle")
@@ -192,8 +170,39 @@ impl OciRuntime {
         }
         command.arg(id);
         moves::prepare();
-        self.run(command, Some(stdio)).await?;
-        Ok(expectation.claim(read_pid(Verb::Create, &pid_file).await?))
+        let outcome = self.run(command, Some(stdio)).await;
+        self.born(Verb::Create, outcome, expectation, &pid_file)
+            .await
+    }
+
+    /// Where the runtime writes the process id of a container's init; one of an earlier life is gone
+    /// then.
+    fn init_pid_file(&self) -> PathBuf {
+        let file = self.bundle.join("init.pid");
+        // There is none the first time.
+        let _ = std::fs::remove_file(&file);
+        file
+    }
+
+    /// The process that a command has made. One whose command was cut short is nobody's, and is ended.
+    async fn born(
+        &self,
+        verb: Verb,
+        outcome: Result<(), RuntimeError>,
+        expectation: Expectation,
+        pid_file: &Path,
+    ) -> Result<Child, RuntimeError> {
+        if let Err(error) = outcome {
+            if error.is_cut_short()
+                && let Ok(pid) = read_pid(verb, pid_file).await
+            {
+                let child = expectation.claim(pid);
+                // It may have ended by itself.
+                let _ = self.reaper.kill(child.pid(), Signal::KILL.number());
+            }
+            return Err(error);
+        }
+        Ok(expectation.claim(read_pid(verb, pid_file).await?))
     }
 
     /// Lets a created container's program be executed.
@@ -216,47 +225,53 @@ impl OciRuntime {
         process: &[u8],
         stdio: ProcessStdio,
     ) -> Result<Child, RuntimeError> {
-        let file = self.scratch(".process.json");
-        std::fs::write(&file.0, process).map_err(|source| self.not_run(source))?;
-        self.exec_with(
-            &[OsStr::new("--process"), file.0.as_os_str(), OsStr::new(id)],
-            stdio,
-        )
-        .await
+        self.exec_within(Verb::Exec.limit(), id, process, stdio)
+            .await
     }
 
-    /// Executes a command in a container, as its own program would be: with its user, environment
-    /// and limits, but without streams.
+    /// Executes a command in a container, as its own program would be: with its user, capabilities,
+    /// limits and environment, but without streams. The runtime may take as long as `limit` for it.
     ///
     /// # Errors
     ///
     /// [`RuntimeError`], with the runtime's own words.
-    pub async fn exec_command(&self, id: &str, argv: &[String]) -> Result<Child, RuntimeError> {
-        let argv = argv.iter().map(OsStr::new);
-        // The separator: a command may begin with a dash.
-        let arguments: Vec<_> = [OsStr::new("--"), OsStr::new(id)]
-            .into_iter()
-            .chain(argv)
-            .collect();
-        self.exec_with(&arguments, ProcessStdio::default()).await
+    pub async fn exec_command(
+        &self,
+        id: &str,
+        argv: &[String],
+        limit: Duration,
+    ) -> Result<Child, RuntimeError> {
+        // crun, when it is only given the words, executes them as root.
+        let process = config::process(&self.bundle, argv).map_err(|error| {
+            let message = error.to_string();
+            RuntimeError::Failed {
+                verb: Verb::Exec,
+                message,
+            }
+        })?;
+        self.exec_within(limit, id, &process, ProcessStdio::default())
+            .await
     }
 
-    async fn exec_with(
+    async fn exec_within(
         &self,
-        arguments: &[&OsStr],
+        limit: Duration,
+        id: &str,
+        process: &[u8],
         stdio: ProcessStdio,
     ) -> Result<Child, RuntimeError> {
         let expectation = self.reaper.expect();
-        let pid_file = self.scratch(".pid");
+        let (file, pid_file) = (self.scratch(".process.json"), self.scratch(".pid"));
+        std::fs::write(&file.0, process).map_err(|source| self.not_run(source))?;
         let mut command = self.command(Verb::Exec);
+        command.limit(limit);
         command.arg("--detach").arg("--pid-file").arg(&pid_file.0);
         command.console_socket(&stdio);
-        for argument in arguments {
-            command.arg(argument);
-        }
+        command.arg("--process").arg(&file.0).arg(id);
         moves::prepare();
-        self.run(command, Some(stdio)).await?;
-        Ok(expectation.claim(read_pid(Verb::Exec, &pid_file.0).await?))
+        let outcome = self.run(command, Some(stdio)).await;
+        self.born(Verb::Exec, outcome, expectation, &pid_file.0)
+            .await
     }
 
     /// Sends a signal to a container's init process, or to all of its processes.
@@ -325,8 +340,10 @@ impl OciRuntime {
         if let Err(error) = &deleted
             && error.is_frozen()
         {
-            // It has ended while it was being paused.
-            self.resume(id).await?;
+            // It has ended while it was being paused. Whatever else is halted, this is a part of it.
+            let mut steady = self.clone();
+            steady.begin_anew();
+            steady.resume(id).await?;
             deleted = self.simple(Verb::Delete, [id]).await;
         }
         match deleted {
@@ -347,119 +364,11 @@ impl OciRuntime {
         self.run(command, None).await
     }
 
-    fn command(&self, verb: Verb) -> RuntimeCommand {
-        // A log for each command: they run side by side, and one that fails must not be given the
-        // words of another.
-        let log = self.scratch(LOG);
-        // Made here, and not by the command when it gets that far: should we die, it is by this file
-        // that one which is under way is found. Without it the command fails as it will anyway.
-        let _ = std::fs::File::create(&log.0);
-        let mut command = Command::new(&self.binary);
-        command
-            .arg("--root")
-            .arg(&self.root)
-            .arg("--log")
-            .arg(&log.0);
-        command.args(["--log-format", "json"]);
-        if self.systemd_cgroup {
-            command.arg("--systemd-cgroup");
-        }
-        // runc is written in Go, and its commands are too short to gain from more: as measured, a
-        // create takes a tenth less time when it starts no threads to share the work.
-        command.env("GOMAXPROCS", "1");
-        command.arg(verb.to_string()).current_dir(&self.bundle);
-        RuntimeCommand { verb, command, log }
-    }
-
-    async fn run(
-        &self,
-        command: RuntimeCommand,
-        stdio: Option<ProcessStdio>,
-    ) -> Result<(), RuntimeError> {
-        let RuntimeCommand {
-            verb,
-            mut command,
-            log,
-        } = command;
-        let stream = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
-        let stdio = stdio.unwrap_or_default();
-        command.stdin(stream(stdio.stdin));
-        command.stdout(stream(stdio.stdout));
-        command.stderr(stream(stdio.stderr));
-        let mut child = self
-            .reaper
-            .spawn(&mut command)
-            .map_err(|source| self.not_run(source))?;
-        // Our copies of the streams have to go, or their readers never see the end.
-        drop(command);
-        match child.wait().await.map_err(|source| self.not_run(source))? {
-            ExitStatus::Code(0) => Ok(()),
-            status => {
-                let silence = || format!("it ended with {} and said nothing", status.code());
-                let message = log::last_error(&log.0).unwrap_or_else(silence);
-                Err(RuntimeError::Failed { verb, message })
-            }
-        }
-    }
-
-    /// A name in the bundle that no other command uses.
-    fn scratch(&self, what: &str) -> Scratch {
-        let number = SCRATCH_FILES.fetch_add(1, Ordering::Relaxed);
-        Scratch(self.bundle.join(format!("{SCRATCH}{number}{what}")))
-    }
-
     fn not_run(&self, source: io::Error) -> RuntimeError {
         RuntimeError::NotRun {
             binary: self.binary.clone(),
             source,
         }
-    }
-}
-
-/// A command of the runtime that is being put together.
-struct RuntimeCommand {
-    verb: Verb,
-    command: Command,
-    log: Scratch,
-}
-
-impl RuntimeCommand {
-    fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut RuntimeCommand {
-        self.command.arg(argument);
-        self
-    }
-
-    fn console_socket(&mut self, stdio: &ProcessStdio) {
-        if let Some(socket) = &stdio.console_socket {
-            self.arg("--console-socket").arg(socket);
-        }
-    }
-}
-
-/// How the names of files begin that lie in the bundle for a moment.
-const SCRATCH: &str = "usher-";
-
-/// What the name of a command's log ends with.
-const LOG: &str = ".log";
-
-/// Whether a file in the bundle is the log of a command that is under way, or was when the shim
-/// died.
-pub fn is_command_log(name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
-    name.starts_with(SCRATCH.as_bytes()) && name.ends_with(LOG.as_bytes())
-}
-
-/// Counts the files that this process has needed for a moment.
-static SCRATCH_FILES: AtomicU64 = AtomicU64::new(0);
-
-/// A file that is removed when nobody needs it any more.
-#[derive(Debug)]
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // It lies in the bundle, which containerd removes with all that is in it.
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

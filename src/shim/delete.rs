@@ -1,12 +1,14 @@
 //! `delete`: what is left of a container goes away, whether its shim has ended in peace or died.
 
-use std::path::Path;
-use std::time::SystemTime;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use containerd_shim::Flags;
 use containerd_shim::protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::api::DeleteResponse;
 
+use crate::cgroup::remains;
 use crate::pod;
 use crate::reaper::Reaper;
 use crate::rootfs;
@@ -14,6 +16,9 @@ use crate::runtime::{Bundle, OciRuntime, options};
 use crate::task::timestamp;
 
 use super::{address, control, leftovers, start};
+
+/// How long the OCI runtime may take to delete a container; containerd gives all of this five seconds.
+const DELETED_WITHIN: Duration = Duration::from_secs(2);
 
 /// 128 + SIGKILL: what is left over is killed.
 const KILLED: u32 = 137;
@@ -35,14 +40,14 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let mut options = options::load(&bundle);
     let config = Bundle::read(&bundle).unwrap_or_default();
     options.systemd_cgroup |= options::implies_systemd_cgroup(None, &config);
-    let runtime = OciRuntime::new(&options, &flags.namespace, &bundle, reaper.clone());
+    let mut runtime = OciRuntime::new(&options, &flags.namespace, &bundle, reaper.clone());
+    runtime.hurry(DELETED_WITHIN);
     let was_busy = leftovers::await_commands(&bundle);
     let mut deleted = Ok(());
     if was_busy || runtime.state_dir(&flags.id).exists() {
-        let cgroups = leftovers::cgroups(&runtime, &flags.id, config.cgroups_path());
-        deleted = force_delete(&flags.id, &runtime, &reaper);
-        // Whatever has become of that, nothing runs on.
-        leftovers::raze(&cgroups);
+        let state = runtime.state_dir(&flags.id);
+        let cgroups = remains::of_container(&state, config.cgroups_path());
+        deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
     }
     pod::restore(&bundle);
     rootfs::unmount_all(&bundle);
@@ -62,7 +67,12 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         .map_err(|error| format!("the answer cannot be encoded: {error}"))
 }
 
-fn force_delete(id: &str, runtime: &OciRuntime, reaper: &Reaper) -> Result<(), String> {
+fn force_delete(
+    id: &str,
+    runtime: &OciRuntime,
+    reaper: &Reaper,
+    cgroups: &BTreeSet<PathBuf>,
+) -> Result<(), String> {
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -71,10 +81,10 @@ fn force_delete(id: &str, runtime: &OciRuntime, reaper: &Reaper) -> Result<(), S
         reaper
             .start()
             .map_err(|error| format!("SIGCHLD: {error}"))?;
-        runtime
-            .delete(id, true)
-            .await
-            .map_err(|error| error.to_string())
+        let deleted = runtime.delete(id, true).await;
+        // Whatever has become of that, nothing runs on.
+        remains::raze(cgroups).await;
+        deleted.map_err(|error| error.to_string())
     })
 }
 

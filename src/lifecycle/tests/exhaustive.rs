@@ -64,6 +64,8 @@ struct Slot {
     is_open: bool,
     /// The driver is asked to restart it.
     restarts: bool,
+    /// And then to end that: it may be too late for it.
+    is_halted: bool,
     /// The driver is asked to probe this life.
     probe: Option<u64>,
     /// The result of a probe is on its way from a life that is over.
@@ -219,7 +221,7 @@ impl Model {
             }
             if slot.restarts {
                 events.push(Event::Restarted(n));
-                if left.failures > 0 {
+                if left.failures > 0 || slot.is_halted {
                     events.push(Event::NotRestarted(n));
                 }
             }
@@ -286,7 +288,9 @@ impl Model {
                 fork.pod.handle_restarted(now, &self.id(n), Ok(()));
             }
             Event::NotRestarted(n) => {
-                fork.left.failures -= 1;
+                if !fork.slots[n].is_halted {
+                    fork.left.failures -= 1;
+                }
                 fork.slots[n].restarts = false;
                 let outcome = Err("of a failure".to_owned());
                 fork.pod.handle_restarted(now, &self.id(n), outcome);
@@ -369,6 +373,7 @@ impl Model {
             life: Life::Parked,
             is_open: false,
             restarts: false,
+            is_halted: false,
             probe: None,
             late_probe: None,
             is_asked: false,
@@ -446,7 +451,11 @@ impl Model {
                 Action::Probe { id, life } => {
                     fork.slots[self.index(&id)].probe = Some(life);
                 }
-                Action::Restart { id } => fork.slots[self.index(&id)].restarts = true,
+                Action::Restart { id } => {
+                    let slot = &mut fork.slots[self.index(&id)];
+                    (slot.restarts, slot.is_halted) = (true, false);
+                }
+                Action::Halt { id } => fork.slots[self.index(&id)].is_halted = true,
                 Action::ReportExit { id, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];
                     assert!(!slot.is_reported, "{id} ends twice");

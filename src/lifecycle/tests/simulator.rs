@@ -91,6 +91,8 @@ enum Event {
     Created(ContainerId),
     Released(ContainerId),
     Restarted(ContainerId),
+    /// The driver has ended the restart that was under way.
+    Halted(ContainerId),
     Probed(ContainerId, u64, bool),
     Dies(ContainerId, u64, ExitStatus),
     /// A process that never came to be its container's.
@@ -454,6 +456,10 @@ impl World {
             }
             Event::Released(id) => self.released(&id),
             Event::Restarted(id) => self.restarted(&id),
+            Event::Halted(id) => {
+                let outcome = Err("it is not wanted any more".to_owned());
+                self.pod.handle_restarted(self.now, &id, outcome);
+            }
             Event::Probed(id, life, ready) => self.pod.handle_probed(self.now, &id, life, ready),
             Event::PostStartOver(id) => {
                 self.pod.handle_exec_over(self.now, &id, "post-start");
@@ -621,6 +627,15 @@ impl World {
             Action::Restart { id } => {
                 let takes = self.script_of(&id).restart_takes;
                 self.schedule(takes, Event::Restarted(id));
+            }
+            Action::Halt { id } => {
+                let is_its = |event: &Event| matches!(event, Event::Restarted(other) if *other == id);
+                let before = self.events.len();
+                self.events.retain(|_, event| !is_its(event));
+                // Nothing is under way any more where it came too late.
+                if self.events.len() < before {
+                    self.schedule(ms(5), Event::Halted(id));
+                }
             }
             Action::Probe { id, life } => {
                 let ready = self.is_ready(id.as_str()) && self.is_well(&id);

@@ -1,0 +1,218 @@
+//! Commands that do not end by themselves: each has a limit, and is ended with all that it has started.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use nix::libc;
+use tokio::time::{sleep, timeout};
+
+use crate::lifecycle::ExitStatus;
+use crate::sys;
+
+use super::{Child, Reaper, children_of};
+
+/// How long a command has to clear away what it has begun, when what it has started is gone.
+const CLEARS_AWAY_WITHIN: Duration = Duration::from_millis(400);
+
+/// How long SIGKILL may take.
+const DIES_WITHIN: Duration = Duration::from_secs(1);
+
+/// How often what a stopped command has started is looked for anew: what was being forked when it
+/// was stopped.
+const LOOKS: u32 = 50;
+const LOOKS_APART: Duration = Duration::from_millis(1);
+
+/// What came of waiting for a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    Ended(ExitStatus),
+    /// Its time was over: it was ended.
+    Late,
+    /// Nobody wants it any more: it was ended.
+    Halted,
+}
+
+impl Child {
+    /// Waits for a command of ours, and ends it after `limit`, or when `halt` comes.
+    ///
+    /// # Errors
+    ///
+    /// If the reaper is gone, which it is only when the shim ends.
+    pub async fn wait_within(
+        &mut self,
+        reaper: &Reaper,
+        limit: Duration,
+        halt: impl Future<Output = ()>,
+    ) -> io::Result<Waited> {
+        let why = tokio::select! {
+            biased;
+            status = self.wait() => return status.map(Waited::Ended),
+            () = halt => Waited::Halted,
+            () = sleep(limit) => Waited::Late,
+        };
+        self.end(reaper).await;
+        Ok(why)
+    }
+
+    /// Ends a command that does not end by itself: first what it has started, so that it can clear
+    /// away what it has begun, then the command.
+    async fn end(&mut self, reaper: &Reaper) {
+        self.end_descendants(reaper).await;
+        if timeout(CLEARS_AWAY_WITHIN, self.wait()).await.is_ok() {
+            return;
+        }
+        self.end_descendants(reaper).await;
+        // It may have ended this moment, which is as good.
+        let _ = reaper.kill(self.pid(), libc::SIGKILL);
+        if timeout(DIES_WITHIN, self.wait()).await.is_err() {
+            // In the kernel's hands; it is collected when it gets out of them.
+            tracing::error!(pid = self.pid(), "a command does not die of SIGKILL");
+        }
+    }
+
+    /// Kills what the command has started and what that has. A process that is stopped forks nothing
+    /// and collects no child, so that its children's numbers are theirs as long as they are looked at.
+    async fn end_descendants(&self, reaper: &Reaper) {
+        if reaper.kill(self.pid(), libc::SIGSTOP).is_err() {
+            return;
+        }
+        let mut ended = BTreeSet::new();
+        for look in 0..LOOKS {
+            let stopped = stop_below(self.pid());
+            let is_new = stopped.iter().any(|pid| ended.insert(*pid));
+            for pid in stopped {
+                let _ = sys::kill(pid, libc::SIGKILL);
+            }
+            if look > 0 && !is_new && is_stopped(self.pid()) {
+                break;
+            }
+            sleep(LOOKS_APART).await;
+        }
+        let _ = reaper.kill(self.pid(), libc::SIGCONT);
+    }
+}
+
+/// Stops all that descends from a process that is stopped.
+fn stop_below(pid: i32) -> Vec<i32> {
+    let mut stopped = Vec::new();
+    let mut parents = vec![pid];
+    while let Some(parent) = parents.pop() {
+        for child in children_of(&parent.to_string()) {
+            let _ = sys::kill(child, libc::SIGSTOP);
+            stopped.push(child);
+            parents.push(child);
+        }
+    }
+    stopped
+}
+
+/// Whether a process is stopped, or gone (`proc_pid_stat(5)`).
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may have any characters.
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    matches!(state, None | Some('T' | 'Z' | 'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::process::Command;
+
+    use super::*;
+
+    fn shell(reaper: &Reaper, script: &str) -> Child {
+        let mut command = Command::new("/bin/sh");
+        reaper.spawn(command.args(["-c", script])).unwrap()
+    }
+
+    fn is_there(pid: i32) -> bool {
+        std::path::Path::new(&format!("/proc/{pid}/ns/net")).exists()
+    }
+
+    /// A reaper collects whatever ends in its process, so it needs one of its own: this program again.
+    fn alone(name: &str, test: impl AsyncFnOnce(Reaper)) {
+        const CHOSEN: &str = "USHER_TEST_ALONE";
+        if std::env::var_os(CHOSEN).is_none() {
+            let program = std::env::current_exe().unwrap();
+            let name = format!("{}::{name}", module_path!().trim_start_matches("usher::"));
+            let mut command = Command::new(program);
+            command.args(["--exact", &name]).env(CHOSEN, "1");
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.contains("1 passed"), "{said}");
+            return;
+        }
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        tokio.block_on(async {
+            let reaper = Reaper::default();
+            reaper.start().unwrap();
+            test(reaper).await;
+        });
+    }
+
+    #[test]
+    fn a_command_that_is_late_is_ended_with_all_that_it_has_started() {
+        alone(
+            "a_command_that_is_late_is_ended_with_all_that_it_has_started",
+            async |reaper| {
+                let dir = tempfile::tempdir().unwrap();
+                let file = dir.path().join("pids");
+                // Neither heeds TERM, and the grandchild has a session of its own, as runc's init has.
+                let script = format!(
+                    "trap '' TERM; (trap '' TERM; setsid sleep 1000 & echo $! >> {0}.new; \
+                     mv {0}.new {0}; wait) & wait; wait",
+                    file.display()
+                );
+                let mut command = shell(&reaper, &script);
+                while !file.exists() {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                let grandchild: i32 = std::fs::read_to_string(&file)
+                    .unwrap()
+                    .trim()
+                    .parse()
+                    .unwrap();
+                assert!(is_there(grandchild));
+                let limit = Duration::from_millis(50);
+                let waited = command.wait_within(&reaper, limit, pending()).await;
+                assert_eq!(waited.unwrap(), Waited::Late);
+                assert!(!is_there(grandchild));
+                assert!(!is_there(command.pid()));
+            },
+        );
+    }
+
+    #[test]
+    fn a_command_whose_children_are_ended_may_clear_away() {
+        alone(
+            "a_command_whose_children_are_ended_may_clear_away",
+            async |reaper| {
+                let dir = tempfile::tempdir().unwrap();
+                let (begun, cleared) = (dir.path().join("begun"), dir.path().join("cleared"));
+                let script = format!(
+                    "sleep 1000 & : > {}; wait $!; : > {}",
+                    begun.display(),
+                    cleared.display()
+                );
+                let mut command = shell(&reaper, &script);
+                let halt = async {
+                    while !begun.exists() {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                };
+                let limit = Duration::from_secs(60);
+                let waited = command.wait_within(&reaper, limit, halt).await;
+                assert_eq!(waited.unwrap(), Waited::Halted);
+                assert!(cleared.exists());
+            },
+        );
+    }
+}
