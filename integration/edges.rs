@@ -96,18 +96,23 @@ fn an_exec_whose_caller_gave_up_while_it_started_does_not_stay() {
     let host = Containerd::start();
     let shim = bare(&host, &FOR_EVER);
     let api = shim.api();
-    api.create(&with_slow(&host, &shim, "exec", "1"))
+    // The process comes into being, and the command that has made it does not end.
+    let hangs = format!(
+        "runc \"$@\"; touch {}; sleep 1000; exit 1",
+        slow_is_done(&host).display()
+    );
+    api.create(&with_script(&host, &shim, "exec", &hangs))
         .expect("create");
     api.start("a", "").expect("start");
     api.exec(&shim.exec_request("e", &FOR_EVER)).expect("exec");
-    shim.api()
-        .deadline(300 * MS)
-        .start("a", "e")
-        .expect_err("too late");
-    api.delete("a", "e").expect("delete while it starts");
-    // The process comes into being, and is ended.
+    std::thread::scope(|scope| {
+        let start = || shim.api().deadline(2000 * MS).start("a", "e");
+        let started = scope.spawn(start);
+        eventually("it is executed", PATIENCE, || slow_is_done(&host).exists());
+        started.join().unwrap().expect_err("too late");
+    });
+    api.delete("a", "e").expect("delete");
     let pids = || api.pids("a").expect("pids").processes.len();
-    eventually("it is executed", PATIENCE, || slow_is_done(&host).exists());
     eventually("only init is left", PATIENCE, || pids() == 1);
 }
 

@@ -66,6 +66,11 @@ impl Containerd {
         }
     }
 
+    /// The processes of this containerd's shims, containers and OCI runtimes, with their words.
+    pub fn commands(&self) -> Vec<(u32, String)> {
+        super::leaks::processes(self)
+    }
+
     /// The PIDs of all shims of this containerd.
     pub fn shims(&self) -> Vec<u32> {
         let is_shim = |pid: &u32| {

@@ -1,1 +1,308 @@
 //! An OCI runtime that hangs at one of its verbs, and what it must never hand on.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use containerd_shim_protos::api::{DeleteRequest, Empty, KillRequest, PauseRequest, ResumeRequest};
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Answer, BareShim, ContainerSpec, Containerd, Gates, PATIENCE, Status, TaskApi, eventually,
+    on_v2, runtime_under_test, scaled,
+};
+use crate::pod;
+
+const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+
+/// A container is gone so soon after its SIGKILL, whatever hangs: two busy processors are slow.
+const SOON: Duration = Duration::from_secs(6);
+
+/// The processes of this containerd's shims and their commands that have a word on their line.
+fn commands(host: &Containerd, word: &str) -> Vec<u32> {
+    let all = host.commands().into_iter();
+    let with = all.filter(|(_, words)| words.split_whitespace().any(|one| one == word));
+    with.map(|(pid, _)| pid).collect()
+}
+
+/// Its root file system is its own: it looks for users in `/etc/passwd`, and so does the runtime.
+#[test]
+fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
+    let host = Containerd::start();
+    let script = "echo life >> /shared/lives; mkdir -p /etc; rm -f /etc/passwd; \
+                  mkfifo /etc/passwd; exit 1";
+    let proxy = ContainerSpec::new("proxy")
+        .in_pod("pod1", "proxy")
+        .annotations(&[
+            ("usher/sidecars", "proxy"),
+            ("restart.usher/proxy", "Always"),
+        ])
+        .script(script);
+    host.run(&proxy);
+    // crun reads the file in another way, and goes on.
+    eventually("the runtime hangs, or it lives again", PATIENCE, || {
+        let lives = fs::read_to_string(host.shared_dir().join("lives")).unwrap_or_default();
+        !commands(&host, "create").is_empty() || lives.lines().count() > 1
+    });
+    let killed = Instant::now();
+    host.kill("proxy", "SIGKILL");
+    host.wait_exit("proxy");
+    assert!(killed.elapsed() < scaled(SOON), "{:?}", killed.elapsed());
+    host.delete("proxy");
+    assert!(commands(&host, "create").is_empty());
+    fs::remove_file(host.dir().join("rootfs/etc/passwd")).expect("the FIFO");
+}
+
+fn bare(host: &Containerd) -> BareShim<'_> {
+    BareShim::start(host, &runtime_under_test(), "a", &FOR_EVER, |_| ())
+}
+
+/// Where the cgroup of the container is, in each hierarchy.
+fn cgroups(host: &Containerd) -> Vec<PathBuf> {
+    let below = format!("{}/a", host.namespace);
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").expect("cgroups").flatten();
+    let mut roots: Vec<_> = hierarchies.map(|entry| entry.path()).collect();
+    roots.push(PathBuf::from("/sys/fs/cgroup"));
+    let places = roots.into_iter().map(|root| root.join(&below));
+    places.filter(|place| place.is_dir()).collect()
+}
+
+#[test]
+fn a_creation_that_hangs_ends_when_its_caller_gives_up_and_leaves_nothing() {
+    for verb in ["create", "after-create"] {
+        let host = Containerd::start();
+        let gates = Gates::new(&host);
+        let shim = bare(&host);
+        gates.close(verb, "a");
+        let request = gates.with(shim.create_request());
+        let patience = Duration::from_millis(500);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                shim.api()
+                    .deadline(patience)
+                    .create(&request)
+                    .expect_err("it hangs")
+            });
+            gates.await_waiting(verb);
+        });
+        eventually("the runtime is gone", PATIENCE, || {
+            commands(&host, "create").is_empty()
+        });
+        eventually("its cgroups are gone", PATIENCE, || {
+            cgroups(&host).is_empty()
+        });
+        gates.open(verb);
+        // And its name is free.
+        eventually("it can be created", PATIENCE, || {
+            shim.api().create(&request).is_ok()
+        });
+        shim.api().start("a", "").expect("Start");
+    }
+}
+
+/// What the runtime is asked for while it hangs at that.
+fn ask(api: &TaskApi, verb: &str) -> Answer<Empty> {
+    let id = "a".to_owned();
+    match verb {
+        "pause" => api.call(
+            "Pause",
+            &PauseRequest {
+                id,
+                ..PauseRequest::new()
+            },
+        ),
+        "resume" => api.call(
+            "Resume",
+            &ResumeRequest {
+                id,
+                ..ResumeRequest::new()
+            },
+        ),
+        "update" => api.update(&pod::resources("a", r#"{"pids":{"limit":100}}"#)),
+        "kill" => api.call(
+            "Kill",
+            &KillRequest {
+                id,
+                signal: 15,
+                all: true,
+                ..KillRequest::new()
+            },
+        ),
+        "exec" | "after-exec" => api.start("a", "e").map(|_| Empty::new()),
+        "start" => api.start("a", "").map(|_| Empty::new()),
+        other => panic!("{other} is asked for by nobody"),
+    }
+}
+
+#[test]
+fn a_runtime_that_hangs_at_any_verb_keeps_no_container_alive() {
+    for verb in [
+        "start",
+        "exec",
+        "after-exec",
+        "pause",
+        "resume",
+        "update",
+        "kill",
+    ] {
+        let host = Containerd::start();
+        let gates = Gates::new(&host);
+        let hooks = |config: &mut Value| {
+            if verb == "start" {
+                config["hooks"] = json!({ "poststart": [{ "path": "/bin/true" }] });
+            }
+        };
+        let shim = BareShim::start(&host, &runtime_under_test(), "a", &FOR_EVER, hooks);
+        let api = shim.api();
+        api.create(&gates.with(shim.create_request()))
+            .expect("Create");
+        if verb != "start" {
+            api.start("a", "").expect("Start");
+        }
+        api.exec(&shim.exec_request("e", &FOR_EVER)).expect("Exec");
+        if verb == "resume" {
+            ask(&api, "pause").expect("Pause");
+        }
+        gates.close(verb, "a");
+        std::thread::scope(|scope| {
+            scope.spawn(|| ask(&shim.api(), verb));
+            gates.await_waiting(verb);
+            let killed = Instant::now();
+            api.kill("a", "", 9, false).expect("Kill");
+            let exit = api.wait("a", "").expect("Wait").exit_status;
+            assert_eq!(exit, 137, "{verb}");
+            assert!(
+                killed.elapsed() < scaled(SOON),
+                "{verb}: {:?}",
+                killed.elapsed()
+            );
+            api.delete("a", "").expect("Delete");
+        });
+        assert!(commands(&host, verb.trim_start_matches("after-")).is_empty());
+    }
+}
+
+/// containerd gives all that follows an exit ten seconds.
+#[test]
+fn a_deletion_that_hangs_is_answered_and_can_be_tried_again() {
+    let host = Containerd::start();
+    let gates = Gates::new(&host);
+    let shim = bare(&host);
+    let api = shim.api();
+    api.create(&gates.with(shim.create_request()))
+        .expect("Create");
+    api.start("a", "").expect("Start");
+    gates.close("delete", "a");
+    api.kill("a", "", 9, false).expect("Kill");
+    assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
+    let (_, why) = api
+        .delete("a", "")
+        .map(|_| ())
+        .expect_err("the runtime does not answer");
+    assert!(
+        why.contains("OCI runtime delete did not end within 8s"),
+        "{why}"
+    );
+    gates.open("delete");
+    let request = DeleteRequest {
+        id: "a".to_owned(),
+        ..DeleteRequest::new()
+    };
+    let deleted: Answer<Empty> = api.call("Delete", &request);
+    deleted.expect("Delete");
+}
+
+/// systemd tells containerd by this variable where to say that it is ready; runc mounts the socket's
+/// directory into the container, and both runtimes wait for the program to say so.
+#[test]
+fn containerds_own_environment_is_kept_from_containers() {
+    let host = Containerd::start();
+    let socket = host.dir().join("notify");
+    let _socket = UnixDatagram::bind(&socket).expect("a socket");
+    let script = "env > /shared/env; cat /proc/self/mounts > /shared/mounts; \
+                  : > /shared/done; exec sleep 1000";
+    let args = ["/bin/sh", "-c", script];
+    let hooks = |config: &mut Value| {
+        config["hooks"] = json!({ "poststart": [{ "path": "/bin/true" }] });
+    };
+    let mut shim = BareShim::prepare(&host, &runtime_under_test(), "a", &args, hooks);
+    let mut command = shim.command("start");
+    command.env("NOTIFY_SOCKET", &socket);
+    shim.try_start(command, &Default::default()).expect("start");
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("Create");
+    api.start("a", "").expect("Start");
+    let shared = host.shared_dir();
+    eventually("it has run", PATIENCE, || shared.join("done").exists());
+    let seen = |name: &str| fs::read_to_string(shared.join(name)).expect("a file of the container");
+    assert!(!seen("env").contains("NOTIFY_SOCKET"), "{}", seen("env"));
+    assert!(!seen("mounts").contains("notify"), "{}", seen("mounts"));
+}
+
+/// `runAsNonRoot` and `allowPrivilegeEscalation: false` are for what the shim executes, too.
+#[test]
+fn a_probe_has_no_more_rights_than_the_program() {
+    let host = Containerd::start();
+    fs::set_permissions(host.shared_dir(), fs::Permissions::from_mode(0o777)).expect("its mode");
+    let script = "grep -E '^(Uid|Gid|CapEff|CapBnd|NoNewPrivs):' /proc/self/status > /shared/$1";
+    let probe = json!({
+        "exec": { "command": ["/bin/sh", "-c", script, "sh", "probe"] },
+        "periodMilliseconds": 100, "failureThreshold": 200,
+    });
+    let own = format!("{script}; exec sleep 1000");
+    let args = ["/bin/sh", "-c", &own, "sh", "program"];
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, |config| {
+        config["annotations"] = json!({
+            "usher/sidecars": "a", "startup-probe.usher/a": probe.to_string(),
+        });
+        config["process"]["user"] = json!({ "uid": 1000, "gid": 1000 });
+        config["process"]["capabilities"] = json!({});
+        config["process"]["noNewPrivileges"] = json!(true);
+    });
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("Create");
+    api.start("a", "").expect("Start");
+    let file = |name: &str| fs::read_to_string(host.shared_dir().join(name)).unwrap_or_default();
+    eventually("it was probed", PATIENCE, || {
+        file("probe").lines().count() == 5
+    });
+    assert_eq!(file("probe"), file("program"));
+    assert!(
+        file("probe").contains("NoNewPrivs:\t1"),
+        "{}",
+        file("probe")
+    );
+}
+
+/// In version 1 not even SIGKILL ends what is frozen.
+#[test]
+fn a_container_that_somebody_else_has_frozen_can_be_killed() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("a").args(&FOR_EVER));
+    let pid = host.task_api("a").state("a", "").expect("State").pid;
+    let of_process = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroups");
+    let path = |controller: &str| {
+        let mut lines = of_process.lines();
+        let line = lines.find(|line| line.split(':').nth(1) == Some(controller));
+        line.and_then(|line| line.rsplit(':').next())
+            .expect("a cgroup")
+            .to_owned()
+    };
+    let (file, state) = match on_v2() {
+        true => (format!("/sys/fs/cgroup{}/cgroup.freeze", path("")), "1"),
+        false => (
+            format!("/sys/fs/cgroup/freezer{}/freezer.state", path("freezer")),
+            "FROZEN",
+        ),
+    };
+    fs::write(&file, state).expect("frozen");
+    eventually("it is frozen", PATIENCE, || {
+        on_v2() || fs::read_to_string(&file).is_ok_and(|state| state.trim() == "FROZEN")
+    });
+    host.kill("a", "SIGKILL");
+    assert_eq!(host.wait_exit("a"), 137);
+    assert_eq!(host.status("a"), Some(Status::Stopped));
+    host.delete("a");
+}

@@ -1,1 +1,93 @@
 //! A sandbox that has gone, and whose number another process has.
+
+use std::fs;
+use std::process::{Child, Command};
+
+use crate::harness::{ContainerSpec, Containerd, PATIENCE, eventually};
+
+const ANNOTATIONS: [(&str, &str); 3] = [
+    ("usher/sidecars", "proxy"),
+    ("usher/grace-period", "5s"),
+    ("restart.usher/proxy", "Always"),
+];
+
+/// A process of the host with this number, which is free.
+fn take_number(pid: u32) -> Option<Other> {
+    for _ in 0..100 {
+        // The next process has the number after it (`proc_sys_kernel(5)`).
+        let last = (pid - 1).to_string();
+        fs::write("/proc/sys/kernel/ns_last_pid", last).ok()?;
+        let other = Command::new("/bin/sleep").arg("1000").spawn();
+        let other = Other(other.expect("a process"));
+        if other.0.id() == pid {
+            return Some(other);
+        }
+    }
+    None
+}
+
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Only that the sidecar's program says where it is: in the host's namespaces it would be the host's
+/// own process in all but its file system.
+#[test]
+fn what_has_the_sandboxs_number_lends_nobody_its_namespaces() {
+    let host = Containerd::start();
+    let pause = ContainerSpec::new("pod1")
+        .in_pod("pod1", "")
+        .annotation("io.kubernetes.cri.container-type", "sandbox")
+        .annotations(&ANNOTATIONS)
+        .args(&["/bin/sleep", "1000"]);
+    host.run(&pause);
+    let sandbox = host.task_api("pod1").state("pod1", "").expect("State").pid;
+    let joined = |kind: &str, file: &str| format!("{kind}:/proc/{sandbox}/ns/{file}");
+    let script = "readlink /proc/self/ns/uts >> /shared/places; exec sleep 1000";
+    let proxy = ContainerSpec::new("proxy")
+        .in_pod("pod1", "proxy")
+        .annotation("io.kubernetes.cri.container-type", "container")
+        .annotations(&ANNOTATIONS)
+        .option(&["--with-ns", &joined("network", "net")])
+        .option(&["--with-ns", &joined("ipc", "ipc")])
+        .option(&["--with-ns", &joined("uts", "uts")])
+        .script(script);
+    host.run(&proxy);
+    let places = || fs::read_to_string(host.shared_dir().join("places")).unwrap_or_default();
+    eventually("the proxy runs", PATIENCE, || places().lines().count() == 1);
+    let proxys = host
+        .task_api("proxy")
+        .state("proxy", "")
+        .expect("State")
+        .pid;
+    // As long as this one does not heed its signal, it is not the proxy's turn.
+    let web = ContainerSpec::new("web")
+        .in_pod("pod1", "web")
+        .annotation("io.kubernetes.cri.container-type", "container")
+        .annotations(&ANNOTATIONS)
+        .witness(&["--ignore-term"]);
+    host.run(&web);
+    host.await_event("web", "start");
+    // The sandbox dies and is deleted, and its number is free; the proxy dies after it.
+    host.kill("pod1", "SIGKILL");
+    host.wait_exit("pod1");
+    host.delete("pod1");
+    let other = take_number(sandbox).expect("the number is free");
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(proxys).expect("a process id"));
+    // The end of its sandbox may have ended it.
+    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    host.wait_exit("proxy");
+    let own = fs::read_link("/proc/self/ns/uts").expect("a namespace");
+    let own = own.display().to_string();
+    assert!(!places().contains(&own), "{own}: {}", places());
+    assert_eq!(places().lines().count(), 1, "{}", places());
+    drop(other);
+    host.wait_exit("web");
+    host.delete("web");
+    host.delete("proxy");
+}

@@ -204,8 +204,8 @@ impl Pod {
         let Some(turn) = container.defer_turn() else {
             return false;
         };
-        let wanted = self.restart_policy(&container.name) != RestartPolicy::Never
-            && !self.sandbox_is_gone;
+        let wanted =
+            self.restart_policy(&container.name) != RestartPolicy::Never && !self.sandbox_is_gone;
         let is_its_step = self
             .termination
             .as_ref()

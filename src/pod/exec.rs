@@ -120,11 +120,7 @@ impl Actor {
         });
     }
 
-    fn begin_exec(
-        &mut self,
-        id: &str,
-        exec_id: &str,
-    ) -> Result<(RequestId, Execution), CallError> {
+    fn begin_exec(&mut self, id: &str, exec_id: &str) -> Result<(RequestId, Execution), CallError> {
         let request = self.next_request();
         let (namespace, reaper) = (self.namespace.clone(), self.reaper.clone());
         let score = self.core.oom_score(&ContainerId::from(id));

@@ -1,14 +1,19 @@
 //! File systems that a program mounts and then serves: `fuse.<name>`, `fuse3.<name>`.
 
+use std::future::pending;
 use std::io::{PipeReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use containerd_shim_protos::types::mount::Mount;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::lifecycle::ExitStatus;
-use crate::reaper::Reaper;
+use crate::reaper::{Reaper, Waited};
+
+/// How long a helper may take; kubelet gives Create and Start two minutes together.
+const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// How much of a helper's complaint is passed on, in bytes.
 const COMPLAINT_AT_MOST: u64 = 1024;
@@ -54,13 +59,18 @@ impl Helper {
             .stderr(stderr);
         let mut child = reaper.spawn(&mut command).map_err(failed)?;
         drop(command);
-        match child.wait().await.map_err(failed)? {
-            ExitStatus::Code(0) => Ok(()),
-            status => Err(format!(
+        let waited = child.wait_within(reaper, MOUNTED_WITHIN, pending());
+        match waited.await.map_err(failed)? {
+            Waited::Ended(ExitStatus::Code(0)) => Ok(()),
+            Waited::Ended(status) => Err(format!(
                 "{} ended with {}: {}",
                 self.program,
                 status.code(),
                 read(complaint).trim()
+            )),
+            Waited::Late | Waited::Halted => Err(format!(
+                "{} did not end within {MOUNTED_WITHIN:?}, and was ended",
+                self.program
             )),
         }
     }

@@ -79,7 +79,9 @@ impl OciRuntime {
             verb,
             command,
             log,
-            limit: self.hurry.map_or(verb.limit(), |hurry| hurry.min(verb.limit())),
+            limit: self
+                .hurry
+                .map_or(verb.limit(), |hurry| hurry.min(verb.limit())),
         }
     }
 

@@ -33,7 +33,10 @@ impl RuntimeError {
 
     /// Whether the command was ended before it was done: what it has begun may be there still.
     pub fn is_cut_short(&self) -> bool {
-        matches!(self, RuntimeError::Late { .. } | RuntimeError::Halted { .. })
+        matches!(
+            self,
+            RuntimeError::Late { .. } | RuntimeError::Halted { .. }
+        )
     }
 
     /// Whether the command could not be run for want of descriptors, memory or processes.
@@ -88,7 +91,6 @@ impl fmt::Display for Verb {
         })
     }
 }
-
 
 impl Verb {
     /// How long the runtime may take. Each is shorter than what waits for it: kubelet gives Create and

@@ -139,10 +139,7 @@ mod tests {
         assert!(elsewhere.hold(own()).is_err());
         // Those that are made for it are not named.
         let new = [("ipc", ""), ("pid", "")].into_iter();
-        assert_eq!(
-            Namespaces::named(new, None).unwrap(),
-            Namespaces::default()
-        );
+        assert_eq!(Namespaces::named(new, None).unwrap(), Namespaces::default());
     }
 
     #[test]
@@ -153,7 +150,10 @@ mod tests {
         assert!(named(Some(&alive)).is_ok());
         let dead = (own(), Namespaces(vec![("ipc", (0, 1))]));
         let refused = named(Some(&dead)).unwrap_err().to_string();
-        assert!(refused.contains("not that of the pod's sandbox"), "{refused}");
+        assert!(
+            refused.contains("not that of the pod's sandbox"),
+            "{refused}"
+        );
         let gone = [("network", "/proc/0/ns/net")].into_iter();
         let refused = Namespaces::named(gone, None).unwrap_err().to_string();
         assert!(refused.starts_with("network namespace /proc/0/ns/net: "));

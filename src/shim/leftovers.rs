@@ -62,4 +62,3 @@ fn commands_that_log_to(logs: &[PathBuf]) -> Vec<i32> {
     };
     pids.filter(is_one).collect()
 }
-

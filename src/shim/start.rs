@@ -102,6 +102,8 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if !said.ttrpc_address.is_empty() {
         command.env(TTRPC_ADDRESS, &said.ttrpc_address);
     }
+    // systemd gives it to containerd, to say that it is ready: that is no business of ours.
+    command.env_remove("NOTIFY_SOCKET");
     command.current_dir(directory).process_group(0);
     command
         .stdin(Stdio::from(socket))

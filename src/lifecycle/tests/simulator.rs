@@ -629,7 +629,8 @@ impl World {
                 self.schedule(takes, Event::Restarted(id));
             }
             Action::Halt { id } => {
-                let is_its = |event: &Event| matches!(event, Event::Restarted(other) if *other == id);
+                let is_its =
+                    |event: &Event| matches!(event, Event::Restarted(other) if *other == id);
                 let before = self.events.len();
                 self.events.retain(|_, event| !is_its(event));
                 // Nothing is under way any more where it came too late.
