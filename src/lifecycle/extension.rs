@@ -65,6 +65,22 @@ impl Pod {
         })
     }
 
+    /// A defer container's liveness probe whose attempt, if it begins at `now`, takes no longer than
+    /// the container may go on at most.
+    pub(super) fn bounded(&self, now: Time, mut probe: Probe) -> Probe {
+        if let Some(end) = self.last_end() {
+            probe.timeout = probe.timeout.min(end.since(now));
+        }
+        probe
+    }
+
+    /// How far defer containers may go on at most.
+    fn last_end(&self) -> Option<Time> {
+        let (GraceExtension::Probe { max } | GraceExtension::Interval { max, .. }) =
+            self.extension()?;
+        Some(self.termination.as_ref()?.deadline().after(max))
+    }
+
     /// The ends of a step of defer containers, with what has been granted.
     pub(super) fn extended(&self, ends: Ends) -> Ends {
         let (Some(termination), Some(_)) = (&self.termination, self.extension()) else {
@@ -73,7 +89,10 @@ impl Pod {
         let extension = &termination.extension;
         let mut ask_all = termination.deadline().after(extension.granted);
         if let Some((_, began)) = extension.attempt {
-            ask_all = ask_all.max(began.after(self.attempt_limit()));
+            let answered = began.after(self.attempt_limit());
+            // An answer that comes later is not waited for.
+            let last = self.last_end().unwrap_or(answered);
+            ask_all = ask_all.max(answered.min(last));
         }
         match ask_all > ends.ask_all {
             true => Ends {
@@ -136,6 +155,10 @@ impl Pod {
             }
             _ => {
                 granted.refused = true;
+                if granted.attempt.take().is_some() {
+                    // Its answer would change nothing any more; the time until now is not taken back.
+                    granted.granted = granted.granted.max(beyond);
+                }
                 false
             }
         }

@@ -179,13 +179,13 @@ impl Pod {
         self.plan.as_ref()?.container(name).startup_probe.clone()
     }
 
-    /// The probe of a container, for the driver to make an attempt of it: what tells that it is
-    /// started, or that a defer container may go on.
-    pub fn probe(&self, id: &ContainerId) -> Option<crate::plan::Probe> {
+    /// The probe of a container, for the driver to make an attempt of it at `now`: what tells that it
+    /// is started, or that a defer container may go on. Its timeout is what the attempt may take.
+    pub fn probe(&self, now: Time, id: &ContainerId) -> Option<crate::plan::Probe> {
         let container = self.containers.get(id)?;
         let plan = self.plan.as_ref()?.container(&container.name);
         match container.defer_turn() {
-            Some(_) => plan.liveness_probe.clone(),
+            Some(_) => Some(self.bounded(now, plan.liveness_probe.clone()?)),
             None => plan.startup_probe.clone(),
         }
     }

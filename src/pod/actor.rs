@@ -370,7 +370,7 @@ impl Actor {
 
     fn probe(&mut self, id: ContainerId, life: u64) {
         let now = self.now();
-        let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.probe(&id)) else {
+        let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.probe(now, &id)) else {
             return self.core.handle_probed(now, &id, life, false);
         };
         let target = self.target(&id, task);

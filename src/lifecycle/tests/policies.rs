@@ -457,6 +457,43 @@ fn a_defer_is_extended_as_long_as_its_probe_succeeds() {
 }
 
 #[test]
+fn an_attempt_that_hangs_carries_no_extension_beyond_its_bound() {
+    let hangs = Script {
+        probe_takes: secs(25),
+        ..deaf()
+    };
+    let annotations = [
+        ("sidecars", "proxy"),
+        ("pre-exit", "bye"),
+        ("grace-period", "5s"),
+        ("grace-extension", r#"{"probe":true,"maxSeconds":1}"#),
+        (
+            "liveness-probe.usher/bye",
+            r#"{"tcpSocket":{"port":80},"periodSeconds":2,"timeoutSeconds":25}"#,
+        ),
+    ];
+    // By its caller, and by the shim's own decision: nobody kills what goes on for too long.
+    for is_decided in [false, true] {
+        let world = World::new(&annotations).script("bye", hangs.clone());
+        let mut world = running(world, &["proxy", "web", "bye"]);
+        let asked = world.now;
+        if is_decided {
+            world.stop(None);
+        } else {
+            for name in ["proxy", "web", "bye"] {
+                world.call(Call::Kill(name, TERM, Some(secs(125))));
+            }
+        }
+        world.run_for(secs(100));
+        let end = asked.after(secs(6));
+        let expected = [(end, TERM), (end.after(secs(2)), Signal::KILL)];
+        assert_eq!(world.signals("bye"), expected, "decided: {is_decided}");
+        assert_eq!(world.signalled("web"), world.died("bye"));
+        world.check_end();
+    }
+}
+
+#[test]
 fn a_sigkill_ends_an_extension() {
     let annotations = [("pre-exit", "bye"), ("grace-period", "5s"), INTERVAL];
     let mut world = running(

@@ -641,7 +641,10 @@ impl World {
             Action::Probe { id, life } => {
                 let ready = self.is_ready(id.as_str()) && self.is_well(&id);
                 let takes = self.script_of(&id).probe_takes;
-                self.schedule(takes, Event::Probed(id, life, ready));
+                let limit = self.pod.probe(self.now, &id).map(|probe| probe.timeout);
+                let limit = limit.unwrap_or_default();
+                let ready = ready && takes <= limit;
+                self.schedule(takes.min(limit), Event::Probed(id, life, ready));
             }
             Action::ReportExit { id, code } => {
                 if let Some(process) = self.processes.get_mut(&id) {
