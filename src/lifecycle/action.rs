@@ -69,7 +69,7 @@ pub enum Action {
     /// End what is under way to execute a container's program anew: it is to be killed. That its
     /// restart has come to nothing is then said with [`handle_restarted`](super::Pod::handle_restarted).
     Halt { id: ContainerId },
-    /// Make one attempt of the container's startup probe, bounded by the probe's timeout, and
+    /// Make one attempt of the container's [`probe`](super::Pod::probe), bounded by its timeout, and
     /// report it with [`handle_probed`](super::Pod::handle_probed): as that of this `life`, for the
     /// container may have been restarted by then.
     Probe { id: ContainerId, life: u64 },
@@ -124,6 +124,13 @@ pub enum Report {
         name: String,
         failures: u32,
         threshold: u32,
+    },
+    /// The attempts of this container's probe, and of others, come less often than they should: they
+    /// would take more of the CPU than a pod's probes may.
+    Stretched {
+        name: String,
+        period: Duration,
+        to: Duration,
     },
     /// A sidecar has ended and is restarted in place, or a defer container has failed and is run
     /// again.
@@ -191,6 +198,13 @@ impl fmt::Display for Report {
                 write!(
                     f,
                     "startup probe of {name} failed {failures} of {threshold} times"
+                )
+            }
+            Report::Stretched { name, period, to } => {
+                write!(
+                    f,
+                    "the pod's probes cost too much for their periods: that of {name} is due every \
+                     {period:?}, and made every {to:?} or so"
                 )
             }
             Report::Restarts { name, code, wait } => {

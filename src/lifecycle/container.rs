@@ -1,5 +1,7 @@
 //! One container as the core sees it.
 
+use std::time::Duration;
+
 use crate::plan::{ContainerKind, DeferTurn, KubeletFacts, Probe, Role, Signal};
 use crate::sizing::Size;
 
@@ -72,6 +74,8 @@ pub(super) struct Container {
     pub ends_as: Option<u32>,
     /// It was stopped because its startup probe failed.
     pub startup_failed: bool,
+    /// What an attempt of its probe is expected to cost, in CPU time; none if none was made.
+    pub probe_cost: Option<Duration>,
     /// How soon it is restarted in place the next time.
     pub back_off: BackOff,
     /// Counts first executions in this pod: sidecars stop in the reverse order of it, wherever

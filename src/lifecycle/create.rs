@@ -78,6 +78,7 @@ impl Pod {
             turn_began: None,
             ends_as: None,
             startup_failed: false,
+            probe_cost: None,
             back_off: BackOff::default(),
             place: 0,
             answered: None,

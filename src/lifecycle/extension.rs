@@ -122,11 +122,14 @@ impl Pod {
             return false;
         };
         let (life, name) = (running.life, container.name.clone());
-        let is_probed = self.liveness_probe(container).is_some();
+        let period = self.liveness_probe(container).map(|probe| probe.period);
+        let cost = self.allowance.expected(container.probe_cost);
+        let free_at = self.allowance.free_at(cost);
         let Some(termination) = &mut self.termination else {
             return false;
         };
-        let beyond = now.since(termination.deadline());
+        let deadline = termination.deadline();
+        let beyond = now.since(deadline);
         let granted = &mut termination.extension;
         if granted.refused || container.stopping.signalled {
             return false;
@@ -144,9 +147,16 @@ impl Pod {
                 true
             }
             GraceExtension::Probe { max }
-                if is_probed && granted.attempt.is_none() && beyond < max =>
+                if period.is_some() && granted.attempt.is_none() && beyond < max =>
             {
+                if free_at > now {
+                    // Until it can be asked it goes on.
+                    granted.granted = free_at.since(deadline).min(max);
+                    self.tell_of_stretching(name, period.unwrap_or_default());
+                    return true;
+                }
                 granted.attempt = Some((life, now));
+                self.allowance.begin(now, life, cost);
                 self.actions.push_back(Action::Probe {
                     id: id.clone(),
                     life,

@@ -19,6 +19,7 @@
 //! | `gate.rs` | which names a container waits for |
 //! | `start.rs` | Start, its modes, holding |
 //! | `probe.rs` | startup probes, postStart: when a sidecar is started |
+//! | `allowance.rs` | how much CPU time the attempts of probes may take |
 //! | `stop.rs` | signals in, and how they are delivered |
 //! | `inference.rs` | what a stop request means: is the pod terminating? |
 //! | `grace.rs` | how the steps of a termination share the grace period |
@@ -38,6 +39,7 @@
 //! | `view.rs` | what a person sees |
 
 mod action;
+mod allowance;
 mod answer;
 mod completion;
 mod container;
@@ -80,6 +82,7 @@ pub use stop::Kill;
 pub use time::Time;
 pub use view::{ContainerView, Obstacle, StageView, TerminationView, View, Wait};
 
+use allowance::Allowance;
 use container::{Container, State};
 use history::History;
 use start::AutoBudget;
@@ -102,6 +105,8 @@ pub struct Pod {
     /// timeout seen on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
     request_timeout: Option<Duration>,
     auto_budget: AutoBudget,
+    /// Of the probes of all its containers.
+    allowance: Allowance,
     /// The program of some ordered container has been executed, or was to be.
     has_released: bool,
     /// Its sandbox container has ended: nothing is made any more in what was its namespaces.

@@ -45,8 +45,17 @@ impl Startup {
 // === what happened ===
 
 impl Pod {
-    /// What became of [`Action::Probe`].
-    pub fn handle_probed(&mut self, now: Time, id: &ContainerId, life: u64, succeeded: bool) {
+    /// What became of [`Action::Probe`], and how much CPU time the attempt took of those who do not
+    /// belong to the pod.
+    pub fn handle_probed(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        life: u64,
+        succeeded: bool,
+        cost: Duration,
+    ) {
+        self.charge(now, id, life, cost);
         self.live_probed(now, id, life, succeeded);
         if let Some(container) = self.containers.get_mut(id)
             && let State::Running(running) = &mut container.state
@@ -159,19 +168,71 @@ impl Pod {
             return;
         }
         for id in self.ids() {
-            let Some(container) = self.containers.get_mut(&id) else {
-                continue;
-            };
-            let Some((life, probing)) = container.probing() else {
-                continue;
-            };
-            if probing.failures >= probing.probe.failure_threshold {
+            if let Some(container) = self.containers.get(&id)
+                && let Some((_, probing)) = container.probing()
+                && probing.failures >= probing.probe.failure_threshold
+            {
                 self.give_up_on(&id, now);
-            } else if probing.next.is_some_and(|next| next <= now) {
-                probing.next = None;
-                probing.began = now;
-                self.actions.push_back(Action::Probe { id, life });
             }
+        }
+        while let Some((next, id)) = self.next_to_be_probed()
+            && next <= now
+        {
+            let Some(container) = self.containers.get_mut(&id) else {
+                return;
+            };
+            let expected = self.allowance.expected(container.probe_cost);
+            let Some((life, probing)) = container.probing_mut() else {
+                return;
+            };
+            let free_at = self.allowance.free_at(expected);
+            if free_at > now {
+                return;
+            }
+            let period = probing.probe.period;
+            probing.next = None;
+            probing.began = now;
+            self.allowance.begin(now, life, expected);
+            let name = container.name.clone();
+            if free_at > next {
+                self.tell_of_stretching(name, period);
+            }
+            self.actions.push_back(Action::Probe { id, life });
+        }
+    }
+
+    /// Whose attempt is the next, and when it is due: who has waited the longest comes first, whatever
+    /// the attempts of the others cost.
+    fn next_to_be_probed(&self) -> Option<(Time, ContainerId)> {
+        let due = self.containers.iter().filter_map(|(id, container)| {
+            let next = container.probing()?.1.next?;
+            Some((next, container.number, id))
+        });
+        due.min().map(|(next, _, id)| (next, id.clone()))
+    }
+
+    /// Pays for an attempt that is over.
+    fn charge(&mut self, now: Time, id: &ContainerId, life: u64, cost: Duration) {
+        let container = self.containers.get_mut(id);
+        let known = container.as_ref().and_then(|known| known.probe_cost);
+        let expected = self.allowance.over(now, life, cost, known);
+        if let (Some(container), Some(expected)) = (container, expected) {
+            container.probe_cost = Some(expected);
+        }
+    }
+
+    /// An attempt was put off, since those before it had used up what all may take together. The log
+    /// is told, if that is not for a moment only.
+    pub(super) fn tell_of_stretching(&mut self, name: String, period: Duration) {
+        let probed = self.containers.values();
+        let probed = probed.filter(|probed| probed.name == name || probed.probing().is_some());
+        let costs = probed.map(|probed| self.allowance.expected(probed.probe_cost));
+        let to = self
+            .allowance
+            .period(costs.fold(Duration::ZERO, Duration::saturating_add));
+        if to > period && !self.allowance.is_reported {
+            self.allowance.is_reported = true;
+            self.report(Report::Stretched { name, period, to });
         }
     }
 
@@ -214,21 +275,30 @@ impl Pod {
         if self.termination.is_some() {
             return;
         }
-        for container in self.containers.values() {
-            if let State::Running(Running {
-                startup: Startup::Probing(probing),
-                ..
-            }) = &container.state
-                && let Some(next) = probing.next
-            {
-                timers.push((next, Timer::Probe));
-            }
+        // Whoever is due behind it waits for it.
+        if let Some((next, id)) = self.next_to_be_probed()
+            && let Some(container) = self.containers.get(&id)
+        {
+            let expected = self.allowance.expected(container.probe_cost);
+            let free_at = self.allowance.free_at(expected);
+            timers.push((next.max(free_at), Timer::Probe));
         }
     }
 }
 
 impl Container {
-    fn probing(&mut self) -> Option<(u64, &mut Probing)> {
+    fn probing(&self) -> Option<(u64, &Probing)> {
+        match &self.state {
+            State::Running(Running {
+                startup: Startup::Probing(probing),
+                life,
+                ..
+            }) => Some((*life, probing)),
+            _ => None,
+        }
+    }
+
+    fn probing_mut(&mut self) -> Option<(u64, &mut Probing)> {
         match &mut self.state {
             State::Running(Running {
                 startup: Startup::Probing(probing),

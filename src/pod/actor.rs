@@ -371,7 +371,9 @@ impl Actor {
     fn probe(&mut self, id: ContainerId, life: u64) {
         let now = self.now();
         let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.probe(now, &id)) else {
-            return self.core.handle_probed(now, &id, life, false);
+            return self
+                .core
+                .handle_probed(now, &id, life, false, Duration::ZERO);
         };
         let target = self.target(&id, task);
         let attempt = async move { probe::attempt(&probe, &target).await };
@@ -380,7 +382,10 @@ impl Actor {
                 debug!(container = %id, %reason, "probe failed");
             }
             let now = actor.now();
-            actor.core.handle_probed(now, &id, life, outcome.is_ok());
+            let cost = Duration::ZERO;
+            actor
+                .core
+                .handle_probed(now, &id, life, outcome.is_ok(), cost);
         });
     }
 
@@ -529,7 +534,9 @@ impl Actor {
 
 fn log(report: &Report) {
     match report {
-        Report::OtherPlan { .. } | Report::GraceOver { .. } => warn!("{report}"),
+        Report::OtherPlan { .. } | Report::GraceOver { .. } | Report::Stretched { .. } => {
+            warn!("{report}")
+        }
         Report::ProbeFailed { .. } => debug!("{report}"),
         _ => info!("{report}"),
     }

@@ -259,6 +259,7 @@ fn script() -> impl Strategy<Value = Script> {
                 cannot_be_created: luck == 0,
                 cannot_be_released: luck == 1,
                 probe_takes: ms(probe),
+                probe_costs: ms(probe / 4),
             },
         )
 }

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
+use std::time::Duration;
 
 use crate::lifecycle::{
     Action, ContainerId, Demands, ExitStatus, Kill, NewContainer, Phase, Pod, RequestId, Time,
@@ -301,11 +302,13 @@ impl Model {
                 if let Life::Running { ready } = &mut fork.slots[n].life {
                     *ready |= succeeds;
                 }
-                fork.pod.handle_probed(now, &self.id(n), life, succeeds);
+                fork.pod
+                    .handle_probed(now, &self.id(n), life, succeeds, Duration::ZERO);
             }
             Event::ProbedLate(n) => {
                 let life = fork.slots[n].late_probe.take().unwrap();
-                fork.pod.handle_probed(now, &self.id(n), life, true);
+                fork.pod
+                    .handle_probed(now, &self.id(n), life, true, Duration::ZERO);
             }
             Event::Exits(n, code) => {
                 self.spend_exit(fork, n, code);

@@ -1,5 +1,6 @@
 //! The rules, in the simulator.
 
+mod allowance;
 mod chaos;
 mod completion;
 mod corners;

@@ -50,6 +50,8 @@ pub struct Script {
     pub then_exits: Option<u8>,
     /// From the beginning of a probe's attempt, which decides its result, until that is known.
     pub probe_takes: Duration,
+    /// How much CPU time it takes.
+    pub probe_costs: Duration,
 }
 
 impl Default for Script {
@@ -67,6 +69,7 @@ impl Default for Script {
             unwell_after: None,
             then_exits: None,
             probe_takes: ms(1),
+            probe_costs: Duration::ZERO,
         }
     }
 }
@@ -84,6 +87,8 @@ pub enum Seen {
     Told(String, String),
     HookBegan(String, HookKind),
     HookEnded(String, HookKind),
+    /// An attempt of its probe is over, and took so much CPU time.
+    Probed(String, Duration),
     Reported(Report),
 }
 
@@ -460,7 +465,11 @@ impl World {
                 let outcome = Err("it is not wanted any more".to_owned());
                 self.pod.handle_restarted(self.now, &id, outcome);
             }
-            Event::Probed(id, life, ready) => self.pod.handle_probed(self.now, &id, life, ready),
+            Event::Probed(id, life, ready) => {
+                let cost = self.script_of(&id).probe_costs;
+                self.see(Seen::Probed(id.to_string(), cost));
+                self.pod.handle_probed(self.now, &id, life, ready, cost);
+            }
             Event::PostStartOver(id) => {
                 self.pod.handle_exec_over(self.now, &id, "post-start");
             }
