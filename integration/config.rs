@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Containerd, PATIENCE, eventually};
+use crate::harness::{ContainerSpec, Containerd, PATIENCE, eventually};
 use crate::pod::{MESH, Pod};
 
 /// A containerd on a node with such a configuration.
@@ -42,6 +42,23 @@ fn more_than_the_node_allows_is_refused() {
     assert!(!run.ok(), "it was not refused");
     let said = run.err();
     for word in ["usher/startup-timeout", "1h", "for this node", "60s"] {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+    assert_eq!(host.remains(), Vec::<String>::new());
+}
+
+#[test]
+fn less_than_the_node_allows_is_refused() {
+    let host = node("[minimums]\nprobe-period = '100ms'\n");
+    let probe = (
+        "startup-probe.usher/web",
+        r#"{"exec":{"command":["true"]},"periodMilliseconds":1}"#,
+    );
+    let run =
+        host.try_run(&ContainerSpec::new("web").annotations(&[("usher/sidecars", "web"), probe]));
+    assert!(!run.ok(), "it was not refused");
+    let said = run.err();
+    for word in ["startup-probe.usher/web", "for this node", "at least 100ms"] {
         assert!(said.contains(word), "{word:?} is missing in: {said}");
     }
     assert_eq!(host.remains(), Vec::<String>::new());

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::plan::{Limits, Rules, UnknownKeys, parse_duration};
+use crate::plan::{Limits, Minimums, Rules, UnknownKeys, parse_duration};
 
 /// Where the file is if [`PATH_VARIABLE`] does not say otherwise.
 pub const PATH: &str = "/etc/usher/config.toml";
@@ -30,6 +30,7 @@ struct Raw {
     /// Settings and their values, as in annotations.
     defaults: BTreeMap<String, String>,
     limits: RawLimits,
+    minimums: RawMinimums,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -52,6 +53,15 @@ struct RawLimits {
     probe_failure_threshold: Option<u32>,
     hook_sleep: Option<String>,
     names: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct RawMinimums {
+    grace_period: Option<String>,
+    startup_timeout: Option<String>,
+    termination_window: Option<String>,
+    probe_period: Option<String>,
 }
 
 /// Reads the rules of this node.
@@ -132,7 +142,9 @@ pub fn parse(text: &str) -> Result<Rules, String> {
         format!("line {line}: {}", error.message().replace('\n', ", "))
     })?;
     let limits = raw.limits.read()?;
-    let mut rules = Rules::new(&raw.defaults, limits)
+    let minimums = raw.minimums.read()?;
+    contradict(&limits, &minimums)?;
+    let mut rules = Rules::new(&raw.defaults, limits, minimums)
         .map_err(|error| format!("in [defaults], as an annotation, {error}"))?;
     rules.enabled = raw.enabled.unwrap_or(true);
     rules.unknown_keys = match raw.unknown_keys {
@@ -145,6 +157,7 @@ pub fn parse(text: &str) -> Result<Rules, String> {
 
 impl RawLimits {
     fn read(&self) -> Result<Limits, String> {
+        let time = |name, value| time("limits", name, value);
         Ok(Limits {
             grace_period: time("grace-period", &self.grace_period)?,
             startup_timeout: time("startup-timeout", &self.startup_timeout)?,
@@ -161,13 +174,53 @@ impl RawLimits {
     }
 }
 
-fn time(name: &str, value: &Option<String>) -> Result<Option<Duration>, String> {
+impl RawMinimums {
+    fn read(&self) -> Result<Minimums, String> {
+        let time = |name, value| time("minimums", name, value);
+        Ok(Minimums {
+            grace_period: time("grace-period", &self.grace_period)?,
+            startup_timeout: time("startup-timeout", &self.startup_timeout)?,
+            termination_window: time("termination-window", &self.termination_window)?,
+            probe_period: time("probe-period", &self.probe_period)?,
+        })
+    }
+}
+
+/// Refuses a minimum above its limit: there would be no value that is allowed.
+fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), String> {
+    for (name, least, limit) in [
+        ("grace-period", minimums.grace_period, limits.grace_period),
+        (
+            "startup-timeout",
+            minimums.startup_timeout,
+            limits.startup_timeout,
+        ),
+        (
+            "termination-window",
+            minimums.termination_window,
+            limits.termination_window,
+        ),
+        ("probe-period", minimums.probe_period, limits.probe_period),
+    ] {
+        if let (Some(least), Some(limit)) = (least, limit)
+            && least > limit
+        {
+            return Err(format!(
+                "in [minimums], {name}: {least:?} is above the limit; expected at most {limit:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A duration in a table.
+fn time(table: &str, name: &str, value: &Option<String>) -> Result<Option<Duration>, String> {
     let Some(value) = value else {
         return Ok(None);
     };
     parse_duration(value)
         .map(Some)
-        .map_err(|problem| format!("in [limits], {name}: {value:?} {problem}"))
+        .map_err(|problem| format!("in [{table}], {name}: {value:?} {problem}"))
 }
 
 #[cfg(test)]
@@ -190,7 +243,7 @@ mod tests {
     fn an_empty_file_changes_nothing() {
         assert_eq!(parse("").unwrap(), Rules::default());
         assert_eq!(
-            parse("# nothing\n[defaults]\n[limits]\n").unwrap(),
+            parse("# nothing\n[defaults]\n[limits]\n[minimums]\n").unwrap(),
             Rules::default()
         );
     }
@@ -276,6 +329,70 @@ mod tests {
     }
 
     #[test]
+    fn less_than_a_minimum_is_refused_and_as_much_is_not() {
+        let probe = |period: &str| format!(r#"{{"tcpSocket": {{"port": 1}}, {period}}}"#);
+        for (minimum, key, allowed, refused) in [
+            (
+                "grace-period = '5s'",
+                "usher/grace-period",
+                "5s".to_owned(),
+                "4s".to_owned(),
+            ),
+            (
+                "grace-period = '5s'",
+                "grace-period.usher/p",
+                "5s".into(),
+                "4s".into(),
+            ),
+            (
+                "startup-timeout = '10s'",
+                "usher/startup-timeout",
+                "10s".into(),
+                "0s".into(),
+            ),
+            (
+                "termination-window = '500ms'",
+                "usher/termination-window",
+                "500ms".into(),
+                "499ms".into(),
+            ),
+            (
+                "probe-period = '100ms'",
+                "startup-probe.usher/p",
+                probe("\"periodMilliseconds\": 100"),
+                probe("\"periodMilliseconds\": 1"),
+            ),
+        ] {
+            let rules = format!("[minimums]\n{minimum}");
+            let pod = |value| under(&rules, &[("usher/sidecars", "p"), (key, value)]);
+            assert!(pod(&allowed).is_ok(), "{minimum}: {:?}", pod(&allowed));
+            let sentence = pod(&refused).expect_err(minimum);
+            assert!(sentence.starts_with(key), "{sentence}");
+            assert!(sentence.contains("for this node"), "{sentence}");
+            assert!(sentence.contains("expected at least"), "{sentence}");
+        }
+        let rules = "[minimums]\nprobe-period = '100ms'";
+        let probe = probe("\"periodMilliseconds\": 1");
+        let annotations = [
+            ("usher/pre-exit", "p"),
+            ("usher/grace-extension", r#"{"probe": true}"#),
+            ("liveness-probe.usher/p", probe.as_str()),
+        ];
+        let sentence = under(rules, &annotations).unwrap_err();
+        assert!(sentence.starts_with("liveness-probe.usher/p"), "{sentence}");
+    }
+
+    #[test]
+    fn a_minimum_raises_what_holds_where_the_pod_says_nothing() {
+        let rules = "[defaults]\ngrace-period = '2s'\n[minimums]\n\
+            startup-timeout = '10m'\ntermination-window = '3s'\ngrace-period = '5s'";
+        let plan = under(rules, &[("usher/sidecars", "proxy")]).unwrap();
+        assert_eq!(plan.settings().startup_timeout, Duration::from_secs(600));
+        assert_eq!(plan.settings().termination_window, Duration::from_secs(3));
+        assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(5));
+    }
+
+    #[test]
     fn an_unknown_key_can_be_a_warning() {
         let annotations = BTreeMap::from(
             [("usher/sidecars", "p"), ("usher/tomorrow", "x")]
@@ -329,6 +446,14 @@ mod tests {
             (
                 "[defaults]\nstartup-timeout = '2h'\n[limits]\nstartup-timeout = '1h'",
                 &["[defaults]", "startup-timeout", "at most"],
+            ),
+            (
+                "[minimums]\nprobe-period = '5'",
+                &["[minimums]", "probe-period", "\"5\"", "duration"],
+            ),
+            (
+                "[limits]\ngrace-period = '1m'\n[minimums]\ngrace-period = '2m'",
+                &["[minimums]", "grace-period", "120s", "at most 60s"],
             ),
             ("[[[", &["line 1"]),
         ] {

@@ -10,7 +10,9 @@ mod ending;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -19,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::lifecycle::ExitStatus;
-use crate::sys;
+use crate::sys::{self, Exit};
 
 pub use ending::Waited;
 
@@ -36,12 +38,20 @@ const UNKNOWN: ExitStatus = ExitStatus::Code(255);
 #[derive(Clone, Debug, Default)]
 pub struct Reaper {
     table: Arc<Mutex<Table>>,
+    /// What is spawned here is counted there.
+    meter: Option<Meter>,
+}
+
+/// Counts the CPU time of commands. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Meter {
+    nanos: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     /// Who waits for the exits of processes that have not been collected yet.
-    waiting: HashMap<i32, oneshot::Sender<ExitStatus>>,
+    waiting: HashMap<i32, Waiting>,
     /// How many commands are under way that will name a process of theirs.
     expected: usize,
     /// Exits of processes that one of those commands may name.
@@ -50,6 +60,12 @@ struct Table {
     is_incomplete: bool,
     /// Processes that are not collected when they end, and whether their ends are known.
     reserved: BTreeMap<i32, bool>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    exit: oneshot::Sender<ExitStatus>,
+    meter: Option<Meter>,
 }
 
 /// A process whose exit nobody else will hear of.
@@ -83,7 +99,27 @@ impl Child {
     }
 }
 
+impl Meter {
+    /// How much has been counted: the commands that have ended.
+    pub fn total(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
+    }
+
+    fn count(&self, cpu: Duration) {
+        let nanos = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
 impl Reaper {
+    /// The same, for commands whose CPU time is to be counted by `meter`.
+    pub fn metered(&self, meter: &Meter) -> Reaper {
+        Reaper {
+            table: Arc::clone(&self.table),
+            meter: Some(meter.clone()),
+        }
+    }
+
     /// Collects exits for as long as the runtime lives.
     ///
     /// # Errors
@@ -110,7 +146,7 @@ impl Reaper {
         // be collected in between. std's own Child neither waits nor kills when it is dropped.
         let mut table = self.lock();
         let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
-        Ok(table.wait_for(pid))
+        Ok(table.wait_for(pid, self.meter.clone()))
     }
 
     /// Announces a command whose process is to be claimed when the command is over; the process
@@ -162,7 +198,7 @@ impl Reaper {
         }
         loop {
             match sys::wait_any() {
-                Ok(Some((pid, status))) => table.collect(pid, status),
+                Ok(Some(exit)) => table.collect(exit),
                 Ok(None) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(Errno::ECHILD as i32) => return,
@@ -197,7 +233,8 @@ impl Expectation {
             None => None,
         };
         match found {
-            None => table.wait_for(pid),
+            // Not counted: it is a process of the container.
+            None => table.wait_for(pid, None),
             Some(status) => {
                 let (sender, exit) = oneshot::channel();
                 // The receiver is right here.
@@ -220,9 +257,13 @@ impl Drop for Expectation {
 }
 
 impl Table {
-    fn wait_for(&mut self, pid: i32) -> Child {
+    fn wait_for(&mut self, pid: i32, meter: Option<Meter>) -> Child {
         let (sender, exit) = oneshot::channel();
-        self.waiting.insert(pid, sender);
+        let waiting = Waiting {
+            exit: sender,
+            meter,
+        };
+        self.waiting.insert(pid, waiting);
         Child { pid, exit }
     }
 
@@ -236,21 +277,27 @@ impl Table {
             };
             match sys::wait_for(pid, is_known) {
                 Ok(None) => {}
-                Ok(Some(status)) => {
+                Ok(Some(exit)) => {
                     if let Some(known) = self.reserved.get_mut(&pid) {
                         *known = true;
                     }
-                    self.collect(pid, status);
+                    self.collect(exit);
                 }
                 Err(error) => tracing::debug!(pid, %error, "an exit cannot be collected"),
             }
         }
     }
 
-    fn collect(&mut self, pid: i32, status: ExitStatus) {
+    fn collect(&mut self, exit: Exit) {
+        let Exit { pid, status, cpu } = exit;
         match self.waiting.remove(&pid) {
-            // Whoever waited may be gone; the process is collected all the same.
-            Some(waiting) => drop(waiting.send(status)),
+            Some(waiting) => {
+                if let Some(meter) = waiting.meter {
+                    meter.count(cpu);
+                }
+                // Whoever waited may be gone; the process is collected all the same.
+                let _ = waiting.exit.send(status);
+            }
             None if self.expected > 0 => {
                 if self.unclaimed.len() >= UNCLAIMED_AT_MOST {
                     self.unclaimed.pop_front();
@@ -299,11 +346,29 @@ mod tests {
             .block_on(test)
     }
 
+    /// A process has ended.
+    fn collect(reaper: &Reaper, pid: i32, status: ExitStatus) {
+        let cpu = Duration::from_millis(5);
+        reaper.lock().collect(Exit { pid, status, cpu });
+    }
+
+    #[test]
+    fn what_a_command_takes_of_the_cpu_is_counted_where_it_is_wanted() {
+        let reaper = Reaper::default();
+        let meter = Meter::default();
+        reaper.lock().wait_for(4242, Some(meter.clone()));
+        reaper.lock().wait_for(4243, None);
+        for pid in [4242, 4243, 4244] {
+            collect(&reaper, pid, ExitStatus::Code(0));
+        }
+        assert_eq!(meter.total(), Duration::from_millis(5));
+    }
+
     #[test]
     fn an_exit_that_comes_before_its_claim_is_not_lost() {
         let reaper = Reaper::default();
         let expectation = reaper.expect();
-        reaper.lock().collect(4242, ExitStatus::Code(7));
+        collect(&reaper, 4242, ExitStatus::Code(7));
         let status = on_runtime(async { expectation.claim(4242).wait().await.unwrap() });
         assert_eq!(status, ExitStatus::Code(7));
         assert!(reaper.lock().unclaimed.is_empty());
@@ -312,10 +377,10 @@ mod tests {
     #[test]
     fn exits_of_orphans_are_kept_only_while_somebody_may_claim_one() {
         let reaper = Reaper::default();
-        reaper.lock().collect(4242, ExitStatus::Code(0));
+        collect(&reaper, 4242, ExitStatus::Code(0));
         assert!(reaper.lock().unclaimed.is_empty());
         let expectation = reaper.expect();
-        reaper.lock().collect(4243, ExitStatus::Signal(9));
+        collect(&reaper, 4243, ExitStatus::Signal(9));
         assert_eq!(reaper.lock().unclaimed.len(), 1);
         drop(expectation);
         assert!(reaper.lock().unclaimed.is_empty());
@@ -328,7 +393,7 @@ mod tests {
         // Numbers that no process has.
         let first = i32::MAX - 40_000;
         for pid in first..first + 40_000 {
-            reaper.lock().collect(pid, ExitStatus::Code(0));
+            collect(&reaper, pid, ExitStatus::Code(0));
         }
         assert!(reaper.lock().unclaimed.len() <= UNCLAIMED_AT_MOST);
         let status = on_runtime(async { expectation.claim(first).wait().await.unwrap() });
@@ -340,7 +405,7 @@ mod tests {
         let reaper = Reaper::default();
         let expectation = reaper.expect();
         for code in [1, 2] {
-            reaper.lock().collect(4242, ExitStatus::Code(code));
+            collect(&reaper, 4242, ExitStatus::Code(code));
         }
         let status = on_runtime(async { expectation.claim(4242).wait().await.unwrap() });
         assert_eq!(status, ExitStatus::Code(2));

@@ -4,6 +4,7 @@ pub mod mounts;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use nix::libc;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -32,6 +33,15 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// The exit of a child that was collected.
+#[derive(Clone, Copy, Debug)]
+pub struct Exit {
+    pub pid: i32,
+    pub status: ExitStatus,
+    /// How much CPU time it took, and its own children that it waited for.
+    pub cpu: Duration,
+}
+
 /// Collects the exit of any child that has ended; none if no child has.
 ///
 /// nix's `waitpid` fails for a child that died of a real-time signal, after the kernel has
@@ -40,22 +50,33 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 /// # Errors
 ///
 /// `ECHILD` if there are no children at all, `EINTR`.
-pub fn wait_any() -> io::Result<Option<(i32, ExitStatus)>> {
+pub fn wait_any() -> io::Result<Option<Exit>> {
     let mut status = 0;
-    // SAFETY: waitpid(2) writes one integer, to a variable that outlives the call.
-    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-    match pid {
-        0 => Ok(None),
-        pid if pid < 0 => Err(io::Error::last_os_error()),
-        pid if libc::WIFSIGNALED(status) => {
-            Ok(Some((pid, ExitStatus::Signal(libc::WTERMSIG(status)))))
-        }
+    // SAFETY: rusage is plain data, for which zeroes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: wait4(2) writes one integer and one rusage, to variables that outlive the call.
+    let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
+    let status = match pid {
+        0 => return Ok(None),
+        pid if pid < 0 => return Err(io::Error::last_os_error()),
+        _ if libc::WIFSIGNALED(status) => ExitStatus::Signal(libc::WTERMSIG(status)),
         // The kernel gives eight bits.
-        pid => Ok(Some((
-            pid,
-            ExitStatus::Code((libc::WEXITSTATUS(status) & 0xff) as u8),
-        ))),
-    }
+        _ => ExitStatus::Code((libc::WEXITSTATUS(status) & 0xff) as u8),
+    };
+    Ok(Some(Exit {
+        pid,
+        status,
+        cpu: cpu(&usage),
+    }))
+}
+
+fn cpu(usage: &libc::rusage) -> Duration {
+    let time = |time: libc::timeval| {
+        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
+        let micros = Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or_default());
+        seconds.saturating_add(micros)
+    };
+    time(usage.ru_utime).saturating_add(time(usage.ru_stime))
 }
 
 /// Collects the exit of one child, or, if it is to be `kept`, only looks at it; none if it has not
@@ -64,7 +85,7 @@ pub fn wait_any() -> io::Result<Option<(i32, ExitStatus)>> {
 /// # Errors
 ///
 /// `ECHILD` if it is no child of this process, `EINTR`.
-pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<ExitStatus>> {
+pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     let Ok(id) = libc::id_t::try_from(pid) else {
         return Err(io::Error::from_raw_os_error(libc::ECHILD));
     };
@@ -72,8 +93,21 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<ExitStatus>> {
     // SAFETY: siginfo_t is plain data, for which zeroes are a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let flags = libc::WEXITED | libc::WNOHANG | keep;
-    // SAFETY: waitid(2) writes one siginfo_t, to a variable that outlives the call.
-    if unsafe { libc::waitid(libc::P_PID, id, &raw mut info, flags) } != 0 {
+    // SAFETY: rusage is plain data, for which zeroes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // The system call, since libc's function does not have its last argument.
+    // SAFETY: waitid(2) writes one siginfo_t and one rusage, to variables that outlive the call.
+    let waited = unsafe {
+        libc::syscall(
+            libc::SYS_waitid,
+            libc::P_PID,
+            id,
+            &raw mut info,
+            flags,
+            &raw mut usage,
+        )
+    };
+    if waited != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: for these flags the kernel fills in the fields of SIGCHLD, or leaves them zero.
@@ -83,7 +117,11 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<ExitStatus>> {
         // Killed, with a core dump or without.
         _ => ExitStatus::Signal(status),
     };
-    Ok(ended.then_some(status))
+    Ok(ended.then_some(Exit {
+        pid,
+        status,
+        cpu: cpu(&usage),
+    }))
 }
 
 /// Watches a descriptor for being ready.
@@ -192,5 +230,30 @@ pub fn create_core_scheduling_group() -> io::Result<()> {
     match outcome {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_tells_the_cpu_time_of_a_command_and_of_what_it_has_waited_for() {
+        // The loop runs in a child of the shell.
+        let work = "(i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done); exit 7";
+        let mut command = std::process::Command::new("sh");
+        let child = command.args(["-c", work]).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let ended = |kept| loop {
+            match wait_for(pid, kept).unwrap() {
+                Some(exit) => break exit,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        for kept in [true, false] {
+            let exit = ended(kept);
+            assert_eq!((exit.pid, exit.status), (pid, ExitStatus::Code(7)));
+            assert!(exit.cpu > Duration::from_millis(5), "{exit:?}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! runtime that hangs, neighbours that do not answer. Each of them ends in time, and costs nobody else
 //! anything.
 
+mod budget;
 mod neighbours;
 mod probes;
 mod runtime;

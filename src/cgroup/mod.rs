@@ -6,6 +6,7 @@ mod devices;
 mod hierarchy;
 pub mod moves;
 mod oom;
+pub mod place;
 pub mod pod;
 mod read;
 pub mod remains;
@@ -29,6 +30,7 @@ use v1::V1;
 use v2::V2;
 
 pub use oom::OomWatch;
+pub use place::Place;
 pub use pod::PodCgroup;
 
 /// How many cgroups below a container's own are looked at: a privileged container can make as many

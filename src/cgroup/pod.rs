@@ -14,7 +14,7 @@ use crate::plan::Allotment;
 use crate::sizing::{Limit, Limits, Millicores, Requests};
 
 use super::read::{number, text};
-use super::{Cgroup, Version};
+use super::{Cgroup, Place, Version};
 
 /// No bound. The kernel has other words for it.
 pub const UNLIMITED: u64 = u64::MAX;
@@ -50,6 +50,8 @@ pub struct PodCgroup {
     /// Where memory is accounted for, and CPU time; the same in version 2.
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
+    /// Where CPU time is counted; the same as that in version 2, and mostly in 1.
+    cpuacct: Option<PathBuf>,
     is_v2: bool,
 }
 
@@ -76,12 +78,14 @@ impl PodCgroup {
             Version::V1(cgroup) => PodCgroup {
                 memory: of_pod(cgroup.directory(&Controllers::Mem)),
                 cpu: of_pod(cgroup.directory(&Controllers::Cpu)),
+                cpuacct: of_pod(cgroup.directory(&Controllers::CpuAcct)),
                 is_v2: false,
             },
             Version::V2(cgroup) => {
                 let directory = of_pod(Some(cgroup.directory().to_owned()));
                 PodCgroup {
                     memory: directory.clone(),
+                    cpuacct: directory.clone(),
                     cpu: directory,
                     is_v2: true,
                 }
@@ -96,8 +100,20 @@ impl PodCgroup {
         PodCgroup {
             memory: Some(directory.to_owned()),
             cpu: Some(directory.to_owned()),
+            cpuacct: Some(directory.to_owned()),
             is_v2: false,
         }
+    }
+
+    /// Where commands run whose CPU time is to be the pod's. In version 1 no more than that: the pod's
+    /// bounds of memory and processes are for what its author runs.
+    pub fn place(&self) -> Option<Place> {
+        if self.is_v2 {
+            return self.cpu.as_deref().map(Place::below_v2);
+        }
+        let mut directories: Vec<_> = self.cpu.iter().chain(&self.cpuacct).cloned().collect();
+        directories.dedup();
+        (!directories.is_empty()).then(|| Place::in_v1(directories))
     }
 
     /// The unit that it is to systemd, where systemd has made it.

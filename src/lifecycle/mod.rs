@@ -299,7 +299,7 @@ impl Pod {
     }
 
     /// Whether the annotations say anything about this pod.
-    fn has_orders(&self) -> bool {
+    pub fn has_orders(&self) -> bool {
         self.plan.as_ref().is_some_and(|plan| !plan.is_empty())
     }
 

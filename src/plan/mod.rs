@@ -43,7 +43,7 @@ pub use kubelet::{Allotment, KubeletFacts, PreStop};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources, parse as parse_resources};
 pub use role::{DeferTurn, Role, Stage};
-pub use rules::{Limits, Reading, Rules, UnknownKeys};
+pub use rules::{Limits, Minimums, Reading, Rules, UnknownKeys};
 pub use settings::{
     CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RESERVED, RestartPolicy,
     Settings, SidecarExitCode, SidecarStopOrder, StartMode, USUAL_GRACE_PERIOD,

@@ -19,6 +19,7 @@ pub struct Rules {
     /// A pod that says nothing.
     pub(super) defaults: Settings,
     pub(super) limits: Limits,
+    pub(super) minimums: Minimums,
 }
 
 words! {
@@ -52,11 +53,24 @@ pub struct Limits {
     pub names: Option<u32>,
 }
 
+/// The least that annotations may ask for, where too little costs the node or other pods; what has
+/// none is bounded by the contract alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Minimums {
+    /// Of a pod's and a container's grace period.
+    pub grace_period: Option<Duration>,
+    pub startup_timeout: Option<Duration>,
+    pub termination_window: Option<Duration>,
+    pub probe_period: Option<Duration>,
+}
+
 /// What annotations ask for, and how much of it is allowed.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     Time(Duration, Option<Duration>),
     Count(u32, Option<u32>),
+    /// At least so much.
+    Least(Duration, Option<Duration>),
 }
 
 // === impl Rules ===
@@ -68,6 +82,7 @@ impl Default for Rules {
             unknown_keys: UnknownKeys::default(),
             defaults: Settings::default(),
             limits: Limits::default(),
+            minimums: Minimums::default(),
         }
     }
 }
@@ -75,14 +90,18 @@ impl Default for Rules {
 impl Rules {
     /// With defaults that are written as annotations are, by their settings (`start-mode`).
     ///
-    /// A limit holds for what a pod gets that says nothing, too: a default of usher's own that is
-    /// above it is lowered.
+    /// A bound holds for what a pod gets that says nothing, too: a default of usher's own that is
+    /// above a limit is lowered, and any default below its minimum is raised.
     ///
     /// # Errors
     ///
     /// What annotations would be refused for, a default above its limit, and a setting that only a
     /// pod can have: a list of its containers, its restart policy.
-    pub fn new(defaults: &BTreeMap<String, String>, limits: Limits) -> Result<Rules, PlanError> {
+    pub fn new(
+        defaults: &BTreeMap<String, String>,
+        limits: Limits,
+        minimums: Minimums,
+    ) -> Result<Rules, PlanError> {
         let annotations = defaults
             .iter()
             .map(|(setting, value)| (format!("usher/{setting}"), value.clone()))
@@ -113,6 +132,16 @@ impl Rules {
             settings.usual_grace_period = period;
         }
         lower(&mut settings.usual_grace_period, limits.grace_period);
+        let raise = |time: &mut Duration, least: Option<Duration>| {
+            *time = least.map_or(*time, |least| least.max(*time));
+        };
+        raise(&mut settings.startup_timeout, minimums.startup_timeout);
+        raise(
+            &mut settings.termination_window,
+            minimums.termination_window,
+        );
+        raise(&mut settings.usual_grace_period, minimums.grace_period);
+        rules.minimums = minimums;
         rules.defaults = settings;
         Ok(rules)
     }
@@ -149,7 +178,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// As [`Plan::parse`], and what asks for more than the rules allow.
+    /// As [`Plan::parse`], and what asks for more than the rules allow, or for less.
     pub fn parse_under(
         annotations: &BTreeMap<String, String>,
         rules: &Rules,
@@ -157,26 +186,37 @@ impl Plan {
         let empty = BTreeMap::new();
         let annotations = if rules.enabled { annotations } else { &empty };
         let reading = Draft::read(annotations, rules)?;
-        check(&reading.plan, annotations, &rules.limits)?;
+        check(&reading.plan, annotations, rules)?;
         Ok(reading)
     }
 }
 
-/// Refuses the first of the annotations that asks for too much.
+/// Refuses the first of the annotations that asks for too much, or for too little.
 fn check(
     plan: &Plan,
     annotations: &BTreeMap<String, String>,
-    limits: &Limits,
+    rules: &Rules,
 ) -> Result<(), PlanError> {
-    if *limits == Limits::default() {
+    let Rules {
+        limits, minimums, ..
+    } = rules;
+    if *limits == Limits::default() && *minimums == Minimums::default() {
         return Ok(());
     }
     for (key, value) in annotations {
         let entry = Entry { key, value };
         let wishes = match Key::read(entry) {
-            Ok(Some(Key::Pod(setting))) => limits.of_pod(setting, plan),
+            Ok(Some(Key::Pod(setting))) => {
+                let least = minimums.of_pod(setting, plan);
+                limits.of_pod(setting, plan).into_iter().chain(least)
+            }
             Ok(Some(Key::Container(setting, name))) => {
-                limits.of_container(setting, plan.container(name))
+                let container = plan.container(name);
+                let least = minimums.of_container(setting, container);
+                limits
+                    .of_container(setting, container)
+                    .into_iter()
+                    .chain(least)
             }
             // What was wrong with it has been said already.
             Ok(None) | Err(_) => continue,
@@ -292,6 +332,39 @@ impl Limits {
     }
 }
 
+// === impl Minimums ===
+
+impl Minimums {
+    fn of_pod(&self, setting: PodSetting, plan: &Plan) -> Option<(&'static str, Wish)> {
+        let settings = &plan.settings;
+        let (time, least) = match setting {
+            PodSetting::StartupTimeout => (settings.startup_timeout, self.startup_timeout),
+            PodSetting::GracePeriod => (settings.grace_period?, self.grace_period),
+            PodSetting::TerminationWindow => (settings.termination_window, self.termination_window),
+            _ => return None,
+        };
+        Some(("is too short", Wish::Least(time, least)))
+    }
+
+    fn of_container(
+        &self,
+        setting: ContainerSetting,
+        container: &ContainerPlan,
+    ) -> Option<(&'static str, Wish)> {
+        let probe = match setting {
+            ContainerSetting::StartupProbe => container.startup_probe.as_ref(),
+            ContainerSetting::LivenessProbe => container.liveness_probe.as_ref(),
+            ContainerSetting::GracePeriod => {
+                let wish = Wish::Least(container.grace_period?, self.grace_period);
+                return Some(("is too short", wish));
+            }
+            _ => return None,
+        };
+        let wish = Wish::Least(probe?.period, self.probe_period);
+        Some(("has a period that is too short", wish))
+    }
+}
+
 impl Wish {
     fn check(self, what: &str) -> Result<(), Problem> {
         match self {
@@ -300,6 +373,9 @@ impl Wish {
             ))),
             Wish::Count(count, Some(limit)) if count > limit => Err(Problem::new(format!(
                 "{what} for this node ({count}); expected at most {limit}"
+            ))),
+            Wish::Least(time, Some(least)) if time < least => Err(Problem::new(format!(
+                "{what} for this node ({time:?}); expected at least {least:?}"
             ))),
             _ => Ok(()),
         }

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
+use crate::cgroup::Place;
 use crate::events::Publisher;
 use crate::lifecycle::{self, Action, ContainerId, HookKind, Phase, Report, RequestId, Time};
 use crate::plan::{Hook, PodIdentity, Rules, Signal};
@@ -66,6 +67,8 @@ pub struct Actor {
     pub(super) sandbox: Option<(i32, Namespaces)>,
     /// The pod's cgroup, if it is ours to size.
     pub(super) sizing: Option<Sizing>,
+    /// Where the shim's commands for the pod run, if its cgroup is ours.
+    pub(super) place: Option<Place>,
     /// The end was asked for, and only creations that are being undone, or are announced, stand
     /// against it.
     pub(super) leaving: bool,
@@ -104,6 +107,7 @@ impl Actor {
             refused_score: false,
             sandbox: None,
             sizing: None,
+            place: None,
             leaving: false,
             announced: HashMap::new(),
             look_again: None,
@@ -376,16 +380,16 @@ impl Actor {
                 .handle_probed(now, &id, life, false, Duration::ZERO);
         };
         let target = self.target(&id, task);
-        let attempt = async move { probe::attempt(&probe, &target).await };
-        self.job(attempt, move |actor, outcome| {
-            if let Err(reason) = &outcome {
-                debug!(container = %id, %reason, "probe failed");
-            }
+        let attempt = async move { Ok::<_, Panicked>(probe::attempt(&probe, &target).await) };
+        self.job(attempt, move |actor, attempted| {
+            let (outcome, cost) = match attempted {
+                Ok(attempted) => (attempted.outcome, attempted.cost),
+                Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
+            };
+            debug!(container = %id, ?outcome, ?cost, "probed");
             let now = actor.now();
-            let cost = Duration::ZERO;
-            actor
-                .core
-                .handle_probed(now, &id, life, outcome.is_ok(), cost);
+            let succeeded = outcome.is_ok();
+            actor.core.handle_probed(now, &id, life, succeeded, cost);
         });
     }
 
@@ -409,6 +413,7 @@ impl Actor {
             pid: task.init.pid,
             runtime: task.runtime.clone(),
             reaper: self.reaper.clone(),
+            place: self.place.clone(),
             ports: task.facts.ports.clone(),
         }
     }

@@ -80,7 +80,7 @@ enum Outcome {
 impl Actor {
     /// Learns from the first container of a pod where the pod's cgroup is, and what it has.
     pub(super) fn find_pod_cgroup(&mut self, id: &ContainerId) {
-        if self.sizing.is_some() || !self.core.may_be_sized() {
+        if self.sizing.is_some() || self.place.is_some() || !self.core.has_orders() {
             return;
         }
         let Some(task) = self.tasks.get(id) else {
@@ -89,6 +89,8 @@ impl Actor {
         let container = task.cgroup.as_ref();
         let cgroup = container.and_then(|container| PodCgroup::of(container, &self.identity.uid));
         let allotment = task.facts.allotment;
+        self.place = cgroup.as_ref().and_then(PodCgroup::place);
+        let cgroup = cgroup.filter(|_| self.core.may_be_sized());
         self.sizing = cgroup.map(|cgroup| Sizing::new(cgroup, &allotment));
     }
 
@@ -105,6 +107,7 @@ impl Actor {
         }
         if self.tasks.is_empty() {
             self.sizing = None;
+            self.place = None;
         }
     }
 

@@ -2,6 +2,7 @@
 //! business.
 
 mod connect;
+mod cost;
 mod exec;
 mod grpc;
 mod http;
@@ -17,8 +18,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
+use crate::cgroup::Place;
 use crate::plan::{Check, Hook, Probe};
-use crate::reaper::Reaper;
+use crate::reaper::{Meter, Reaper};
 use crate::runtime::OciRuntime;
 
 /// What an attempt needs to know of its container.
@@ -29,6 +31,8 @@ pub struct Target {
     pub pid: i32,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
+    /// Where commands run.
+    pub place: Option<Place>,
     /// Its named ports.
     pub ports: BTreeMap<String, u16>,
 }
@@ -36,12 +40,39 @@ pub struct Target {
 /// What probes by HTTP and gRPC call themselves; servers know kubelet's by the part before the slash.
 const AGENT: &str = concat!("kube-probe/usher-", env!("CARGO_PKG_VERSION"));
 
+impl Target {
+    /// The same, with the CPU time counted of what is started for it, and that the pod's.
+    fn charged(&self, meter: &Meter) -> Target {
+        Target {
+            runtime: self.runtime.charged(self.place.as_ref(), meter),
+            reaper: self.reaper.metered(meter),
+            ..self.clone()
+        }
+    }
+}
+
+/// What has become of an attempt.
+#[derive(Clone, Debug)]
+pub struct Attempted {
+    /// If it failed, why, in one sentence.
+    pub outcome: Result<(), String>,
+    /// How much CPU time it took: ours, and that of what was started for it. What runs in the
+    /// container itself is the container's.
+    pub cost: Duration,
+}
+
 /// Makes one attempt, bounded by the probe's timeout.
-///
-/// # Errors
-///
-/// Why the attempt failed, in one sentence.
-pub async fn attempt(probe: &Probe, target: &Target) -> Result<(), String> {
+pub async fn attempt(probe: &Probe, target: &Target) -> Attempted {
+    let meter = Meter::default();
+    let target = target.charged(&meter);
+    let (outcome, own) = cost::timed(attempt_at(probe, &target)).await;
+    Attempted {
+        outcome,
+        cost: own.saturating_add(meter.total()),
+    }
+}
+
+async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), String> {
     let limit = probe.timeout;
     match &probe.check {
         Check::Exec { command } => exec::attempt(command, limit, target).await,
@@ -61,6 +92,7 @@ pub async fn attempt(probe: &Probe, target: &Target) -> Result<(), String> {
 ///
 /// Why it failed, in one sentence; that of a request is that nobody answered, whatever an answer says.
 pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), String> {
+    let target = &target.charged(&Meter::default());
     match hook {
         Hook::Exec { command } => exec::attempt(command, limit, target).await,
         Hook::TcpSocket { host, port } => {

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::cgroup::Place;
 use crate::lifecycle::ExitStatus;
 use crate::reaper::Waited;
 
@@ -58,7 +59,7 @@ impl OciRuntime {
         // Made here, and not by the command when it gets that far: should we die, it is by this file
         // that one which is under way is found. Without it the command fails as it will anyway.
         let _ = std::fs::File::create(&log.0);
-        let mut command = Command::new(&self.binary);
+        let mut command = Place::command(self.place.as_ref(), &self.binary);
         command
             .arg("--root")
             .arg(&self.root)

@@ -23,9 +23,9 @@ use nix::libc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::cgroup::moves;
+use crate::cgroup::{Place, moves};
 use crate::plan::Signal;
-use crate::reaper::{Child, Expectation, Reaper};
+use crate::reaper::{Child, Expectation, Meter, Reaper};
 
 pub use bundle::{Bundle, BundleError};
 pub use checkpoint::{Checkpoint, Restore};
@@ -60,6 +60,8 @@ pub struct OciRuntime {
     halt: CancellationToken,
     /// What the caller of the shim leaves each command, if that is less than usual.
     hurry: Option<Duration>,
+    /// Where its commands run; where we are if it is none.
+    place: Option<Place>,
 }
 
 /// Standard streams to give to a process.
@@ -89,6 +91,16 @@ impl OciRuntime {
             reaper,
             halt: CancellationToken::new(),
             hurry: None,
+            place: None,
+        }
+    }
+
+    /// The same, for commands that run at the pod's expense: there, with their CPU time counted.
+    pub fn charged(&self, place: Option<&Place>, meter: &Meter) -> OciRuntime {
+        OciRuntime {
+            reaper: self.reaper.metered(meter),
+            place: place.cloned(),
+            ..self.clone()
         }
     }
 

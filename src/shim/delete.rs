@@ -8,7 +8,7 @@ use containerd_shim::Flags;
 use containerd_shim::protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::api::DeleteResponse;
 
-use crate::cgroup::remains;
+use crate::cgroup::{place, remains};
 use crate::pod;
 use crate::reaper::Reaper;
 use crate::rootfs;
@@ -48,6 +48,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         let state = runtime.state_dir(&flags.id);
         let cgroups = remains::of_container(&state, config.cgroups_path());
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
+        cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
     }
     pod::restore(&bundle);
     rootfs::unmount_all(&bundle);

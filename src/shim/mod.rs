@@ -24,6 +24,8 @@ use std::process::ExitCode;
 
 use containerd_shim::Flags;
 
+use crate::cgroup::place;
+
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -33,8 +35,18 @@ pub const REVISION: &str = env!("USHER_REVISION");
 /// What this binary is called if nobody says otherwise.
 const PROGRAM: &str = "containerd-shim-usher-v2";
 
+/// The exit code in the place of that of a command that could not be executed.
+const COMMAND_NOT_RUN: u8 = 127;
+
 /// Runs the shim's binary with these arguments, of which the first is the program's name.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    if let Some((mode, rest)) = arguments.split_at_checked(2)
+        && mode.get(1).is_some_and(|mode| mode == place::MODE)
+    {
+        // Whoever waits for the command hears of it by the exit code that a shell has for that.
+        let _ = place::enter(rest);
+        return ExitCode::from(COMMAND_NOT_RUN);
+    }
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();
     let program = Path::new(&program)

@@ -10,7 +10,8 @@ use crate::plan::identity::{self, Identity};
 use crate::plan::kubelet::KubeletFacts;
 use crate::plan::word::Word;
 use crate::plan::{
-    ContainerSetting, Limits, Plan, PlanError, PodSetting, Role, Rules, Stage, UnknownKeys,
+    ContainerSetting, Limits, Minimums, Plan, PlanError, PodSetting, Role, Rules, Stage,
+    UnknownKeys,
 };
 
 fn name() -> impl Strategy<Value = String> {
@@ -220,7 +221,7 @@ proptest! {
             names: Some(2),
             ..Limits::default()
         };
-        let mut rules = Rules::new(&BTreeMap::new(), limits).unwrap();
+        let mut rules = Rules::new(&BTreeMap::new(), limits, Minimums::default()).unwrap();
         rules.unknown_keys = UnknownKeys::Warn;
         match (Plan::parse_under(&annotations, &rules), Plan::parse(&annotations)) {
             (Ok(reading), Ok(plan)) => {
