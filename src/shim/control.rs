@@ -1,7 +1,6 @@
 //! The socket for people, beside containerd's.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use ttrpc::r#async::Server;
@@ -10,6 +9,7 @@ use ttrpc::r#async::transport::Listener;
 use crate::control::{self, Clients, Service, create_control};
 use crate::pod::Pod;
 
+use super::address::{self, Turn};
 use super::callers::Callers;
 
 /// A socket that people ask at, if it could be made: a pod does without.
@@ -58,14 +58,18 @@ async fn serve(path: &Path, pod: Pod) -> io::Result<Server> {
 
 /// Removes what a shim that has died left beside its own socket at `path`. One that lives keeps it.
 pub(super) fn remove_dead(path: &Path) {
-    if path.exists() {
+    let Some(socket) = control::socket_of(path).filter(|socket| socket.exists()) else {
         return;
-    }
-    if let Some(path) = control::socket_of(path)
-        && let Err(error) = UnixStream::connect(&path)
+    };
+    // Or a shim that begins at this moment would lose its own.
+    let Ok(_turn) = Turn::take(path) else {
+        return;
+    };
+    if !path.exists()
+        && let Err(error) = address::connect(&socket)
         && error.kind() == io::ErrorKind::ConnectionRefused
     {
         // Another may have been faster.
-        let _ = std::fs::remove_file(path);
+        let _ = std::fs::remove_file(socket);
     }
 }

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,20 +116,15 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
 
     loop {
         actor.run().await;
-        // Nobody is to find a shim that is about to go.
-        let is_gone = |path: &PathBuf| {
-            address::give_up(path, || {
-                let is_over = actor.is_over();
-                if is_over {
-                    control.remove();
-                }
-                is_over
-            })
-        };
-        if path.as_ref().is_none_or(is_gone) {
+        // Nothing comes in between: who was told that this shim will be there finds it.
+        if actor.is_over() {
             break;
         }
         actor.stay();
+    }
+    control.remove();
+    if let Some(path) = &path {
+        address::give_up(path);
     }
     // Who asks from now on is told that nobody is here.
     drop(actor);
