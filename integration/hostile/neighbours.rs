@@ -1,8 +1,9 @@
-//! A neighbour that hangs: another shim.
+//! A neighbour that hangs: another shim, a client that says nothing more.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,8 +17,8 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Background, BareShim, ContainerSpec, Containerd, PATIENCE, eventually, run, runtime_under_test,
-    scaled,
+    Background, BareShim, ContainerSpec, Containerd, PATIENCE, eventually, poll, run,
+    runtime_under_test, scaled, shim_dir,
 };
 
 const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
@@ -179,6 +180,13 @@ fn a_container_whose_shim_hangs_is_deleted_in_time() {
 
 // === people ===
 
+fn usher(host: &Containerd, arguments: &[&str]) -> Command {
+    let mut command = Command::new(shim_dir().join("usher"));
+    command.args(arguments);
+    host.enter(&mut command);
+    command
+}
+
 /// The socket for people of the only shim.
 #[track_caller]
 fn control_socket(host: &Containerd) -> PathBuf {
@@ -186,6 +194,130 @@ fn control_socket(host: &Containerd) -> PathBuf {
     let mut sockets = entries.flatten().map(|entry| entry.path());
     let found = sockets.find(|path| !path.ends_with("ended"));
     found.expect("a socket")
+}
+
+#[test]
+fn a_client_that_says_one_byte_and_no_more_is_sent_away() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
+    let mut client = UnixStream::connect(control_socket(&host)).expect("connect");
+    client.write_all(&[0]).expect("one byte");
+    let limit = scaled(PATIENCE);
+    client.set_read_timeout(Some(limit)).expect("a limit");
+    let begun = Instant::now();
+    let heard = client.read(&mut [0; 16]);
+    assert!(
+        begun.elapsed() < limit,
+        "it stays for as long as it likes: {heard:?}"
+    );
+}
+
+#[test]
+fn a_hundred_clients_that_say_one_byte_keep_nobody_from_asking() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
+    let socket = control_socket(&host);
+    let clients: Vec<_> = (0..100)
+        .map(|_| {
+            let mut client = UnixStream::connect(&socket).expect("connect");
+            let _ = client.write_all(&[0]);
+            client
+        })
+        .collect();
+    let begun = Instant::now();
+    let mut last = None;
+    let listed = poll(Duration::from_secs(5), || {
+        let listed = run(usher(&host, &["ps"]), PATIENCE);
+        let is_there = listed.out().contains("plain");
+        // Either the pod is there, or it is said that somebody was not heard.
+        assert_eq!(listed.ok(), is_there, "{listed:?}");
+        last = Some(listed);
+        is_there.then_some(())
+    });
+    assert!(listed.is_some(), "{:?}: {last:?}", begun.elapsed());
+    drop(clients);
+}
+
+/// What every command says while a shim is there and does not answer.
+#[track_caller]
+fn is_not_taken_for_an_empty_node(host: &Containerd, why: &str) {
+    let commands: [&[&str]; 9] = [
+        &["ps"],
+        &["ps", "--all", "-o", "json"],
+        &["metrics"],
+        &["inspect", "plain"],
+        &["timeline", "plain"],
+        &["stop", "plain"],
+        &["stop", "--all"],
+        &["release", "plain", "plain"],
+        &["release", "plain", "plain", "-o", "json"],
+    ];
+    for command in commands {
+        let said = run(usher(host, command), PATIENCE);
+        assert_eq!(said.code, Some(1), "{why}: {command:?}: {said:?}");
+        assert!(
+            said.err().contains("the shim at "),
+            "{why}: {command:?}: {said:?}"
+        );
+        assert!(!said.err().contains("no pods"), "{why}: {said:?}");
+    }
+    let figures = run(usher(host, &["metrics"]), PATIENCE).out();
+    assert!(
+        figures.lines().any(|line| line == "usher_silent_shims 1"),
+        "{why}: {figures}"
+    );
+    let watching = Background::spawn(usher(host, &["ps", "--watch"]));
+    eventually(&format!("{why}: who watches is told"), PATIENCE, || {
+        watching.stderr().contains("the shim at ")
+    });
+    // Once, not every second.
+    std::thread::sleep(Duration::from_millis(2500));
+    let times = watching.stderr().matches("the shim at ").count();
+    assert_eq!(times, 1, "{why}: {}", watching.stderr());
+}
+
+#[test]
+fn a_shim_that_hangs_is_not_taken_for_an_empty_node() {
+    let host = Containerd::start();
+    let hung = Hung::new(&host);
+    is_not_taken_for_an_empty_node(&host, "it hangs");
+    let queue = fill(&control_socket(&host));
+    is_not_taken_for_an_empty_node(&host, "nobody more can wait for it");
+    drop(queue);
+    signal(hung.pid, Signal::SIGCONT);
+    eventually("it is seen again", PATIENCE, || {
+        run(usher(&host, &["ps"]), PATIENCE).ok()
+    });
+}
+
+#[test]
+fn a_shim_that_hangs_up_is_not_taken_for_an_empty_node() {
+    let host = Containerd::start();
+    let path = host.dir().join("run/usher/rude");
+    fs::create_dir_all(path.parent().expect("a directory")).expect("the directory");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    is_not_taken_for_an_empty_node(&host, "it hangs up");
+    fs::remove_file(path).expect("its file");
+}
+
+#[test]
+fn who_watches_a_shim_that_stops_talking_is_told() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
+    let shim = host.shim("plain").pid;
+    let watching = Background::spawn(usher(&host, &["ps", "--watch"]));
+    eventually("it is watched", PATIENCE, || {
+        watching.stdout().contains("plain")
+    });
+    signal(shim, Signal::SIGSTOP);
+    let told = poll(2 * PATIENCE, || {
+        watching.stderr().contains("the shim at ").then_some(())
+    });
+    signal(shim, Signal::SIGCONT);
+    assert!(told.is_some(), "{:?}", watching.stderr());
+    // It comes back, and nothing was said to be over.
+    assert!(!watching.stdout().contains("Stopped"));
 }
 
 // === containerd ===

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{GaugeVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use tokio::net::TcpListener;
 
-use super::node::{Node, namespace};
+use super::node::{Node, Seen, namespace, status_of};
 use super::output::{Failure, Stdout, note};
 use super::time;
 use crate::control::api;
@@ -22,7 +22,7 @@ use crate::control::api;
 /// Prints figures of all pods of this node in Prometheus' text format
 ///
 /// For the textfile collector of node_exporter, or with --listen for Prometheus itself. A pod keeps
-/// its figures for an hour after its end.
+/// its figures for an hour after its end. If a shim does not answer the exit status is 1.
 #[derive(Debug, Args)]
 pub(super) struct Metrics {
     /// Answers requests for /metrics at this address, as 127.0.0.1:9105, until it is ended
@@ -41,13 +41,15 @@ impl Metrics {
         let node = Node::new()?;
         match self.listen {
             None => {
-                let pods = node.living(false).into_iter().map(|found| found.pod);
-                let text = text(&pods.collect::<Vec<_>>(), &node.ended())?;
-                stdout.bytes(text.as_bytes())?;
+                let seen = node.living(false);
+                stdout.bytes(text(&seen, &node.ended())?.as_bytes())?;
+                Ok(status_of(seen.silent))
             }
-            Some(address) => node.block_on(listen(&node, address))?,
+            Some(address) => {
+                node.block_on(listen(&node, address))?;
+                Ok(ExitCode::SUCCESS)
+            }
         }
-        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -77,17 +79,14 @@ async fn listen(node: &Node, address: SocketAddr) -> Result<(), Failure> {
 
 async fn respond(node: &Node, path: &str) -> Response<String> {
     let (status, kind, body) = match path {
-        "/metrics" => {
-            let living = node.look(false).await.into_iter().map(|found| found.pod);
-            match text(&living.collect::<Vec<_>>(), &node.ended()) {
-                Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),
-                Err(_) => (
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "text/plain",
-                    String::new(),
-                ),
-            }
-        }
+        "/metrics" => match text(&node.look(false).await, &node.ended()) {
+            Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),
+            Err(_) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "text/plain",
+                String::new(),
+            ),
+        },
         _ => {
             let body = "usher: see /metrics\n".to_owned();
             (StatusCode::NOT_FOUND, "text/plain", body)
@@ -104,6 +103,7 @@ async fn respond(node: &Node, path: &str) -> Response<String> {
 struct Figures {
     registry: Registry,
     pods: IntGaugeVec,
+    silent: IntGaugeVec,
     ready: GaugeVec,
     stage: GaugeVec,
     step: GaugeVec,
@@ -115,20 +115,23 @@ struct Figures {
 
 const POD: [&str; 3] = ["containerd_namespace", "namespace", "pod"];
 
-fn text(living: &[api::Pod], ended: &[api::Pod]) -> Result<String, Failure> {
+fn text(seen: &Seen, ended: &[api::Pod]) -> Result<String, Failure> {
     let failed = |error: prometheus::Error| Failure::because(format!("metrics: {error}"));
     let figures = Figures::new().map_err(failed)?;
     // Of pods with one name the last one counts: what has ended comes first.
     let mut pods = BTreeMap::new();
-    for pod in ended.iter().chain(living) {
+    let living = || seen.pods.iter().map(|found| &found.pod);
+    for pod in ended.iter().chain(living()) {
         pods.insert((&pod.containerd_namespace, namespace(pod), &pod.name), pod);
     }
     for phase in ["Initializing", "Running", "Terminating", "Terminated"] {
         figures.pods.with_label_values(&[phase]).set(0);
     }
-    for pod in living {
+    for pod in living() {
         figures.pods.with_label_values(&[pod.phase.as_str()]).inc();
     }
+    let silent = i64::try_from(seen.silent).unwrap_or(i64::MAX);
+    figures.silent.with_label_values::<&str>(&[]).set(silent);
     for pod in pods.into_values() {
         figures.add(pod);
     }
@@ -154,6 +157,11 @@ impl Figures {
         };
         Ok(Figures {
             pods: integers("usher_pods", "Pods that live, by phase", &["phase"])?,
+            silent: integers(
+                "usher_silent_shims",
+                "Shims that were asked and did not answer: their pods are missing here",
+                &[],
+            )?,
             ready: numbers(
                 "usher_pod_ready_seconds",
                 "From a pod's first container to everything being started",
@@ -241,6 +249,7 @@ impl Figures {
 
 #[cfg(test)]
 mod tests {
+    use super::super::node::Found;
     use super::*;
 
     #[test]
@@ -267,11 +276,16 @@ mod tests {
             containers: pod.containers.clone(),
             ..pod.clone()
         };
-        let text = text(&[pod], &[old]).unwrap();
+        let seen = Seen {
+            pods: vec![Found { socket: None, pod }],
+            silent: 2,
+        };
+        let text = text(&seen, &[old]).unwrap();
         let labels = r#"container="web",containerd_namespace="k8s.io",namespace="shop""#;
         for line in [
             r#"usher_pods{phase="Running"} 1"#.to_owned(),
             r#"usher_pods{phase="Terminated"} 0"#.to_owned(),
+            "usher_silent_shims 2".to_owned(),
             format!(r#"usher_container_held_seconds{{{labels},pod="a\"b",role="app"}} 1.5"#),
             format!(r#"usher_container_restarts{{{labels},pod="old",role="app"}} 3"#),
             format!(r#"usher_container_kills{{{labels},pod="old",reason="caller",role="app"}} 2"#),

@@ -1,19 +1,22 @@
 //! The pods of this node, as their shims tell: found by their sockets, without containerd, which may
 //! be down. One that does not answer does not keep the others.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use protobuf_json_mapping::PrintOptions;
 use serde_json::Value;
+use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use ttrpc::Code;
 use ttrpc::r#async::Client;
+use ttrpc::r#async::transport::Socket;
 
 use crate::control::{self, ControlClient, Ended, api};
 
@@ -21,6 +24,12 @@ use super::output::{Failure, warn};
 
 /// How long a shim may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+
+/// How often one is called again for whom as many wait as may.
+const CALL_AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// A shim tells whoever watches how its pod is every five seconds, though nothing happens.
+const SPEAKS_WITHIN: Duration = Duration::from_secs(15);
 
 /// How often it is looked for new pods by whoever watches.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -32,7 +41,15 @@ const UPDATES: usize = 64;
 pub(super) struct Node {
     directory: PathBuf,
     tokio: Runtime,
-    has_silent: Cell<bool>,
+}
+
+/// What a look at the node has shown.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The pods that are there, in the order of their names.
+    pub pods: Vec<Found>,
+    /// How many shims were asked for theirs and have not answered.
+    pub silent: usize,
 }
 
 /// A pod and how to reach it.
@@ -51,9 +68,12 @@ pub(super) struct Update {
 }
 
 /// Why a shim said nothing.
-enum Silence {
+pub(super) enum Silence {
     /// It looks after no pod any more, or is gone.
     Over,
+    /// It has died, and what it left will be cleared away: nobody listens there.
+    Died,
+    /// It is there, or seems to be. What it does, as the end of a sentence.
     Because(String),
 }
 
@@ -74,46 +94,37 @@ impl Node {
             )));
         }
         Ended::in_directory(&directory).clean(SystemTime::now());
-        Ok(Node {
-            directory,
-            tokio,
-            has_silent: Cell::new(false),
-        })
+        Ok(Node { directory, tokio })
     }
 
-    /// The pods that are there, in the order of their names. Says which shims do not answer.
-    pub(super) fn living(&self, events: bool) -> Vec<Found> {
+    /// The pods that are there. Says which shims do not answer.
+    pub(super) fn living(&self, events: bool) -> Seen {
         self.tokio.block_on(self.look(events))
     }
 
     /// The same for those who wait already.
-    pub(super) async fn look(&self, events: bool) -> Vec<Found> {
+    pub(super) async fn look(&self, events: bool) -> Seen {
         let mut asked = JoinSet::new();
         for socket in sockets(&self.directory) {
             asked.spawn(async move { (status(&socket, events).await, socket) });
         }
         let answers = asked.join_all().await;
-        let mut living = Vec::new();
+        let mut seen = Seen::default();
         for (answer, socket) in answers {
             match answer {
-                Ok(pod) => living.push(Found {
+                Ok(pod) => seen.pods.push(Found {
                     socket: Some(socket),
                     pod,
                 }),
-                Err(Silence::Over) => {}
+                Err(Silence::Over | Silence::Died) => {}
                 Err(Silence::Because(why)) => {
-                    self.has_silent.set(true);
-                    warn(&format!("the shim at {} {why}", socket.display()));
+                    seen.silent = seen.silent.saturating_add(1);
+                    warn(&complaint(&socket, &why));
                 }
             }
         }
-        living.sort_by_key(|found| key(&found.pod));
-        living
-    }
-
-    /// Whether a shim was asked for its pod and has not answered.
-    pub(super) fn has_silent(&self) -> bool {
-        self.has_silent.get()
+        seen.pods.sort_by_key(|found| key(&found.pod));
+        seen
     }
 
     /// Those that ended within the last hour, in the order of their ends.
@@ -124,17 +135,21 @@ impl Node {
     /// The pod that is called so: by its name, its namespace and name, its id, or how that begins.
     /// One that lives counts more than one that has ended, and of those the last.
     pub(super) fn find(&self, which: &str, events: bool) -> Result<Found, Failure> {
-        let living = self.living(events);
+        let Seen { pods, silent } = self.living(events);
         let ended = self.ended().into_iter().rev();
         let ended = ended.map(|pod| Found { socket: None, pod });
-        if let Some(found) = only(which, living)? {
+        if let Some(found) = only(which, pods)? {
             return Ok(found);
         }
         let mut ended = ended.filter(|found| is_called(which, &found.pod) > 0);
         ended.next().ok_or_else(|| {
-            Failure::because(format!(
-                "there is no pod {which:?} on this node, nor was there in the last hour; see usher ps --all"
-            ))
+            Failure::because(match silent {
+                0 => format!(
+                    "there is no pod {which:?} on this node, nor was there in the last hour; see usher ps --all"
+                ),
+                1 => format!("no shim that answers has a pod {which:?}; one does not answer"),
+                _ => format!("no shim that answers has a pod {which:?}; {silent} do not answer"),
+            })
         })
     }
 
@@ -155,23 +170,21 @@ impl Node {
         socket: &Path,
         question: impl AsyncFnOnce(ControlClient, ttrpc::context::Context) -> ttrpc::Result<T>,
     ) -> Result<T, Failure> {
-        let answer = self.tokio.block_on(async {
-            let ask = async { question(connect(socket).await?, context()).await };
-            tokio::time::timeout(ANSWERS_WITHIN, ask).await
-        });
-        match answer {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(ttrpc::Error::RpcStatus(status))) => Err(Failure::because(status.message)),
-            Ok(Err(error)) => Err(Failure::because(format!(
-                "the shim at {}: {error}",
-                socket.display()
-            ))),
-            Err(_late) => Err(Failure::because(format!(
-                "the shim at {} {}",
-                socket.display(),
-                late()
-            ))),
-        }
+        let answer = self.tokio.block_on(within(ANSWERS_WITHIN, async {
+            let asked = question(connect(socket).await?, context()).await;
+            asked.map_err(|error| match error {
+                ttrpc::Error::RpcStatus(status) => Silence::Because(status.message),
+                lost => match silence(socket, lost) {
+                    Silence::Because(why) => Silence::Because(complaint(socket, &why)),
+                    silence => silence,
+                },
+            })
+        }));
+        answer.map_err(|silence| match silence {
+            Silence::Because(why) => Failure::because(why),
+            Silence::Over => Failure::because(complaint(socket, "has ended")),
+            Silence::Died => Failure::because(complaint(socket, "has died")),
+        })
     }
 
     /// Hears of all pods, those that come later too, until `each` says that it is enough.
@@ -192,13 +205,9 @@ impl Node {
         })
     }
 
-    /// The pod behind a socket; none if it is over, an error if its shim says nothing.
-    pub(super) fn status(&self, socket: &Path) -> Result<Option<api::Pod>, ()> {
-        match self.tokio.block_on(status(socket, false)) {
-            Ok(pod) => Ok(Some(pod)),
-            Err(Silence::Over) => Ok(None),
-            Err(Silence::Because(_)) => Err(()),
-        }
+    /// The pod behind a socket, or why its shim says nothing.
+    pub(super) fn status(&self, socket: &Path) -> Result<api::Pod, Silence> {
+        self.tokio.block_on(status(socket, false))
     }
 
     /// Waits: for an interval, say.
@@ -241,6 +250,14 @@ fn is_called(which: &str, pod: &api::Pod) -> u8 {
         _ if which == pod.name => 2,
         _ if which.len() >= 4 && pod.id.starts_with(which) => 1,
         _ => 0,
+    }
+}
+
+/// The exit status of a command that has shown all there is, but for these.
+pub(super) fn status_of(silent: usize) -> ExitCode {
+    match silent {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     }
 }
 
@@ -287,9 +304,21 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-async fn connect(socket: &Path) -> ttrpc::Result<ControlClient> {
-    let address = format!("unix://{}", socket.display());
-    Client::connect(&address).await.map(ControlClient::new)
+/// Connects to a shim. Never waits in the kernel, where no limit holds.
+async fn connect(socket: &Path) -> Result<ControlClient, Silence> {
+    loop {
+        let error = match UnixStream::connect(socket).await {
+            Ok(stream) => return Ok(ControlClient::new(Client::new(Socket::from(stream)))),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::NotFound => return Err(Silence::Over),
+            ErrorKind::ConnectionRefused => return Err(Silence::Died),
+            // As many wait for it as may.
+            ErrorKind::WouldBlock => sleep(CALL_AGAIN_AFTER).await,
+            _ => return Err(Silence::Because(format!("cannot be asked: {error}"))),
+        }
+    }
 }
 
 /// The shim need not answer either when nobody waits any more; until then it is our own clock that
@@ -298,40 +327,48 @@ fn context() -> ttrpc::context::Context {
     ttrpc::context::with_duration(ANSWERS_WITHIN.saturating_mul(2))
 }
 
-fn late() -> String {
-    format!("does not answer within {ANSWERS_WITHIN:?}")
+async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, Silence>>,
+) -> Result<T, Silence> {
+    timeout(limit, answer).await.unwrap_or_else(|_late| {
+        let why = format!("does not answer within {limit:?}");
+        Err(Silence::Because(why))
+    })
 }
 
 async fn status(socket: &Path, events: bool) -> Result<api::Pod, Silence> {
-    let ask = async {
-        let request = api::StatusRequest {
-            events,
-            ..api::StatusRequest::new()
-        };
-        connect(socket).await?.status(context(), &request).await
+    let request = api::StatusRequest {
+        events,
+        ..api::StatusRequest::new()
     };
-    match tokio::time::timeout(ANSWERS_WITHIN, ask).await {
-        Ok(Ok(response)) => response.pod.into_option().ok_or(Silence::Over),
-        Ok(Err(error)) => Err(silence(socket, error)),
-        Err(_late) => Err(Silence::Because(late())),
-    }
+    let ask = async {
+        let client = connect(socket).await?;
+        let answer = client.status(context(), &request).await;
+        let response = answer.map_err(|error| silence(socket, error))?;
+        response.pod.into_option().ok_or(Silence::Over)
+    };
+    within(ANSWERS_WITHIN, ask).await
 }
 
+/// What an error says of the shim that we were connected to.
 fn silence(socket: &Path, error: ttrpc::Error) -> Silence {
+    // It lets go of it before it hangs up.
     if !socket.exists() {
         return Silence::Over;
     }
-    match &error {
+    match error {
         ttrpc::Error::RpcStatus(status) if status.code() == Code::NOT_FOUND => Silence::Over,
-        // Nobody listens there any more: it has died, and what it left will be cleared away.
-        _ if error.to_string().contains("ECONNREFUSED")
-            || error.to_string().contains("Connection refused") =>
-        {
-            Silence::Over
-        }
-        _ => Silence::Because(format!("says: {error}")),
+        ttrpc::Error::RpcStatus(status) => Silence::Because(format!("says: {}", status.message)),
+        _ => Silence::Because("hangs up without an answer; many may be asking it".to_owned()),
     }
 }
+
+fn complaint(socket: &Path, why: &str) -> String {
+    format!("the shim at {} {why}", socket.display())
+}
+
+// === watching ===
 
 async fn watch_all(directory: &Path, tell: mpsc::Sender<Update>) {
     let mut watched: BTreeMap<PathBuf, tokio::task::JoinHandle<()>> = BTreeMap::new();
@@ -346,41 +383,71 @@ async fn watch_all(directory: &Path, tell: mpsc::Sender<Update>) {
         if tell.is_closed() {
             return;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        sleep(LOOK_EVERY).await;
     }
 }
 
+/// What is known of a pod that is watched.
+#[derive(Default)]
+struct Watched {
+    was_there: bool,
+    /// Its shim says nothing, and that was said.
+    is_silent: bool,
+}
+
+/// Follows a pod to its end. A shim that says nothing, or no more, is named once, and asked again.
 async fn watch_one(socket: PathBuf, tell: mpsc::Sender<Update>) {
+    let mut watched = Watched::default();
+    while let Silence::Because(why) = listen(&socket, &tell, &mut watched).await {
+        if !std::mem::replace(&mut watched.is_silent, true) {
+            warn(&complaint(&socket, &why));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    if watched.was_there {
+        let _ = tell.send(Update { socket, pod: None }).await;
+    }
+    sleep(LOOK_EVERY).await;
+}
+
+/// Hears of a pod until nothing more is said.
+async fn listen(socket: &Path, tell: &mpsc::Sender<Update>, watched: &mut Watched) -> Silence {
+    let request = api::StatusRequest::new();
     let open = async {
-        let client = connect(&socket).await?;
-        let request = api::StatusRequest::new();
-        client
-            .watch(ttrpc::context::Context::default(), &request)
-            .await
+        let client = connect(socket).await?;
+        let opened = client.watch(ttrpc::context::Context::default(), &request);
+        opened.await.map_err(|error| silence(socket, error))
     };
-    let Ok(Ok(mut updates)) = tokio::time::timeout(ANSWERS_WITHIN, open).await else {
-        // It is tried again as long as the socket is there, but not at once.
-        return tokio::time::sleep(LOOK_EVERY).await;
+    let mut updates = match within(ANSWERS_WITHIN, open).await {
+        Ok(updates) => updates,
+        Err(silence) => return silence,
     };
-    let mut was_there = false;
-    while let Ok(Some(update)) = updates.recv().await {
-        let Some(pod) = update.pod.into_option() else {
-            break;
+    let mut limit = ANSWERS_WITHIN;
+    loop {
+        let next = async {
+            let update = updates.recv().await;
+            let update = update.map_err(|error| silence(socket, error))?;
+            update
+                .and_then(|update| update.pod.into_option())
+                .ok_or(Silence::Over)
         };
-        was_there = true;
-        let socket = socket.clone();
+        let pod = match within(limit, next).await {
+            Ok(pod) => pod,
+            Err(silence) => return silence,
+        };
+        limit = SPEAKS_WITHIN;
+        *watched = Watched {
+            was_there: true,
+            is_silent: false,
+        };
         let update = Update {
-            socket,
+            socket: socket.to_owned(),
             pod: Some(pod),
         };
         if tell.send(update).await.is_err() {
-            return;
+            return Silence::Over;
         }
     }
-    if was_there {
-        let _ = tell.send(Update { socket, pod: None }).await;
-    }
-    tokio::time::sleep(LOOK_EVERY).await;
 }
 
 #[cfg(test)]

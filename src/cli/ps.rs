@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use super::node::{Node, json, namespace};
+use super::node::{Node, json, namespace, status_of};
 use super::output::{BAD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
 use super::time;
 use crate::control::api;
@@ -16,6 +16,9 @@ use crate::control::api;
 /// READY counts the sidecars and apps that are ready. STATUS is Init:1/2 while init containers run,
 /// Sidecar:0/1 while sidecars are being started, Running, Defer:1/4 and Terminating while the pod
 /// ends, and then Completed, Stopped, Terminated, Failed or Error.
+///
+/// A shim that does not answer is named on standard error, and the exit status is 1: its pod is missing
+/// from the list.
 #[derive(Debug, Args)]
 pub(super) struct Ps {
     /// Those that ended within the last hour as well
@@ -36,7 +39,8 @@ impl Ps {
         if self.watch {
             return self.follow(&node, stdout);
         }
-        let living = node.living(false).into_iter().map(|found| found.pod);
+        let seen = node.living(false);
+        let living = seen.pods.into_iter().map(|found| found.pod);
         let mut pods: Vec<_> = living.collect();
         if self.all {
             pods.extend(node.ended());
@@ -44,17 +48,18 @@ impl Ps {
         if self.output.is_json() {
             let pods: Result<Vec<_>, _> = pods.iter().map(|pod| json(pod)).collect();
             stdout.json(&json!({ "pods": pods? }))?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(status_of(seen.silent));
         }
         let mut table = Table::new(HEADING);
         for pod in &pods {
             table.row(row(pod));
         }
-        match pods.is_empty() {
-            true => super::output::note("no pods of usher on this node"),
-            false => stdout.text(table)?,
+        match (pods.is_empty(), seen.silent) {
+            (true, 0) => super::output::note("no pods of usher on this node"),
+            (true, _) => {}
+            (false, _) => stdout.text(table)?,
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(status_of(seen.silent))
     }
 
     /// A line for each pod, and another one when something in it has changed.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::node::{Found, Node, full_name};
+use super::node::{Found, Node, Silence, full_name};
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Stdout, styled, warn};
 use super::time;
 use crate::control::api;
@@ -54,11 +54,10 @@ struct Stopping {
 impl Stop {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let node = Node::new()?;
-        let mut is_well = true;
         let mut stopping = BTreeMap::new();
-        let chosen = self.chosen(&node)?;
+        let (chosen, silent) = self.chosen(&node)?;
         // With --all a pod that could not be asked is one that was not stopped.
-        is_well &= !(self.all && node.has_silent());
+        let mut is_well = silent == 0;
         for (socket, pod) in chosen {
             match self.ask(&node, &socket) {
                 Err(Failure::Because(why)) => {
@@ -100,13 +99,16 @@ impl Stop {
         })
     }
 
-    fn chosen(&self, node: &Node) -> Result<Vec<(PathBuf, api::Pod)>, Failure> {
+    /// The pods, and how many shims should have been asked and did not answer.
+    fn chosen(&self, node: &Node) -> Result<(Vec<(PathBuf, api::Pod)>, usize), Failure> {
         if self.all {
-            let living = node.living(false).into_iter();
+            let seen = node.living(false);
             let reachable = |found: Found| Some((found.socket?, found.pod));
-            return Ok(living.filter_map(reachable).collect());
+            let pods = seen.pods.into_iter().filter_map(reachable);
+            return Ok((pods.collect(), seen.silent));
         }
-        self.pods.iter().map(|pod| node.find_living(pod)).collect()
+        let pods: Result<_, _> = self.pods.iter().map(|pod| node.find_living(pod)).collect();
+        Ok((pods?, 0))
     }
 
     fn ask(&self, node: &Node, socket: &Path) -> Result<api::StopResponse, Failure> {
@@ -138,13 +140,19 @@ fn follow(
                 continue;
             };
             let is_over = match node.status(&socket) {
-                Ok(Some(pod)) => {
+                Ok(pod) => {
                     one.show(&pod, stdout)?;
                     pod.phase == "Terminated"
                 }
                 // With its last container the shim has nothing to tell any more.
-                Ok(None) => true,
-                Err(()) => false,
+                Err(Silence::Over) => true,
+                Err(Silence::Died) => {
+                    is_well = false;
+                    warn(&format!("{}: its shim has died", one.title));
+                    stopping.remove(&socket);
+                    continue;
+                }
+                Err(Silence::Because(_)) => false,
             };
             if is_over {
                 let took = time::span(one.began.elapsed().as_secs_f64());
