@@ -1,4 +1,4 @@
-//! A neighbour that hangs: another shim, a client that says nothing more.
+//! A neighbour that hangs: another shim, a client that says nothing more, a containerd that has died.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,8 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -326,4 +327,55 @@ fn who_watches_a_shim_that_stops_talking_is_told() {
 fn lives(pid: u32) -> bool {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     !words.is_empty()
+}
+
+/// The shims that serve, without those that are about to start one.
+fn serving(host: &Containerd) -> Vec<u32> {
+    let mut shims = host.shims();
+    shims.retain(|pid| {
+        let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        !words.split('\0').any(|word| word == "start")
+    });
+    shims
+}
+
+#[test]
+fn a_shim_that_was_started_by_a_containerd_that_died_before_its_create_ends_soon() {
+    let host = Containerd::start();
+    let spec = ContainerSpec::new("never").args(&FOR_EVER);
+    // The start of a shim reads it just before it makes the process that serves. While somebody may
+    // still write, what is in the FIFO has no end.
+    let config = host.usher_config();
+    fs::remove_file(&config).expect("the configuration");
+    mkfifo(&config, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
+    let both = fs::OpenOptions::new().read(true).write(true).open(&config);
+    let ctr = host.spawn_run(&spec);
+    let start = poll(PATIENCE, || host.shims().pop()).expect("the start of a shim");
+    signal(host.pid().expect("containerd runs"), Signal::SIGSTOP);
+    let usual = config.with_extension("usual");
+    fs::write(&usual, "").expect("a configuration");
+    fs::rename(usual, &config).expect("a configuration");
+    drop(both.expect("both ends of the FIFO"));
+    let shim = poll(PATIENCE, || {
+        let is_over = !lives(start);
+        serving(&host).pop().filter(|_| is_over)
+    });
+    let shim = shim.expect("a shim");
+    host.crash();
+    drop(ctr);
+    let died = Instant::now();
+    // Half a minute, where it was five.
+    let ended = poll(Duration::from_secs(30), || (!lives(shim)).then_some(()));
+    assert!(ended.is_some(), "it still waits after {:?}", died.elapsed());
+    host.start_again();
+}
+
+#[test]
+fn a_shim_whose_containerd_lives_waits_for_a_create_that_comes_late() {
+    let host = Containerd::start();
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &FOR_EVER, |_| ());
+    // Longer than one waits whose containerd has died.
+    std::thread::sleep(Duration::from_secs(25));
+    shim.api().create(&shim.create_request()).expect("create");
+    shim.api().start("a", "").expect("start");
 }

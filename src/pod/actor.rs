@@ -27,6 +27,10 @@ use super::{CallError, MAILBOX, Message, Panicked, Pod, Reply};
 /// How long a shim lives that has nothing to look after and that nobody talks to.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(300);
 
+/// How often such a shim looks whether the containerd that had it started is still there, whose Create
+/// may come late. If it has died nothing will come.
+const LOOKS_FOR_STARTER_EVERY: Duration = Duration::from_secs(10);
+
 /// How soon a task comes after somebody was told of this shim: containerd's next call is its Create.
 const COMES_WITHIN: Duration = Duration::from_secs(10);
 
@@ -76,6 +80,8 @@ pub struct Actor {
     pub(super) announced: HashMap<ContainerId, Instant>,
     /// When to look again whether this is the end.
     look_again: Option<Instant>,
+    /// Whether the containerd that had this shim started is still there.
+    starter_is_there: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
 impl Actor {
@@ -111,18 +117,32 @@ impl Actor {
             leaving: false,
             announced: HashMap::new(),
             look_again: None,
+            starter_is_there: None,
         };
         (actor, Pod { mailbox })
+    }
+
+    /// Who had this shim started `is_there` or not: without it nobody will end an empty shim.
+    pub fn started_by(&mut self, is_there: impl Fn() -> bool + Send + 'static) {
+        self.starter_is_there = Some(Box::new(is_there));
     }
 
     /// Works until [`shutdown`](Actor::shutdown) is granted, or nobody has wanted anything of it for
     /// long: a containerd that died after it had started the shim will never say so.
     pub async fn run(&mut self) {
         let mut empty_since = Instant::now();
+        let mut looked = empty_since;
         while !self.over {
             let timeout = match self.tasks.is_empty() {
                 true if self.leaving => self.look_again,
-                true => empty_since.checked_add(ENDS_WHEN_EMPTY_FOR),
+                true => {
+                    let ends = empty_since.checked_add(ENDS_WHEN_EMPTY_FOR);
+                    let looks = self
+                        .starter_is_there
+                        .as_ref()
+                        .and_then(|_| looked.max(empty_since).checked_add(LOOKS_FOR_STARTER_EVERY));
+                    ends.into_iter().chain(looks).min()
+                }
                 false => self.core.poll_timeout().and_then(|at| self.instant(at)),
             };
             tokio::select! {
@@ -139,7 +159,10 @@ impl Actor {
                     }
                 }
                 () = sleep_until(timeout.unwrap_or(self.origin)), if timeout.is_some() => {
-                    self.over = self.is_idle();
+                    looked = Instant::now();
+                    let is_empty_for = looked.duration_since(empty_since);
+                    self.over = self.is_idle()
+                        && (self.leaving || is_empty_for >= ENDS_WHEN_EMPTY_FOR || self.is_orphan());
                     self.guarded(|actor| actor.core.handle_timeout(actor.now()));
                 }
             }
@@ -195,6 +218,11 @@ impl Actor {
         self.announced.retain(|_, until| *until > now);
         self.look_again = self.announced.values().max().copied();
         self.tasks.is_empty() && self.announced.is_empty()
+    }
+
+    fn is_orphan(&self) -> bool {
+        let is_there = self.starter_is_there.as_ref();
+        is_there.is_some_and(|is_there| !is_there())
     }
 
     /// A panic loses one message, never the pod.
@@ -605,5 +633,50 @@ mod tests {
                 (asked + ENDS_WHEN_EMPTY_FOR).as_secs()
             );
         });
+    }
+
+    /// After how many seconds a shim ends that was started for a task which never comes, if the one
+    /// who had it started dies after `dies`.
+    fn ends_after(dies: u64, announced: impl Fn(&mut Actor)) -> u64 {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let begun = Instant::now();
+            let publisher = Publisher::new("/nowhere", "test");
+            let (mut actor, pod) =
+                Actor::new("test", publisher, Reaper::default(), Rules::default());
+            announced(&mut actor);
+            actor.started_by(move || begun.elapsed() < Duration::from_secs(dies));
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(35)).await;
+                // Who only looks changes nothing.
+                let _ = pod
+                    .ask(|actor, reply| drop(reply.send(Ok(actor.watch()))))
+                    .await;
+            });
+            actor.run().await;
+            begun.elapsed().as_secs()
+        })
+    }
+
+    #[test]
+    fn a_shim_without_a_task_ends_soon_after_the_containerd_that_had_it_started() {
+        let for_one = |actor: &mut Actor| actor.announce("web");
+        assert_eq!(ends_after(0, for_one), 10);
+        assert_eq!(ends_after(12, for_one), 20);
+        assert_eq!(ends_after(55, for_one), 60);
+        assert_eq!(ends_after(1000, for_one), ENDS_WHEN_EMPTY_FOR.as_secs());
+    }
+
+    #[test]
+    fn a_task_that_was_announced_is_awaited_though_the_first_containerd_has_died() {
+        let late = |actor: &mut Actor| {
+            let until = Instant::now() + Duration::from_secs(25);
+            actor.announced.insert(ContainerId::from("web"), until);
+        };
+        assert_eq!(ends_after(0, late), 30);
     }
 }

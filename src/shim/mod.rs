@@ -16,6 +16,7 @@ mod log;
 mod placement;
 mod serve;
 mod start;
+mod starter;
 
 use std::ffi::OsString;
 use std::io::Write;

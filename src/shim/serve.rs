@@ -23,6 +23,7 @@ use crate::task::Service;
 use super::bootstrap::TTRPC_ADDRESS;
 use super::callers::Callers;
 use super::control::ControlSocket;
+use super::starter::Starter;
 use super::{address, log};
 
 /// How long a shim that ends waits for containerd to take the last events.
@@ -99,6 +100,9 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     let (mut actor, pod) = Actor::new(&flags.namespace, publisher.clone(), reaper, rules);
     // The one that it was started for.
     actor.announce(&flags.id);
+    if let Some(starter) = Starter::of_this_shim() {
+        actor.started_by(move || starter.is_there());
+    }
     let mut control = ControlSocket::open(path.as_deref(), pod.clone()).await;
     let service = Arc::new(Service::new(pod));
     let mut services = create_task(Arc::clone(&service) as _);

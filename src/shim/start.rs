@@ -15,6 +15,7 @@ use crate::runtime::Bundle;
 
 use super::address::{self, Claim};
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
+use super::starter::{self, Starter};
 use super::{control, placement};
 
 /// The most that containerd may say on stdin.
@@ -104,6 +105,9 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     }
     // systemd gives it to containerd, to say that it is ready: that is no business of ours.
     command.env_remove("NOTIFY_SOCKET");
+    if let Some(starter) = Starter::of_this_start() {
+        command.env(starter::VARIABLE, starter.to_string());
+    }
     command.current_dir(directory).process_group(0);
     command
         .stdin(Stdio::from(socket))
