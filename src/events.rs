@@ -4,6 +4,7 @@
 //! acknowledged. While containerd is away they wait; what happened comes in order when it is back.
 
 use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use containerd_shim::util::{convert_to_any, timestamp};
 use containerd_shim_protos::api::ForwardRequest;
 use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim_async::{Client, EventsClient};
+use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use ttrpc::Code;
+use ttrpc::r#async::transport::Socket;
 
 /// How many events wait at most; then the oldest is dropped. Exits are not lost with it: containerd
 /// asks for the state of every task when it is back.
@@ -46,14 +49,11 @@ struct Queue {
 impl Publisher {
     /// A publisher to containerd's TTRPC `address`, for events of `namespace`.
     pub fn new(address: &str, namespace: &str) -> Publisher {
-        let address = match address.is_empty() || address.contains("://") {
-            true => address.to_owned(),
-            false => format!("unix://{address}"),
-        };
+        let address = address.strip_prefix("unix://").unwrap_or(address);
         // Without an address there is nobody to tell, and nothing is to be kept for anybody.
         let queue = (!address.is_empty()).then(|| {
             let queue = Arc::new(Queue::default());
-            tokio::spawn(send_all(Arc::clone(&queue), address));
+            tokio::spawn(send_all(Arc::clone(&queue), PathBuf::from(address)));
             queue
         });
         Publisher {
@@ -113,7 +113,7 @@ impl Queue {
     }
 }
 
-async fn send_all(queue: Arc<Queue>, address: String) {
+async fn send_all(queue: Arc<Queue>, address: PathBuf) {
     let mut containerd: Option<EventsClient> = None;
     let mut retry = FIRST_RETRY;
     loop {
@@ -150,12 +150,12 @@ fn is_final(error: &ttrpc::Error) -> bool {
 
 async fn send(
     containerd: &mut Option<EventsClient>,
-    address: &str,
+    address: &Path,
     envelope: Envelope,
 ) -> Result<(), ttrpc::Error> {
     let client = match containerd {
         Some(client) => client,
-        None => containerd.insert(EventsClient::new(Client::connect(address).await?)),
+        None => containerd.insert(EventsClient::new(connect(address).await?)),
     };
     let mut request = ForwardRequest::new();
     request.set_envelope(envelope);
@@ -163,4 +163,12 @@ async fn send(
         .forward(ttrpc::context::with_duration(ACKNOWLEDGE_WITHIN), &request)
         .await?;
     Ok(())
+}
+
+/// Connects at once or not at all: one that hangs, and for whom as many wait as may, would keep the
+/// shim's only thread waiting with them.
+async fn connect(address: &Path) -> Result<Client, ttrpc::Error> {
+    let stream = UnixStream::connect(address).await;
+    let stream = stream.map_err(|error| ttrpc::Error::Socket(error.to_string()))?;
+    Ok(Client::new(Socket::from(stream)))
 }
