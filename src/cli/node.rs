@@ -170,20 +170,22 @@ impl Node {
         socket: &Path,
         question: impl AsyncFnOnce(ControlClient, ttrpc::context::Context) -> ttrpc::Result<T>,
     ) -> Result<T, Failure> {
-        let answer = self.tokio.block_on(within(ANSWERS_WITHIN, async {
-            let asked = question(connect(socket).await?, context()).await;
-            asked.map_err(|error| match error {
-                ttrpc::Error::RpcStatus(status) => Silence::Because(status.message),
-                lost => match silence(socket, lost) {
-                    Silence::Because(why) => Silence::Because(complaint(socket, &why)),
-                    silence => silence,
-                },
-            })
-        }));
-        answer.map_err(|silence| match silence {
-            Silence::Because(why) => Failure::because(why),
-            Silence::Over => Failure::because(complaint(socket, "has ended")),
-            Silence::Died => Failure::because(complaint(socket, "has died")),
+        let ask = async {
+            match question(connect(socket).await?, context()).await {
+                Ok(answer) => Ok(Ok(answer)),
+                // That is an answer too.
+                Err(ttrpc::Error::RpcStatus(status)) => Ok(Err(Failure::because(status.message))),
+                Err(error) => Err(silence(socket, error)),
+            }
+        };
+        let answer = self.tokio.block_on(within(ANSWERS_WITHIN, ask));
+        answer.unwrap_or_else(|silence| {
+            let why = match &silence {
+                Silence::Over => "has ended",
+                Silence::Died => "has died",
+                Silence::Because(why) => why,
+            };
+            Err(Failure::because(complaint(socket, why)))
         })
     }
 
@@ -462,6 +464,45 @@ mod tests {
             ..api::Pod::new()
         };
         Found { socket: None, pod }
+    }
+
+    #[test]
+    fn a_shim_that_does_not_do_what_it_is_asked_for_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let socket = directory.path().join("socket");
+        let node = Node {
+            directory: directory.path().to_owned(),
+            tokio,
+        };
+        let ask = || {
+            let request = api::StopRequest::new();
+            let asked = node.ask(&socket, async |client, context| {
+                client.stop(context, &request).await
+            });
+            let Err(Failure::Because(why)) = asked else {
+                panic!("nobody is there")
+            };
+            why.replace(&socket.display().to_string(), "SOCKET")
+        };
+        assert_eq!(ask(), "the shim at SOCKET has ended");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(ask(), "the shim at SOCKET does not answer within 500ms");
+        let hangs_up = std::thread::spawn(move || {
+            // The first is the one that was not answered.
+            for _ in 0..2 {
+                drop(listener.accept().unwrap());
+            }
+        });
+        assert_eq!(
+            ask(),
+            "the shim at SOCKET hangs up without an answer; many may be asking it"
+        );
+        hangs_up.join().unwrap();
+        assert_eq!(ask(), "the shim at SOCKET has died");
     }
 
     #[test]
