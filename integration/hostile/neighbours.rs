@@ -26,7 +26,7 @@ const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
 
 /// What a hung neighbour may cost at most, on a machine that is busy with other tests: before, each
 /// of those who wanted something of it cost a second, and with a full queue all of them for ever.
-const NOTHING: Duration = Duration::from_secs(4);
+const NOTHING: Duration = Duration::from_secs(8);
 
 fn in_pod(config: &mut Value) {
     config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
@@ -124,11 +124,12 @@ fn costs_no_other_pod_anything(is_full: bool) {
         let id = format!("b{number}");
         BareShim::prepare(&host, &runtime_under_test(), &id, &FOR_EVER, in_pod)
     };
-    let wanted: Vec<_> = (0..8).map(prepare).collect();
+    let wanted: Vec<_> = (0..16).map(prepare).collect();
     let mut starts: Vec<_> = wanted.iter().map(want).collect();
     // They are under way: each has got as far as it gets.
     std::thread::sleep(Duration::from_millis(500));
     let took = another_pod(&host, "other");
+    eprintln!("another pod runs after {took:?}, usually {usual:?}");
     assert!(
         took < usual + scaled(NOTHING),
         "{took:?}, usually {usual:?}"
@@ -139,7 +140,7 @@ fn costs_no_other_pod_anything(is_full: bool) {
     );
     // Those who want something of it are told, all at about the same time.
     for start in starts {
-        let finished = start.finish(PATIENCE);
+        let finished = start.finish(2 * PATIENCE);
         assert_eq!(finished.code, Some(1), "{finished:?}");
         let said = finished.err();
         assert!(said.contains("the pod's shim"), "{said}");
@@ -225,9 +226,8 @@ fn a_hundred_clients_that_say_one_byte_keep_nobody_from_asking() {
             client
         })
         .collect();
-    let begun = Instant::now();
     let mut last = None;
-    let listed = poll(Duration::from_secs(5), || {
+    let listed = poll(PATIENCE, || {
         let listed = run(usher(&host, &["ps"]), PATIENCE);
         let is_there = listed.out().contains("plain");
         // Either the pod is there, or it is said that somebody was not heard.
@@ -235,7 +235,7 @@ fn a_hundred_clients_that_say_one_byte_keep_nobody_from_asking() {
         last = Some(listed);
         is_there.then_some(())
     });
-    assert!(listed.is_some(), "{:?}: {last:?}", begun.elapsed());
+    assert!(listed.is_some(), "{last:?}");
     drop(clients);
 }
 
