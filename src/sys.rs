@@ -238,6 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for here")]
     fn an_exit_tells_the_cpu_time_of_a_command_and_of_what_it_has_waited_for() {
         // The loop runs in a child of the shell.
         let work = "(i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done); exit 7";
