@@ -1,7 +1,7 @@
 //! `scripts/install`: what it makes of a node's configuration, on the containerd that is tested with.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -276,6 +276,28 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_put_into_place()
     let said = node.must_fail(&[]);
     assert!(said.contains("does not start"), "{said}");
     assert_eq!(node.text(), text);
+}
+
+/// Where the installer runs as a pod, its numbers of processes are not those of the node's `/proc`; and
+/// containerd sets its score by its own number.
+#[test]
+fn a_containerd_that_is_tried_sets_no_oom_score() {
+    let text = USUAL.replace("version = 2\n", "version = 2\noom_score = 1\n");
+    let node = Node::with_config(&text);
+    fs::create_dir(node.path("bin")).expect("a directory");
+    symlink(installed_program("ctr"), node.path("bin/ctr")).expect("a link");
+    let noting = format!(
+        "#!/bin/sh\ncase \"$*\" in *dump | *default) ;; *) cp \"$2\" {} ;; esac\nexec {} \"$@\"\n",
+        node.path("tried").display(),
+        containerd().display()
+    );
+    let wrapper = node.path("bin/containerd");
+    fs::write(&wrapper, noting).expect("a script");
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("a mode");
+    node.must(&["--containerd", &wrapper.display().to_string()]);
+    let tried = fs::read_to_string(node.path("tried")).expect("what was tried");
+    assert!(tried.contains("\noom_score = 0\n"), "{tried}");
+    assert!(node.dump().contains("\noom_score = 1\n"));
 }
 
 #[test]
