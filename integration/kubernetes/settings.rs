@@ -26,13 +26,19 @@ pub struct Programs {
 }
 
 const TOKEN: &str = "of-the-test";
+/// The only node's.
+const NODE_TOKEN: &str = "of-the-node";
 
 /// Where containerd's own package has it.
 pub const CONTAINERD_CONFIG: &str = "/etc/containerd/config.toml";
 
-/// How systemd runs containerd: whatever became of it, it comes back, and its children live on.
-const CONTAINERD_SERVICE: &str =
-    r#"while :; do "$@" & echo $! >/run/containerd.service; wait; done"#;
+/// How systemd runs containerd: whatever became of it, it comes back, and its children live on; and it is
+/// restarted when somebody asks for it.
+const CONTAINERD_SERVICE: &str = r#"
+mkfifo /run/containerd.restart
+while :; do "$@" & echo $! >/run/containerd.service; wait; done &
+while read -r _; do kill "$(cat /run/containerd.service)"; done <>/run/containerd.restart
+"#;
 
 // === impl Programs ===
 
@@ -72,8 +78,13 @@ pub fn write(cluster: &Cluster) {
     fs::write(config, containerd(cluster)).expect("a setting");
     fs::create_dir(etc.join("cni")).expect("a directory");
     put("cni/pods.conflist", network());
-    put("tokens.csv", format!("{TOKEN},test,test,system:masters\n"));
-    put("kubeconfig", kubeconfig());
+    let node = format!("{NODE_TOKEN},system:node:{NODE},node,system:nodes\n");
+    put(
+        "tokens.csv",
+        format!("{TOKEN},test,test,system:masters\n{node}"),
+    );
+    put("kubeconfig", kubeconfig(TOKEN));
+    put("kubelet.conf", kubeconfig(NODE_TOKEN));
     put("kubelet.json", kubelet(cluster));
     let mut openssl = Command::new("openssl");
     openssl
@@ -131,14 +142,14 @@ fn network() -> String {
     .to_string()
 }
 
-fn kubeconfig() -> String {
+fn kubeconfig(token: &str) -> String {
     json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{ "name": "c", "cluster": {
             "server": "https://127.0.0.1", "insecure-skip-tls-verify": true,
         }}],
-        "users": [{ "name": "u", "user": { "token": TOKEN } }],
+        "users": [{ "name": "u", "user": { "token": token } }],
         "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
         "current-context": "x",
     })
@@ -188,8 +199,8 @@ pub fn runtime_class() -> String {
 /// A program and its arguments.
 pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
     let etc = |file: &str| cluster.path("etc").join(file).display().to_string();
-    let with_kubeconfig = || {
-        let mut words = vec![format!("--kubeconfig={}", etc("kubeconfig"))];
+    let with = |kubeconfig: &str| {
+        let mut words = vec![format!("--kubeconfig={}", etc(kubeconfig))];
         words.push(format!("--cert-dir={}", etc(name)));
         words
     };
@@ -208,7 +219,9 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         "kube-apiserver" => &[
             "--etcd-servers=http://127.0.0.1:2379",
             "--service-cluster-ip-range=10.96.0.0/16",
-            "--authorization-mode=RBAC",
+            // A node is what its credentials say, and changes no other.
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
             "--service-account-issuer=https://kubernetes.test",
             "--secure-port=443",
             "--advertise-address=10.88.0.1",
@@ -245,14 +258,14 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
             }
         }
         "kube-controller-manager" => {
-            words.extend(with_kubeconfig());
+            words.extend(with("kubeconfig"));
             let certificate = cluster.path("etc/kube-apiserver/apiserver.crt");
             words.push(format!("--root-ca-file={}", certificate.display()));
             let key = etc("accounts.key");
             words.push(format!("--service-account-private-key-file={key}"));
         }
         "kubelet" => {
-            words.extend(with_kubeconfig());
+            words.extend(with("kubelet.conf"));
             if !bare {
                 words.push("--node-labels=usher/installed=true".into());
             }
@@ -265,7 +278,7 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
                 words.push(format!("--container-runtime-endpoint={SOCKET}"));
             }
         }
-        _ => words.extend(with_kubeconfig()),
+        _ => words.extend(with("kubeconfig")),
     }
     words
 }
