@@ -419,6 +419,12 @@ impl Cluster {
         run(self.on_machine(&all), PATIENCE)
     }
 
+    /// The same by the credentials that kubelet has.
+    pub fn kubectl_as_node(&self, words: &[&str]) -> Finished {
+        let config = self.path("etc/kubelet.conf").display().to_string();
+        self.kubectl(&[&["--kubeconfig", &config], words].concat())
+    }
+
     #[track_caller]
     pub fn must(&self, words: &[&str]) -> String {
         let finished = self.kubectl(words);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -25,10 +25,11 @@ const RUNTIME_CLASS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/runtimeclass.yaml"
 );
-/// As the DaemonSet names it.
-const IMAGE: &str = "registry.example.com/usher:0.1.0";
-const NEXT_IMAGE: &str = "registry.example.com/usher:next";
+/// Where the images would come from, if they had to.
+const REPOSITORY: &str = "registry.example.com/usher";
 const SHIM: &str = "/usr/local/bin/containerd-shim-usher-v2";
+/// Another node than the only one that there is.
+const OTHER: &str = "other";
 
 pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
     let before = files_of_node(case.cluster);
@@ -43,7 +44,7 @@ pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
     });
 
     install(case);
-    assert_eq!(label(case.cluster).as_deref(), Some("true"));
+    assert_eq!(label(case.cluster, NODE).as_deref(), Some("true"));
     let config = fs::read_to_string(case.cluster.path_on_machine(CONTAINERD_CONFIG));
     let config = config.expect("containerd's configuration");
     assert!(config.contains(r#"runtime_type = "io.containerd.usher.v2""#));
@@ -51,7 +52,7 @@ pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
     runs_in_order(case, "early");
 
     uninstall(case);
-    assert_eq!(label(case.cluster), None);
+    assert_eq!(label(case.cluster, NODE), None);
     assert_eq!(files_of_node(case.cluster), before);
     assert_eq!(left_in_run(case), "");
     let record = case.record();
@@ -60,20 +61,18 @@ pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
 }
 
 pub fn pods_go_on_when_it_is_applied_again_or_brings_other_programs(case: &Case) {
-    install(case);
+    let image = install(case);
     await_account(case);
     start(case, "first");
     let service = containerd_service(case);
     let generation = |case: &Case| daemon_set(case)["metadata"]["generation"].clone();
     let applied = generation(case);
-    case.cluster.must(&["apply", "--filename", DAEMON_SET]);
+    apply(case, &image);
     assert_eq!(generation(case), applied);
 
     let program = || fs::read(case.cluster.path_on_machine(SHIM)).expect("the shim");
     let old = program();
-    import(case.cluster, NEXT_IMAGE, b"next");
-    let image = format!("install={NEXT_IMAGE}");
-    system(case, &["set", "image", "daemonset/usher", &image]);
+    apply(case, &import(case.cluster, b"next"));
     await_rollout(case);
     let new = program();
     assert!(new.starts_with(&old) && new.ends_with(b"next"));
@@ -97,7 +96,7 @@ pub fn it_stays_while_pods_need_it(case: &Case) {
     });
     assert!(refused.is_some(), "{}", installer_says(case));
     // Nothing comes that would need it.
-    assert_eq!(label(case.cluster), None);
+    assert_eq!(label(case.cluster, NODE), None);
     assert!(case.cluster.path_on_machine(SHIM).exists());
     assert_goes_on(case, "needs-it");
     ends_in_order(case, "needs-it");
@@ -106,15 +105,167 @@ pub fn it_stays_while_pods_need_it(case: &Case) {
     remove_objects(case);
 }
 
+pub fn what_stays_on_a_node_has_no_rights_there(case: &Case) {
+    install(case);
+    let pod = installer_pod(case);
+    let spec = &pod["spec"];
+    for shared in ["hostPID", "hostNetwork", "hostIPC"] {
+        assert_eq!(spec[shared], Value::Null, "{spec:#}");
+    }
+    // The node's processes for the installer, and nobody's token.
+    let volumes = spec["volumes"].as_array().expect("volumes");
+    let names: Vec<&Value> = volumes.iter().map(|volume| &volume["name"]).collect();
+    assert_eq!(names, ["node"]);
+    assert_eq!(spec["containers"][0]["volumeMounts"], Value::Null);
+
+    // Its own process, and one that somebody starts beside it.
+    for process in ["1", "self"] {
+        let status = in_what_stays(case, &format!("cat /proc/{process}/status"));
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::trim).unwrap_or_else(|| panic!("{status}"))
+        };
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(field(set), "0000000000000000", "{set} {status}");
+        }
+        assert_eq!(field("Uid:"), "65534\t65534\t65534\t65534");
+        assert_eq!(field("Gid:"), "65534\t65534\t65534\t65534");
+        assert_eq!((field("NoNewPrivs:"), field("Seccomp:")), ("1", "2"));
+    }
+    for kind in ["mnt", "net", "pid", "uts", "ipc"] {
+        let link = format!("/proc/self/ns/{kind}");
+        let of_node = run(case.cluster.on_machine(&["readlink", &link]), PATIENCE).out();
+        assert!(of_node.starts_with(kind), "{of_node}");
+        assert_ne!(in_what_stays(case, &format!("readlink {link}")), of_node);
+    }
+    let writable = r"find / -path /proc -prune -o ! -type l -writable -print 2>/dev/null || :";
+    let writable = in_what_stays(case, writable);
+    let outside = |path: &&str| !path.starts_with("/dev/");
+    assert!(
+        writable.lines().any(|path| path == "/dev/null"),
+        "{writable}"
+    );
+    assert_eq!(writable.lines().find(outside), None, "{writable}");
+    assert_eq!(in_what_stays(case, "find /dev -type b"), "");
+    in_what_stays(case, "test ! -e /node && test ! -e /run/secrets");
+    uninstall(case);
+}
+
+pub fn the_installer_changes_no_other_node(case: &Case) {
+    install(case);
+    // A neighbour, which no pod of the DaemonSet is for.
+    let labels = json!({ "kubernetes.io/os": "another" });
+    let metadata = json!({ "name": OTHER, "labels": labels });
+    case.cluster
+        .apply(&[json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })]);
+
+    set_node_name(case, json!({ "value": OTHER, "valueFrom": null }));
+    let refused = || {
+        let said = installer_says(case);
+        let refused = said.contains("forbidden") && said.contains("node other cannot be labelled");
+        refused.then_some(())
+    };
+    let refused = poll(PATIENCE, refused);
+    assert!(refused.is_some(), "{}", installer_says(case));
+    assert_eq!(label(case.cluster, OTHER), None);
+    let own = json!({ "fieldRef": { "fieldPath": "spec.nodeName" } });
+    set_node_name(case, json!({ "value": null, "valueFrom": own }));
+    await_rollout(case);
+
+    // Whoever got hold of what it does that with gets no further.
+    for words in [
+        "label node other usher/installed=true",
+        "annotate node other usher/note=text",
+        "delete node other",
+        "label node node node-restriction.kubernetes.io/trusted=true",
+        "label node node kubernetes.io/role=trusted",
+        "taint node node usher=text:NoSchedule",
+        "delete node node",
+        "get daemonsets --namespace kube-system",
+        "create configmap theirs --namespace kube-system",
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let finished = case.cluster.kubectl_as_node(&words);
+        let said = finished.err().to_lowercase();
+        let forbidden = !finished.ok() && said.contains("forbidden");
+        assert!(forbidden, "{words:?}: {said}");
+    }
+    assert_eq!(label(case.cluster, OTHER), None);
+
+    // And nobody else has been given anything.
+    for account in ["default", "usher"] {
+        let user = format!("--as=system:serviceaccount:kube-system:{account}");
+        let may = case
+            .cluster
+            .kubectl(&["auth", "can-i", "patch", "nodes", &user]);
+        assert_eq!(may.out().trim(), "no", "{}", may.err());
+    }
+    case.cluster.must(&["delete", "node", OTHER]);
+    uninstall(case);
+}
+
+pub fn what_only_calls_itself_kubelet_is_not_believed(case: &Case) {
+    await_account(case);
+    let stays = case.shared_dir().join("stays");
+    fs::write(&stays, "").expect("a file");
+    // One is root in a container that sees the node's processes, one is somebody on the node. By their
+    // numbers both are found before kubelet.
+    let script = r#"echo 100 >/proc/sys/kernel/ns_last_pid
+        unshare --mount sh -c "$1" --kubeconfig=/theirs &
+        setpriv --reuid 65534 --clear-groups sh -c "$1" --kubeconfig=/theirs &"#;
+    let theirs = "echo kubelet >/proc/self/comm; while [ -e $STAYS ]; do sleep 1; done";
+    let theirs = theirs.replace("$STAYS", &stays.display().to_string());
+    let mut start = case
+        .cluster
+        .on_machine(&["sh", "-c", script, "sh", &theirs]);
+    start.stdout(Stdio::null()).stderr(Stdio::null());
+    assert!(start.status().expect("nsenter").success());
+    let look = r#"for process in /proc/[0-9]*; do
+        read -r name <$process/comm || continue
+        [ "$name" != kubelet ] || tr '\0' ' ' <$process/cmdline; done"#;
+    let found = || {
+        let words = ["bash", "-c", look];
+        let found = run(case.cluster.on_machine(&words), PATIENCE).out();
+        let mut kubelets = found.split("--kubeconfig=").skip(1);
+        let two = kubelets
+            .by_ref()
+            .take(2)
+            .all(|rest| rest.starts_with("/theirs "));
+        two && kubelets.next().is_some()
+    };
+    eventually("they are found before kubelet", PATIENCE, found);
+    install(case);
+    uninstall(case);
+    fs::remove_file(&stays).expect("a file");
+}
+
 // === the DaemonSet ===
 
-/// As the heads of the files tell people to do it.
-fn install(case: &Case) {
+/// As the heads of the files tell people to do it; says what the image is called.
+fn install(case: &Case) -> String {
     assert_first_process_is_the_nodes(case);
-    import(case.cluster, IMAGE, b"");
-    let words = ["--filename", RUNTIME_CLASS, "--filename", DAEMON_SET];
-    case.cluster.must(&[&["apply"], &words[..]].concat());
+    case.cluster.must(&["apply", "--filename", RUNTIME_CLASS]);
+    let image = import(case.cluster, b"");
+    apply(case, &image);
     await_rollout(case);
+    image
+}
+
+/// With an image in the place of the one that is none.
+fn apply(case: &Case, image: &str) {
+    let text = daemon_set_file();
+    let lines = text.lines().map(|line| match line.split_once("image: ") {
+        Some((before, _)) => format!("{before}image: {image}\n"),
+        None => format!("{line}\n"),
+    });
+    let file = case.cluster.path("tmp/daemonset.yaml");
+    fs::write(&file, lines.collect::<String>()).expect("the DaemonSet");
+    let file = file.display().to_string();
+    case.cluster.must(&["apply", "--filename", &file]);
+}
+
+fn daemon_set_file() -> String {
+    fs::read_to_string(DAEMON_SET).expect("the DaemonSet")
 }
 
 fn uninstall(case: &Case) {
@@ -123,8 +274,25 @@ fn uninstall(case: &Case) {
     remove_objects(case);
 }
 
+/// With the words of the file's head.
 fn ask_for_uninstall(case: &Case) {
-    system(case, &["set", "env", "daemonset/usher", "ACTION=uninstall"]);
+    let text = daemon_set_file();
+    let patch = text.split("--patch '").nth(1).expect("a patch");
+    let patch = patch
+        .split('\'')
+        .next()
+        .expect("its end")
+        .replace("\n#", "");
+    system(case, &["patch", "daemonset", "usher", "--patch", &patch]);
+}
+
+/// Which node the installer believes to be on.
+fn set_node_name(case: &Case, mut variable: Value) {
+    variable["name"] = "NODE_NAME".into();
+    let container = json!({ "name": "install", "env": [variable] });
+    let patch = json!({ "spec": { "template": { "spec": { "initContainers": [container] } } } });
+    let patch = patch.to_string();
+    system(case, &["patch", "daemonset", "usher", "--patch", &patch]);
 }
 
 fn remove_objects(case: &Case) {
@@ -160,6 +328,22 @@ fn daemon_set(case: &Case) -> Value {
     serde_json::from_str(&system(case, &words)).expect("an object")
 }
 
+fn installer_pod(case: &Case) -> Value {
+    let words = ["get", "pods", "--selector=app=usher", "--output=json"];
+    let pods: Value = serde_json::from_str(&system(case, &words)).expect("a list");
+    assert_eq!(pods["items"].as_array().map(Vec::len), Some(1), "{pods:#}");
+    pods["items"][0].clone()
+}
+
+/// Runs a script in the container that stays.
+#[track_caller]
+fn in_what_stays(case: &Case, script: &str) -> String {
+    let pod = installer_pod(case);
+    let name = pod["metadata"]["name"].as_str().expect("a name");
+    let words = ["exec", name, "--container=stay", "--", "sh", "-c", script];
+    system(case, &words)
+}
+
 /// What its pods are and have written, those before the last start too.
 fn installer_says(case: &Case) -> String {
     let say = |words: &[&str]| {
@@ -168,7 +352,12 @@ fn installer_says(case: &Case) -> String {
             .kubectl(&[&["--namespace", "kube-system"], words].concat());
         finished.out() + &finished.err()
     };
-    let log = ["logs", "--selector=app=usher", "--tail=-1"];
+    let log = [
+        "logs",
+        "--selector=app=usher",
+        "--container=install",
+        "--tail=-1",
+    ];
     let previous = [&log[..], &["--previous"]].concat();
     [say(&["describe", "pods"]), say(&log), say(&previous)].join("\n---\n")
 }
@@ -177,13 +366,24 @@ fn installer_says(case: &Case) -> String {
 #[track_caller]
 fn assert_first_process_is_the_nodes(case: &Case) {
     await_account(case);
-    let script = "cat /proc/1/root/run/node >/shared/first-process; sleep 600";
+    let script = "cat /node/proc/1/root/run/node >/shared/first-process; sleep 600";
     let container = json!({
         "name": "look", "image": WITNESS, "command": ["/bin/sh", "-c", script],
         "securityContext": { "privileged": true },
-        "volumeMounts": [{ "name": "shared", "mountPath": "/shared" }],
+        "volumeMounts": [
+            { "name": "shared", "mountPath": "/shared" },
+            { "name": "node", "mountPath": "/node/proc", "readOnly": true },
+        ],
     });
-    let look = unmanaged(Pod::new("look").container(container).spec("hostPID", true));
+    let volumes = json!([
+        { "name": "shared", "hostPath": { "path": case.shared_dir() } },
+        { "name": "node", "hostPath": { "path": "/proc" } },
+    ]);
+    let look = unmanaged(
+        Pod::new("look")
+            .container(container)
+            .spec("volumes", volumes),
+    );
     case.create(&look);
     case.await_ready("look");
     let found = case.shared_dir().join("first-process");
@@ -204,20 +404,25 @@ fn assert_first_process_is_the_nodes(case: &Case) {
 
 // === its image ===
 
-/// Puts the image into containerd's store; its shim has some more bytes at its end.
-fn import(cluster: &Cluster, reference: &str, more: &[u8]) {
+/// Puts the image into containerd's store, as if it had been pulled by its digest, and says what it is
+/// called there; its shim has some more bytes at its end.
+fn import(cluster: &Cluster, more: &[u8]) -> String {
     let dir = tempfile::tempdir_in(cluster.path("tmp")).expect("a directory");
     let root = dir.path().join("root");
     let dockerfile = format!("{TOP}/scripts/kubernetes/Dockerfile");
     let dockerfile = fs::read_to_string(dockerfile).expect("the Dockerfile");
+    for line in dockerfile.lines().filter(|line| line.starts_with("FROM ")) {
+        assert!(line.contains("@sha256:"), "{line}: expected a digest");
+    }
     let (_, last_stage) = dockerfile.rsplit_once("\nFROM ").expect("a last stage");
     let mut entrypoint = Value::Null;
     for line in last_stage.lines() {
         match line.split_once(' ') {
-            Some(("COPY", words)) => copy(&root, words),
+            Some(("COPY", words)) => copy(cluster, &root, words),
             Some(("ENTRYPOINT", words)) => {
                 entrypoint = serde_json::from_str(words).expect("a list of words");
             }
+            Some(("RUN", _)) => panic!("{line}: nothing runs that here"),
             _ => {}
         }
     }
@@ -226,20 +431,31 @@ fn import(cluster: &Cluster, reference: &str, more: &[u8]) {
     fs::write(&shim, [&bytes, more].concat()).expect("the shim");
     let files = dir.path().join("files.tar");
     tar(&files, &root, &["."]);
+    let reference = format!("{REPOSITORY}:imported");
     let image = Image {
-        reference,
+        reference: &reference,
         config: json!({ "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "Entrypoint": entrypoint }),
     };
     let layers = [&*cluster.programs.installer_base, &*files];
     let archive = make_archive_of_layers(dir.path(), &layers, &[image]);
-    let archive = archive.display().to_string();
-    let words = cluster.ctr(&["images", "import", &archive]);
-    let finished = run(cluster.on_machine(&words), PATIENCE);
-    assert!(finished.ok(), "ctr images import: {}", finished.err());
+    let ctr = |words: &[&str]| {
+        let finished = run(cluster.on_machine(&cluster.ctr(words)), PATIENCE);
+        assert!(finished.ok(), "ctr {words:?}: {}", finished.err());
+        finished.out()
+    };
+    ctr(&["images", "import", &archive.display().to_string()]);
+    let listed = ctr(&["images", "list", &format!("name=={reference}")]);
+    let digest = listed
+        .split_whitespace()
+        .find(|word| word.starts_with("sha256:"));
+    let by_digest = format!("{REPOSITORY}@{}", digest.expect("a digest"));
+    ctr(&["images", "tag", "--force", &reference, &by_digest]);
+    by_digest
 }
 
-/// The Dockerfile's `COPY`, which knows two sources: this repository, and what was built of it.
-fn copy(root: &Path, words: &str) {
+/// The Dockerfile's `COPY`, which knows three sources: this repository, what was built of it, and the
+/// image that has kubectl.
+fn copy(cluster: &Cluster, root: &Path, words: &str) {
     const BUILT: &str = "/source/target/release/";
     let mut words: Vec<&str> = words.split_whitespace().collect();
     let directory = words.pop().expect("where to").trim_start_matches('/');
@@ -247,22 +463,26 @@ fn copy(root: &Path, words: &str) {
         directory.ends_with('/'),
         "{directory}: expected a directory"
     );
-    let from_build = words.first() == Some(&"--from=build");
+    let stage = words.first().and_then(|word| word.strip_prefix("--from="));
     let directory = root.join(directory);
     fs::create_dir_all(&directory).expect("a directory of the image");
-    for word in words.iter().skip(usize::from(from_build)) {
+    for word in words.iter().skip(usize::from(stage.is_some())) {
         let name = Path::new(word).file_name().expect("a file's name");
         let to = directory.join(name);
-        if !from_build {
-            fs::copy(Path::new(TOP).join(word), &to).expect(word);
-            continue;
-        }
-        let program = word.strip_prefix(BUILT).expect(BUILT);
-        // As a release has them: without what debuggers read.
-        let mut strip = Command::new("strip");
-        strip.arg("-o").arg(&to).arg(shim_dir().join(program));
-        let finished = run(strip, PATIENCE);
-        assert!(finished.ok(), "strip {program}: {}", finished.err());
+        let from = match stage {
+            None => Path::new(TOP).join(word),
+            Some("kubectl") => cluster.programs.kubernetes.join("bin").join(name),
+            Some(_) => {
+                let program = word.strip_prefix(BUILT).expect(BUILT);
+                // As a release has them: without what debuggers read.
+                let mut strip = Command::new("strip");
+                strip.arg("-o").arg(&to).arg(shim_dir().join(program));
+                let finished = run(strip, PATIENCE);
+                assert!(finished.ok(), "strip {program}: {}", finished.err());
+                continue;
+            }
+        };
+        fs::copy(from, &to).expect(word);
     }
 }
 
@@ -308,8 +528,8 @@ fn containerd_service(case: &Case) -> String {
     run(case.cluster.on_machine(&words), PATIENCE).out()
 }
 
-fn label(cluster: &Cluster) -> Option<String> {
-    let node = cluster.get("node", NODE).expect("the node");
+fn label(cluster: &Cluster, node: &str) -> Option<String> {
+    let node = cluster.get("node", node).expect("the node");
     let label = &node["metadata"]["labels"]["usher/installed"];
     label.as_str().map(str::to_owned)
 }
