@@ -6,6 +6,9 @@ const QUIET_AT_MOST: f64 = 0.2;
 /// The line is cut where it would be longer than this share otherwise.
 const CUT_FROM: f64 = 0.45;
 
+/// More steps than a piece of the line has room for ticks.
+const STEPS_AT_MOST: u16 = 1000;
+
 /// Times on a line of length 1.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
@@ -106,8 +109,10 @@ impl Axis {
         for piece in self.pieces.iter().filter(|piece| !piece.is_cut) {
             let per_second = (piece.end - piece.start) / (piece.to - piece.from);
             let step = round_up(apart / per_second);
-            let mut at = ((piece.from - self.begin) / step).ceil() * step;
-            while self.begin + at <= piece.to {
+            let first = ((piece.from - self.begin) / step).ceil();
+            // Times so large that a step changes nothing would go on for ever.
+            let steps = (0..STEPS_AT_MOST).map(|steps| (first + f64::from(steps)) * step);
+            for at in steps.take_while(|at| self.begin + at <= piece.to) {
                 let place = self.place(self.begin + at);
                 let is_free = ticks
                     .last()
@@ -118,7 +123,6 @@ impl Axis {
                         text: text(at, step),
                     });
                 }
-                at += step;
             }
         }
         ticks
@@ -208,6 +212,13 @@ mod tests {
         for pair in ticks.windows(2) {
             assert!(pair[1].place - pair[0].place >= 0.12);
         }
+    }
+
+    #[test]
+    fn times_that_no_step_changes_have_an_end() {
+        let far = i64::MAX as f64;
+        let axis = Axis::new(0.0, far, vec![far - 2048.0, far - 1024.0]);
+        assert!(axis.ticks(0.1).len() < 20);
     }
 
     #[test]
