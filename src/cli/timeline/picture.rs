@@ -60,7 +60,15 @@ pub(super) fn draw(chart: &Chart) -> String {
     for (index, row) in chart.rows.iter().enumerate() {
         document = document.add(draw_row(chart, row, TOP + index as f64 * ROW));
     }
-    document.add(legend.0).to_string()
+    document
+        .add(legend.0)
+        .to_string()
+        .replace(is_no_xml, "\u{fffd}")
+}
+
+/// What no XML file may have, however it is written (XML 1.0, section 2.2). The crate escapes the rest.
+fn is_no_xml(char: char) -> bool {
+    char.is_control() && char != '\n' || matches!(char, '\u{fffe}' | '\u{ffff}')
 }
 
 fn x(chart: &Chart, at: f64) -> f64 {
@@ -260,7 +268,9 @@ mod tests {
         for container in &mut pod.containers {
             container.name = "<b>".to_owned();
         }
+        pod.status = "\u{1b}]0;\u{ffff}".to_owned();
         let picture = draw(&Chart::of(&pod, 0.0));
+        assert!(!picture.contains(is_no_xml), "{picture}");
         assert!(!picture.contains("<script>"), "{picture}");
         assert!(!picture.contains("<b>"), "{picture}");
     }
