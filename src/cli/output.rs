@@ -1,5 +1,6 @@
 //! What a command says, and how: text for people, JSON for scripts, colours for terminals.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
@@ -92,7 +93,8 @@ impl Stdout {
 
     /// Text, which may be styled.
     pub(super) fn text(&mut self, text: impl Display) -> Result<(), Failure> {
-        Ok(write!(self.stream, "{text}")?)
+        let text = text.to_string();
+        Ok(self.stream.write_all(printable(&text).as_bytes())?)
     }
 
     /// Text without styles.
@@ -147,6 +149,34 @@ impl Display for Table {
     }
 }
 
+/// Text of which a terminal makes nothing but letters and colours: names and messages come from those
+/// who write pods, and from what runs in them. What else there is of control characters is shown.
+pub(super) fn printable(text: &str) -> Cow<'_, str> {
+    let is_plain = |char: char| char == '\n' || !char.is_control();
+    if text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    let mut printable = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(char) = rest.chars().next() {
+        let (now, later) = rest.split_at(style(rest).unwrap_or(char.len_utf8()));
+        match is_plain(char) || now.len() > 1 && char == '\u{1b}' {
+            true => printable.push_str(now),
+            false => printable.extend(char.escape_default()),
+        }
+        rest = later;
+    }
+    Cow::Owned(printable)
+}
+
+/// The length of the style that a text begins with: `ESC [`, numbers, `m`.
+fn style(text: &str) -> Option<usize> {
+    let numbers = text.strip_prefix("\u{1b}[")?;
+    let rest = numbers.trim_start_matches(|char: char| char.is_ascii_digit() || char == ';');
+    let rest = rest.strip_prefix('m')?;
+    text.len().checked_sub(rest.len())
+}
+
 /// `what` in a style.
 pub(super) fn styled(style: Style, what: impl Display) -> String {
     format!("{style}{what}{style:#}")
@@ -154,15 +184,38 @@ pub(super) fn styled(style: Style, what: impl Display) -> String {
 
 /// One sentence on standard error: why the command failed.
 pub(super) fn complain(why: &str) {
+    let why = printable(why);
     let _ = writeln!(anstream::stderr(), "{}: {why}", styled(BAD, "usher"));
 }
 
 /// One sentence on standard error: what does not stop the command, but should be known.
 pub(super) fn warn(what: &str) {
+    let what = printable(what);
     let _ = writeln!(anstream::stderr(), "{}: {what}", styled(WARNING, "warning"));
 }
 
 /// One sentence on standard error that is neither.
 pub(super) fn note(what: &str) {
-    let _ = writeln!(anstream::stderr(), "{what}");
+    let _ = writeln!(anstream::stderr(), "{}", printable(what));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_others_moves_the_cursor_or_names_the_window() {
+        for (text, expected) in [
+            ("proxy\n", "proxy\n"),
+            ("\u{1b}]0;title\u{7}", r"\u{1b}]0;title\u{7}"),
+            ("a\u{1b}[2Jb", r"a\u{1b}[2Jb"),
+            ("\u{9b}2J\r", r"\u{9b}2J\r"),
+            ("\u{1b}[1", r"\u{1b}[1"),
+        ] {
+            assert_eq!(printable(text), expected);
+        }
+        let styled = styled(BAD, "web");
+        assert_eq!(printable(&styled), styled);
+        assert_eq!(printable(&format!("{styled}\t")), format!(r"{styled}\t"));
+    }
 }
