@@ -135,7 +135,7 @@ fn from_generic(path: &str, body: &[u8]) -> Result<Options, String> {
     std::fs::read_to_string(path)
         .map_err(|error| error.to_string())
         .and_then(|text| from_toml(&text))
-        .map_err(|error| format!("runtime options in {path}: {error}"))
+        .map_err(|error| format!("runtime options in {}: {error}", path.escape_debug()))
 }
 
 /// Options as they stand in containerd's configuration: `SystemdCgroup = true`.
@@ -283,6 +283,7 @@ mod tests {
             (wrapped(3, "SystemdCgroup = 7"), "systemd_cgroup"),
             (wrapped(3, "="), "runtime options: "),
             (wrapped(2, "/no/such.toml"), "/no/such.toml: No such file"),
+            (wrapped(2, "/no\nsuch"), r"/no\nsuch: No such file"),
             (any("kata.Options", Vec::new()), "\"kata.Options\""),
             (any("containerd.runc.v1.Options", vec![0xff]), "decoded"),
         ];
