@@ -155,6 +155,21 @@ pub fn parse(text: &str) -> Result<Rules, String> {
     Ok(rules)
 }
 
+/// Whatever the file says, it is rules or one line about it.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let read = || parse(text);
+    match crate::fuzz::cost::assert_bounded(text.len(), 256, 64 * 1024, read) {
+        Ok(rules) => {
+            let _ = crate::plan::Plan::parse_under(&BTreeMap::new(), &rules);
+        }
+        Err(sentence) => assert!(!sentence.contains('\n'), "{sentence}"),
+    }
+}
+
 impl RawLimits {
     fn read(&self) -> Result<Limits, String> {
         let time = |name, value| time("limits", name, value);

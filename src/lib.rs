@@ -21,6 +21,7 @@
 //! | [`control`] | what `usher` is told of a pod, and what it may tell the pod to do |
 //! | [`shim`] | the process: arguments, bootstrap, serving, `delete` |
 //! | [`cli`] | the `usher` command: one file a command |
+//! | `fuzz` | what comes from outside, for a fuzzer and for the tests |
 //! | [`sys`] | the system calls that have no safe wrapper |
 
 #![cfg_attr(
@@ -44,6 +45,8 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod events;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod lifecycle;
 pub mod plan;
 pub mod pod;

@@ -319,12 +319,20 @@ fn children_of(process: &str) -> Vec<i32> {
     let lists = threads
         .flatten()
         .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    lists
-        .flat_map(|list| {
-            let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
-            pids.collect::<Vec<i32>>()
-        })
-        .collect()
+    lists.flat_map(|list| pids(&list)).collect()
+}
+
+fn pids(list: &str) -> Vec<i32> {
+    let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.collect()
+}
+
+/// A list of children.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(input: &[u8]) {
+    let list = String::from_utf8_lossy(input);
+    let read = || pids(&list);
+    crate::fuzz::cost::assert_bounded(input.len(), 16, 1024, read);
 }
 
 /// Whether `pid` is a child of ours that has not been collected.

@@ -74,7 +74,7 @@ pub(super) fn stat(directory: &Path) -> BlkIOStat {
 
 /// `8:0 Read 4096`, or `8:0 4096` in lists that tell no operations apart; the last line, a total
 /// over all devices, is none.
-fn entry(line: &str) -> Option<BlkIOEntry> {
+pub(super) fn entry(line: &str) -> Option<BlkIOEntry> {
     let (device, rest) = line.split_once(' ')?;
     let (major, minor) = device.split_once(':')?;
     let (op, value) = rest.rsplit_once(' ').unwrap_or(("", rest));
@@ -97,7 +97,7 @@ fn name(blkio: &mut BlkIOStat) {
     }
 }
 
-fn device(partitions: &str, major: u64, minor: u64) -> Option<String> {
+pub(super) fn device(partitions: &str, major: u64, minor: u64) -> Option<String> {
     partitions.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         let is_it = words.next()?.parse() == Ok(major) && words.next()?.parse() == Ok(minor);

@@ -49,7 +49,7 @@ pub(super) fn huge_pages() -> Vec<String> {
 }
 
 /// `hugepages-2048kB` is `2MB`.
-fn huge_page(name: &str) -> Option<String> {
+pub(super) fn huge_page(name: &str) -> Option<String> {
     let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     let kilobytes: u64 = size.parse().ok()?;
     Some(match kilobytes {

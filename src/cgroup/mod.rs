@@ -3,6 +3,8 @@
 
 mod blkio;
 mod devices;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod hierarchy;
 pub mod moves;
 mod oom;

@@ -340,7 +340,7 @@ fn is_of_pod(directory: &Path, uid: &str) -> bool {
 }
 
 /// `cpu.max`: a quota and its period.
-fn quota_v2(text: &str) -> Option<(u64, u64)> {
+pub(super) fn quota_v2(text: &str) -> Option<(u64, u64)> {
     let (quota, period) = text.trim().split_once(' ')?;
     let quota = match quota {
         "max" => UNLIMITED,

@@ -27,9 +27,7 @@ struct RuncState {
 /// bundle wants them, for one that was being created.
 pub fn of_container(state_dir: &Path, wanted: Option<&str>) -> BTreeSet<PathBuf> {
     let state = fs::read(state_dir.join("state.json")).unwrap_or_default();
-    let noted = serde_json::from_slice::<RuncState>(&state).ok();
-    let noted = noted.map(|state| state.cgroup_paths.into_values().collect::<Vec<_>>());
-    let mut cgroups: BTreeSet<_> = noted.into_iter().flatten().collect();
+    let mut cgroups = noted(&state);
     // Of systemd's form is what does not begin so: those are systemd's to remove.
     if let Some(path) = wanted.and_then(|path| path.strip_prefix('/')) {
         let path = Path::new(path);
@@ -42,9 +40,19 @@ pub fn of_container(state_dir: &Path, wanted: Option<&str>) -> BTreeSet<PathBuf>
     cgroups
 }
 
+/// What runc has noted, in the text of its `state.json`.
+pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
+    let noted = serde_json::from_slice::<RuncState>(state).ok();
+    let paths = noted.map(|state| state.cgroup_paths.into_values());
+    paths.into_iter().flatten().collect()
+}
+
 /// Where the hierarchies of cgroups are mounted, of either version.
 fn hierarchies() -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    hierarchies_in(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+pub(super) fn hierarchies_in(table: &str) -> Vec<PathBuf> {
     let mounts = table.lines().filter_map(|line| line.split_once(" - "));
     let cgroups = mounts.filter(|(_, what)| what.starts_with("cgroup"));
     cgroups

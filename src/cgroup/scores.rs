@@ -170,17 +170,23 @@ fn may_lower() -> bool {
     static MAY_LOWER: OnceLock<bool> = OnceLock::new();
     *MAY_LOWER.get_or_init(|| {
         let read = |file| fs::read_to_string(file).unwrap_or_default();
-        let users = read("/proc/self/uid_map");
-        let mut users = users.split_whitespace();
-        let is_first = [users.next(), users.next(), users.next()]
-            == [Some("0"), Some("0"), Some("4294967295")];
-        let status = read("/proc/self/status");
-        let capabilities = status
-            .lines()
-            .find_map(|line| line.strip_prefix("CapEff:"))
-            .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-        is_first && capabilities.is_some_and(|set| set >> SYS_RESOURCE & 1 == 1)
+        is_first(&read("/proc/self/uid_map")) && has_resource(&read("/proc/self/status"))
     })
+}
+
+/// Whether a `uid_map` is that of the first user namespace.
+pub(super) fn is_first(users: &str) -> bool {
+    let mut users = users.split_whitespace();
+    [users.next(), users.next(), users.next()] == [Some("0"), Some("0"), Some("4294967295")]
+}
+
+/// Whether a `status` has `CAP_SYS_RESOURCE` in it.
+pub(super) fn has_resource(status: &str) -> bool {
+    let mut lines = status.lines();
+    let capabilities = lines
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    capabilities.is_some_and(|set| set >> SYS_RESOURCE & 1 == 1)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::{blkio, devices};
 const NANOS_PER_TICK: u64 = 10_000_000;
 
 /// `cpu.stat` (<https://docs.kernel.org/scheduler/sched-bwc.html>).
-const THROTTLE: [Setter<Throttle>; 3] = [
+pub(super) const THROTTLE: [Setter<Throttle>; 3] = [
     ("nr_periods", Throttle::set_periods),
     ("nr_throttled", Throttle::set_throttled_periods),
     ("throttled_time", Throttle::set_throttled_time),
@@ -26,7 +26,7 @@ const THROTTLE: [Setter<Throttle>; 3] = [
 
 /// `memory.stat`, as far as the message has it
 /// (<https://docs.kernel.org/admin-guide/cgroup-v1/memory.html>, section 5.2).
-const MEMORY_STAT: [Setter<MemoryStat>; 32] = [
+pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 32] = [
     ("cache", MemoryStat::set_cache),
     ("rss", MemoryStat::set_rss),
     ("rss_huge", MemoryStat::set_rss_huge),
@@ -68,7 +68,7 @@ const MEMORY_STAT: [Setter<MemoryStat>; 32] = [
 ];
 
 /// `memory.oom_control` (the same, section 10).
-const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
+pub(super) const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
     ("oom_kill_disable", MemoryOomControl::set_oom_kill_disable),
     ("under_oom", MemoryOomControl::set_under_oom),
     ("oom_kill", MemoryOomControl::set_oom_kill),

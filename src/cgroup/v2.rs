@@ -12,7 +12,7 @@ use super::hierarchy::unified;
 use super::read::{Setter, number, set, text, value};
 
 /// `cpu.stat` (<https://docs.kernel.org/admin-guide/cgroup-v2.html>, as for all that follows).
-const CPU_STAT: [Setter<CPUStat>; 8] = [
+pub(super) const CPU_STAT: [Setter<CPUStat>; 8] = [
     ("usage_usec", CPUStat::set_usage_usec),
     ("user_usec", CPUStat::set_user_usec),
     ("system_usec", CPUStat::set_system_usec),
@@ -24,7 +24,7 @@ const CPU_STAT: [Setter<CPUStat>; 8] = [
 ];
 
 /// `memory.stat`, as far as the message has it.
-const MEMORY_STAT: [Setter<MemoryStat>; 31] = [
+pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 31] = [
     ("anon", MemoryStat::set_anon),
     ("file", MemoryStat::set_file),
     ("kernel_stack", MemoryStat::set_kernel_stack),
@@ -62,7 +62,7 @@ const MEMORY_STAT: [Setter<MemoryStat>; 31] = [
 ];
 
 /// `memory.events`.
-const MEMORY_EVENTS: [Setter<MemoryEvents>; 6] = [
+pub(super) const MEMORY_EVENTS: [Setter<MemoryEvents>; 6] = [
     ("low", MemoryEvents::set_low),
     ("high", MemoryEvents::set_high),
     ("max", MemoryEvents::set_max),
@@ -190,7 +190,7 @@ impl V2 {
 }
 
 /// `avg10=0.00 avg60=0.12 avg300=0.00 total=1234`
-fn pressure(fields: &str) -> PSIData {
+pub(super) fn pressure(fields: &str) -> PSIData {
     let field = |key| {
         let mut fields = fields.split_whitespace();
         fields.find_map(|field| field.strip_prefix(key))
@@ -211,7 +211,7 @@ fn pressure(fields: &str) -> PSIData {
 }
 
 /// `8:16 rbytes=1459200 wbytes=314773504 rios=192 wios=353 dbytes=0 dios=0`
-fn io(text: &str) -> Vec<IOEntry> {
+pub(super) fn io(text: &str) -> Vec<IOEntry> {
     let entry = |line: &str| {
         let (device, fields) = line.split_once(' ')?;
         let (major, minor) = device.split_once(':')?;

@@ -37,7 +37,7 @@ impl Inspect {
     }
 }
 
-fn text(pod: &api::Pod, now: f64) -> String {
+pub(super) fn text(pod: &api::Pod, now: f64) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", answer(pod));
     for line in waits(pod, now) {

@@ -36,15 +36,7 @@ impl Limits {
     fn read(pid: u32, choose: impl Fn(PathBuf) -> Option<PathBuf>) -> Option<Limits> {
         let table = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let directory = |controller: &str| {
-            let lines = table.lines().filter_map(|line| {
-                let mut fields = line.splitn(3, ':').skip(1);
-                Some((fields.next()?, fields.next()?))
-            });
-            let mut paths = lines.filter(|(names, _)| match controller {
-                "" => names.is_empty(),
-                name => names.split(',').any(|other| other == name),
-            });
-            let path = choose(PathBuf::from(paths.next()?.1))?;
+            let path = choose(PathBuf::from(path_in(&table, controller)?))?;
             let root = Path::new("/sys/fs/cgroup").join(controller);
             Some(root.join(path.strip_prefix("/").ok()?))
         };
@@ -86,6 +78,19 @@ impl Limits {
         self.cpu
             .map_or("none".to_owned(), |cpu| format!("{cpu:.2}"))
     }
+}
+
+/// The path of a controller's cgroup in a `/proc/<pid>/cgroup`; of that of version 2 for no name.
+pub(super) fn path_in<'a>(table: &'a str, controller: &str) -> Option<&'a str> {
+    let lines = table.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        Some((fields.next()?, fields.next()?))
+    });
+    let mut paths = lines.filter(|(names, _)| match controller {
+        "" => names.is_empty(),
+        name => names.split(',').any(|other| other == name),
+    });
+    Some(paths.next()?.1)
 }
 
 fn bytes(bytes: u64) -> String {

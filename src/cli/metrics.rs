@@ -115,7 +115,7 @@ struct Figures {
 
 const POD: [&str; 3] = ["containerd_namespace", "namespace", "pod"];
 
-fn text(seen: &Seen, ended: &[api::Pod]) -> Result<String, Failure> {
+pub(super) fn text(seen: &Seen, ended: &[api::Pod]) -> Result<String, Failure> {
     let failed = |error: prometheus::Error| Failure::because(format!("metrics: {error}"));
     let figures = Figures::new().map_err(failed)?;
     // Of pods with one name the last one counts: what has ended comes first.

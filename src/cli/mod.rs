@@ -9,6 +9,8 @@ mod check;
 mod completion;
 mod convert;
 mod explain;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod inspect;
 mod kernel;
 mod man;

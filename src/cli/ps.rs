@@ -134,7 +134,7 @@ impl Widths {
     }
 }
 
-fn row(pod: &api::Pod) -> [String; 6] {
+pub(super) fn row(pod: &api::Pod) -> [String; 6] {
     let until = time::seconds(&pod.ended).unwrap_or_else(time::now);
     let age = time::seconds(&pod.created).map_or(0.0, |created| until - created);
     [

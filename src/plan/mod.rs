@@ -11,6 +11,8 @@ mod container;
 mod draft;
 mod duration;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod handler;
 mod hook;
 pub mod identity;

@@ -251,7 +251,7 @@ impl Actor {
     }
 }
 
-fn options(options: Option<&Any>) -> Result<CheckpointOptions, String> {
+pub(super) fn options(options: Option<&Any>) -> Result<CheckpointOptions, String> {
     let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
         return Ok(CheckpointOptions::default());
     };

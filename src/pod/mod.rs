@@ -12,6 +12,8 @@ mod create;
 mod delete;
 mod error;
 mod exec;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod manual;
 mod messages;
 mod process;

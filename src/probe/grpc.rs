@@ -11,8 +11,9 @@ use h2::client::{Builder, SendRequest};
 use http::header::{CONTENT_TYPE, TE, USER_AGENT};
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::connect::{self, Connection};
+use super::connect;
 use super::{AGENT, Target, alongside, causes};
 
 const METHOD: &str = "grpc.health.v1.Health/Check";
@@ -42,7 +43,7 @@ pub(super) async fn attempt(port: u16, service: &str, target: &Target) -> Result
 }
 
 pub(super) async fn check_over(
-    connection: Connection,
+    connection: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     service: &str,
 ) -> Result<(), String> {
@@ -68,7 +69,7 @@ fn question(service: &str) -> Result<Bytes, String> {
 
 /// One call. The connection is driven here, and is gone when this is over.
 async fn ask(
-    connection: Connection,
+    connection: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     question: Bytes,
 ) -> Result<Answer, String> {

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::plan::{Host, HttpGet, Scheme};
 
-use super::connect::{self, Connection, port_number};
+use super::connect::{self, port_number};
 use super::{AGENT, Target, alongside, causes, tls};
 
 /// As much of an answer's head, in bytes.
@@ -70,7 +70,7 @@ pub(super) async fn request_once(get: &HttpGet, target: &Target) -> Result<(), S
 }
 
 pub(super) async fn get_over(
-    connection: Connection,
+    connection: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     get: &HttpGet,
 ) -> Result<(), String> {
@@ -84,7 +84,7 @@ pub(super) async fn get_over(
 }
 
 async fn answer_over(
-    connection: Connection,
+    connection: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     get: &HttpGet,
 ) -> Result<StatusCode, String> {

@@ -4,6 +4,8 @@
 mod connect;
 mod cost;
 mod exec;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod grpc;
 mod http;
 mod netns;

@@ -15,12 +15,17 @@ pub(super) fn unmount(target: &Path) {
         return;
     }
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    for mounted in mounts(&table).filter(|at| at.starts_with(target)) {
+        unmount_at(&mounted);
+    }
+}
+
+/// Where something is mounted by a table of mounts, `/proc/<pid>/mountinfo`.
+pub(super) fn mounts(table: &[u8]) -> impl Iterator<Item = PathBuf> {
     let fields = table
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    for mounted in fields.map(unescape).filter(|at| at.starts_with(target)) {
-        unmount_at(&mounted);
-    }
+    fields.map(unescape)
 }
 
 /// A path as `/proc/self/mountinfo` has it: blanks and the like as three octal digits (`proc(5)`).

@@ -78,7 +78,7 @@ impl UserNamespace {
 }
 
 /// A map as the kernel takes it, a line for each part.
-fn table(option: &str, map: &str) -> Result<String, String> {
+pub(super) fn table(option: &str, map: &str) -> Result<String, String> {
     let line = |part: &str| {
         let numbers: Option<Vec<u32>> = part.split(':').map(|word| word.parse().ok()).collect();
         match numbers.as_deref() {

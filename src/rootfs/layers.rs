@@ -105,13 +105,13 @@ fn lower_option(options: &mut [String]) -> Option<&mut String> {
         .find(|option| option.starts_with(LOWERDIR))
 }
 
-fn directories(option: &str) -> Vec<PathBuf> {
+pub(super) fn directories(option: &str) -> Vec<PathBuf> {
     let list = option.strip_prefix(LOWERDIR).unwrap_or_default();
     list.split(':').map(PathBuf::from).collect()
 }
 
 /// The deepest directory that all of the paths are below; none if that is the root, or nothing.
-fn common_directory(paths: &[PathBuf]) -> Option<PathBuf> {
+pub(super) fn common_directory(paths: &[PathBuf]) -> Option<PathBuf> {
     let mut parents = paths.iter().map(|path| path.parent());
     let mut common = parents.next()??.to_owned();
     for parent in parents {

@@ -12,6 +12,8 @@
 
 mod below;
 mod fuse;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod idmap;
 mod layers;
 mod loop_device;

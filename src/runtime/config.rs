@@ -44,7 +44,7 @@ pub fn set_oom_score(bundle: &Path, score: i32) -> Result<(), BundleError> {
     written.map_err(|source| BundleError::Unwritten { path, source })
 }
 
-fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
+pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
     let Config { process } = serde_json::from_str(config)?;
     // An array would be taken for a struct without its fields.
     let process = process.map(RawValue::get);

@@ -20,7 +20,11 @@ pub(super) fn last_error(log: &Path) -> Option<String> {
     let file = File::open(log).ok()?;
     let mut text = Vec::new();
     file.take(AT_MOST).read_to_end(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text);
+    last_error_of(&text)
+}
+
+pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
     let mut lines = text
         .lines()
         .filter_map(|line| serde_json::from_str::<Line>(line).ok());

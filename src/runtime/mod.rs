@@ -8,6 +8,8 @@ mod checkpoint;
 mod command;
 mod config;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod log;
 mod namespaces;
 pub mod options;

@@ -10,6 +10,8 @@ mod bootstrap;
 mod callers;
 mod control;
 mod delete;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod info;
 mod leftovers;
 mod log;

@@ -178,9 +178,13 @@ impl Logger {
 
 /// Whether a child is ending: the kernel marks it so before it closes what it has open.
 fn is_ending(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    is_of_one_that_ends(&stat)
+}
+
+pub(super) fn is_of_one_that_ends(stat: &str) -> bool {
     /// `PF_EXITING` of Linux.
     const ENDING: u32 = 0x4;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // `pid (name) state ppid pgrp session tty tpgid flags …`, proc_pid_stat(5).
     let flags = stat
         .rsplit_once(')')

@@ -11,6 +11,8 @@ mod binary;
 mod console;
 mod copy;
 mod fifo;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod outlet;
 mod pump;
 mod streams;

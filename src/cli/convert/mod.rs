@@ -44,9 +44,9 @@ pub(super) struct Convert {
 
 /// What is to be done.
 #[derive(Debug, Clone)]
-struct Wish {
-    legacy: bool,
-    runtime_class: String,
+pub(super) struct Wish {
+    pub(super) legacy: bool,
+    pub(super) runtime_class: String,
 }
 
 // === impl Convert ===
@@ -78,7 +78,7 @@ impl Convert {
 /// # Errors
 ///
 /// Why one of them cannot be converted, or the shim would refuse it.
-fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>, String> {
+pub(super) fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>, String> {
     let mut said = Vec::new();
     let mut refused = None;
     for document in documents {

@@ -59,7 +59,7 @@ struct Report {
 
 /// What is to be said about one pod.
 #[derive(Debug, Serialize)]
-struct Explanation {
+pub(super) struct Explanation {
     file: String,
     kind: String,
     name: String,
@@ -111,7 +111,12 @@ impl Explain {
     }
 }
 
-fn explain(file: &str, owner: &Owner, node: &Node, rules: &Rules) -> Result<Explanation, Failure> {
+pub(super) fn explain(
+    file: &str,
+    owner: &Owner,
+    node: &Node,
+    rules: &Rules,
+) -> Result<Explanation, Failure> {
     let pod = Pod::read(owner, node).map_err(|error| {
         Failure::because(format!("{file}: {} {}: {error}", owner.kind, owner.name))
     })?;

@@ -7,7 +7,7 @@ use super::start::{Entry, Held, shown};
 use super::stop::Termination;
 
 impl Explanation {
-    pub(super) fn text(&self) -> String {
+    pub(in super::super) fn text(&self) -> String {
         let name = match &self.namespace {
             Some(namespace) => format!("{namespace}/{}", self.name),
             None => self.name.clone(),

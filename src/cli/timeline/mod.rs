@@ -57,6 +57,15 @@ impl Timeline {
     }
 }
 
+/// As wide as may be, as narrow as may be, and as a picture.
+#[cfg(any(test, fuzzing))]
+pub(super) fn draw_all(pod: &crate::control::api::Pod, now: f64) -> ([String; 2], String) {
+    let chart = Chart::of(pod, now);
+    let glyphs = terminal::Glyphs::for_locale();
+    let texts = [60, 400].map(|width| terminal::draw(&chart, width, &glyphs));
+    (texts, picture::draw(&chart))
+}
+
 fn terminal_width() -> Option<usize> {
     let (terminal_size::Width(columns), _) = terminal_size::terminal_size()?;
     Some(usize::from(columns).clamp(60, 400))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::cost::assert_small;
+use crate::fuzz::cost::assert_small;
 use crate::plan::identity::{self, Identity};
 use crate::plan::kubelet::KubeletFacts;
 use crate::plan::word::Word;

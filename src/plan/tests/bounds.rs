@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::arbitrary::read_all;
-use super::cost::assert_small;
 use super::{annotations, plan, refusal};
+use crate::fuzz::cost::assert_small;
 use crate::plan::word::Word;
 use crate::plan::{ContainerSetting, PodSetting};
 

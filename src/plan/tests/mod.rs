@@ -7,7 +7,6 @@ use super::Plan;
 mod arbitrary;
 mod bounds;
 mod containers;
-mod cost;
 mod durations;
 mod facts;
 mod handlers;

@@ -1,4 +1,4 @@
-//! What reading annotations may cost, whatever they are. The fuzzer asks the same.
+//! What reading something may cost, whatever it is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const TIME: Duration = Duration::from_millis(1);
 const SHARE: usize = 32 * 1024;
 /// What a program takes longer that was not optimized.
 const SLOWNESS: u32 = if cfg!(debug_assertions) { 15 } else { 1 };
-/// How many bytes may be allocated at once for each that is read, and in any case.
+/// How many bytes may be allocated at once for each that is read of annotations, and in any case.
 const MEMORY: usize = 48;
 const MEMORY_ANYWAY: usize = 8 * 1024;
 /// A measurement is disturbed by interrupts and other threads, never in its favour: of so many the
@@ -47,6 +47,22 @@ pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
         }
     }
     panic!("{shortest:?} for {size} bytes of annotations: {annotations:?}");
+}
+
+/// # Panics
+///
+/// If `read` takes more memory at once than `each` bytes for each of the `size` bytes that it reads,
+/// and `anyway` in any case.
+pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnOnce() -> T) -> T {
+    let mut outcome = None;
+    let memory = allocation_counter::measure(|| outcome = Some(read()));
+    let allowed = anyway + each * size;
+    assert!(
+        memory.bytes_max <= allowed as u64,
+        "{} bytes of memory for {size}, expected at most {allowed}",
+        memory.bytes_max
+    );
+    outcome.expect("it was called")
 }
 
 fn cpu_time() -> Duration {

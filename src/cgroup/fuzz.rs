@@ -1,0 +1,68 @@
+//! Text in place of what the kernel says of a cgroup or a process, and of our own notes.
+
+use containerd_shim_protos::cgroups::metrics::{MemoryOomControl, MemoryStat, Throttle};
+use containerd_shim_protos::cgroups_v2::metrics as v2_metrics;
+
+use crate::fuzz::cost::assert_bounded;
+
+use super::pod::{self, Note};
+use super::{blkio, devices, read, remains, scores, v1, v2};
+
+/// How many bytes may be allocated at once for each that is read, and in any case: a line of a few
+/// bytes becomes an entry with a dozen fields.
+const EACH: usize = 128;
+const ANYWAY: usize = 16 * 1024;
+
+pub(crate) fn files(input: &[u8]) {
+    let text = &*String::from_utf8_lossy(input);
+    let size = text.len();
+    read::set(&mut Throttle::new(), text, &v1::THROTTLE);
+    read::set(&mut MemoryStat::new(), text, &v1::MEMORY_STAT);
+    read::set(&mut MemoryOomControl::new(), text, &v1::OOM_CONTROL);
+    read::set(&mut v2_metrics::CPUStat::new(), text, &v2::CPU_STAT);
+    read::set(&mut v2_metrics::MemoryStat::new(), text, &v2::MEMORY_STAT);
+    read::set(
+        &mut v2_metrics::MemoryEvents::new(),
+        text,
+        &v2::MEMORY_EVENTS,
+    );
+    let lines = text.lines();
+    let blkio = || lines.clone().filter_map(blkio::entry).collect::<Vec<_>>();
+    let entries = assert_bounded(size, EACH, ANYWAY, blkio);
+    assert!(entries.len() <= lines.count());
+    let _ = blkio::device(text, 8, 0);
+    let rdma = assert_bounded(size, EACH, ANYWAY, || devices::rdma(text));
+    assert!(rdma.iter().all(|device| !device.name.contains(' ')));
+    let _ = devices::huge_page(text);
+    let _ = pod::quota_v2(text);
+    let _ = v2::pressure(text);
+    assert_bounded(size, EACH, ANYWAY, || v2::io(text));
+}
+
+/// `/proc/<pid>/status` and `uid_map`.
+pub(crate) fn status(input: &[u8]) {
+    let text = &*String::from_utf8_lossy(input);
+    let _ = scores::is_first(text);
+    let _ = scores::has_resource(text);
+}
+
+/// What is to be put in force again; not done.
+pub(crate) fn notes(input: &[u8]) {
+    let read = || serde_json::from_slice::<Vec<Note>>(input);
+    if let Ok(notes) = assert_bounded(input.len(), EACH, ANYWAY, read) {
+        let again = serde_json::to_vec(&notes).expect("notes are JSON");
+        let again: Vec<Note> = serde_json::from_slice(&again).expect("and are read as that");
+        assert_eq!(notes.len(), again.len());
+    }
+}
+
+/// runc's state of a container.
+pub(crate) fn state(input: &[u8]) {
+    assert_bounded(input.len(), 96, 16 * 1024, || remains::noted(input));
+}
+
+pub(crate) fn mountinfo(input: &[u8]) {
+    let table = &*String::from_utf8_lossy(input);
+    let found = assert_bounded(table.len(), 16, 1024, || remains::hierarchies_in(table));
+    assert!(found.len() <= table.lines().count());
+}

@@ -1,0 +1,147 @@
+//! Manifests that nobody would write, and shims that tell anything at all.
+
+use protobuf::Message;
+
+use crate::control::api;
+use crate::fuzz::cost::assert_bounded;
+use crate::plan::Rules;
+
+use super::convert::{Wish, convert as convert_all};
+use super::explain::explain as explain_one;
+use super::manifest::{self, Node};
+use super::output::{self, Failure};
+use super::timeline::draw_all;
+use super::{inspect, kernel, metrics, node, ps};
+
+/// How many bytes may be allocated at once for each of a manifest, and in any case: an item of a list
+/// that is `-` and a line break becomes a node.
+const EACH: usize = 2048;
+const ANYWAY: usize = 1 << 20;
+
+/// When a pod is looked at, in seconds since 1970.
+const NOW: f64 = 1.7e9;
+
+pub(crate) fn explain(input: &[u8]) {
+    let Some(documents) = documents(input) else {
+        return;
+    };
+    for document in &documents {
+        for explanation in explained(document).into_iter().flatten() {
+            assert_plain(&output::printable(&explanation));
+        }
+    }
+}
+
+/// What is printed reads as what it was made from, and is explained without being refused; also when
+/// it is converted once more.
+pub(crate) fn convert(input: &[u8]) {
+    let Some(documents) = documents(input) else {
+        return;
+    };
+    for legacy in [false, true] {
+        let wish = Wish {
+            legacy,
+            runtime_class: "usher".to_owned(),
+        };
+        let mut converted = documents.clone();
+        if convert_all(&mut converted, &wish).is_err() {
+            continue;
+        }
+        let text = manifest::print(&converted).expect("what was read can be printed");
+        let again = match manifest::parse(&text) {
+            Ok(again) => again,
+            Err(error) => panic!("{error}:\n{text}"),
+        };
+        // No number is itself that is none.
+        assert_eq!(manifest::print(&again).as_deref(), Ok(&*text));
+        for document in &again {
+            for explanation in explained(document) {
+                assert!(explanation.is_ok(), "{explanation:?}");
+            }
+        }
+    }
+}
+
+fn documents(input: &[u8]) -> Option<Vec<Node>> {
+    let text = std::str::from_utf8(input).ok()?;
+    let read = || manifest::parse(text);
+    match assert_bounded(text.len(), EACH, ANYWAY, read) {
+        Ok(documents) => Some(documents),
+        Err(sentence) => {
+            assert!(!sentence.contains('\n'), "{sentence}");
+            None
+        }
+    }
+}
+
+/// The text for each pod in a document, or why there is none.
+fn explained(document: &Node) -> Vec<Result<String, String>> {
+    let pods = manifest::pods(document).into_iter();
+    let explain = |(owner, pod)| {
+        let explanation = explain_one("f.yaml", &owner, &pod, &Rules::default());
+        let explanation = explanation.map_err(|failure| match failure {
+            Failure::NobodyReads => panic!("nothing is written"),
+            Failure::Because(why) => why,
+        })?;
+        serde_json::to_string(&explanation).expect("an explanation is JSON");
+        Ok(explanation.text())
+    };
+    pods.map(explain).collect()
+}
+
+/// What is printed of a pod, whatever its shim has told.
+pub(crate) fn answers(input: &[u8]) {
+    let Ok(mut pod) = api::Pod::parse_from_bytes(input) else {
+        return;
+    };
+    for container in &mut pod.containers {
+        // Or the kernel would be asked about somebody.
+        container.pid = 0;
+    }
+    assert_plain(&output::printable(&inspect::text(&pod, NOW)));
+    for cell in ps::row(&pod) {
+        assert_plain(&output::printable(&cell));
+    }
+    let (texts, picture) = draw_all(&pod, NOW);
+    for text in texts {
+        assert_plain(&output::printable(&text));
+    }
+    assert_plain(&picture);
+    let pods = [pod];
+    let living = pods.iter().map(|pod| node::Found {
+        socket: None,
+        pod: pod.clone(),
+    });
+    let seen = node::Seen {
+        pods: living.collect(),
+        silent: 1,
+    };
+    assert!(metrics::text(&seen, &pods).is_ok(), "{pods:?}");
+    let [pod] = pods;
+    // A time may be none that JSON has a form for.
+    let _ = node::json(&pod);
+}
+
+/// That a terminal does nothing but print it, in colours.
+fn assert_plain(text: &str) {
+    let mut rest = text.chars();
+    while let Some(char) = rest.next() {
+        if char == '\u{1b}' {
+            assert_eq!(rest.next(), Some('['), "{text:?}");
+            let end = rest.find(|char| !char.is_ascii_digit() && *char != ';');
+            assert_eq!(end, Some('m'), "{text:?}");
+        } else {
+            assert!(char == '\n' || !char.is_control(), "{text:?}");
+        }
+    }
+}
+
+/// `/proc/<pid>/cgroup`.
+pub(crate) fn proc(input: &[u8]) {
+    let table = &*String::from_utf8_lossy(input);
+    for controller in ["", "memory", "cpu"] {
+        if let Some(path) = kernel::path_in(table, controller) {
+            assert!(path.len() < table.len());
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Whatever comes from outside: nothing panics or hangs, and it takes no more memory than its size
+//! explains.
+//!
+//! A target is a function that is given any bytes at all; it stands beside the code that reads them.
+//! `scripts/fuzz` has a fuzzer look for bytes that break one, with overflows checked. The tests run
+//! each with its inputs in `integration/fuzz/seeds`, so whatever once broke one is there under a name
+//! that says what it was.
+
+pub(crate) mod cost;
+mod ttrpc;
+
+/// A target by its name, which is that of its directory of seeds too.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 20] = [
+    ("annotations", annotations),
+    ("answers", answers),
+    ("bootstrap", bootstrap),
+    ("bundle", bundle),
+    ("calls", calls),
+    ("cgroup", cgroup),
+    ("config", config),
+    ("control", control),
+    ("convert", convert),
+    ("explain", explain),
+    ("grpc", grpc),
+    ("handlers", handlers),
+    ("http", http),
+    ("mounts", mounts),
+    ("options", options),
+    ("proc", proc),
+    ("state", state),
+    ("stdio", stdio),
+    ("task", task),
+    ("tls", tls),
+];
+
+/// Annotations, in the form of [`crate::plan::fuzz::annotations`].
+pub fn annotations(input: &[u8]) {
+    crate::plan::fuzz::annotations(input);
+}
+
+/// What a shim tells `usher` of its pod, as every command prints it.
+pub fn answers(input: &[u8]) {
+    crate::cli::fuzz::answers(input);
+}
+
+/// What containerd says to `start` on standard input.
+pub fn bootstrap(input: &[u8]) {
+    crate::shim::fuzz::bootstrap(input);
+}
+
+/// A bundle's `config.json`, and what changes it.
+pub fn bundle(input: &[u8]) {
+    crate::runtime::fuzz::bundle(input);
+}
+
+/// What is JSON or a message within a call of the Task service.
+pub fn calls(input: &[u8]) {
+    crate::pod::fuzz::calls(input);
+    crate::runtime::fuzz::resources(input);
+}
+
+/// Files of a cgroup.
+pub fn cgroup(input: &[u8]) {
+    crate::cgroup::fuzz::files(input);
+}
+
+/// The node's configuration file.
+pub fn config(input: &[u8]) {
+    crate::config::fuzz(input);
+}
+
+/// The socket for people, by ttrpc.
+pub fn control(input: &[u8]) {
+    ttrpc::control(input);
+}
+
+/// A manifest for `usher convert`.
+pub fn convert(input: &[u8]) {
+    crate::cli::fuzz::convert(input);
+}
+
+/// A manifest for `usher explain`.
+pub fn explain(input: &[u8]) {
+    crate::cli::fuzz::explain(input);
+}
+
+/// What is answered to a gRPC probe.
+pub fn grpc(input: &[u8]) {
+    crate::probe::fuzz::grpc(input);
+}
+
+/// The JSON of one probe, hook or setting.
+pub fn handlers(input: &[u8]) {
+    crate::plan::fuzz::handlers(input);
+}
+
+/// What is answered to an HTTP probe.
+pub fn http(input: &[u8]) {
+    crate::probe::fuzz::http(input);
+}
+
+/// Options of a root file system's mounts.
+pub fn mounts(input: &[u8]) {
+    crate::rootfs::fuzz::mounts(input);
+}
+
+/// The options of the OCI runtime.
+pub fn options(input: &[u8]) {
+    crate::runtime::fuzz::options(input);
+}
+
+/// Files in `/proc`.
+pub fn proc(input: &[u8]) {
+    crate::cgroup::fuzz::status(input);
+    crate::cli::fuzz::proc(input);
+    crate::reaper::fuzz(input);
+    crate::rootfs::fuzz::mountinfo(input);
+    crate::cgroup::fuzz::mountinfo(input);
+    crate::stdio::fuzz::stat(input);
+}
+
+/// What the OCI runtime, and a shim that has died, have left in files.
+pub fn state(input: &[u8]) {
+    crate::cgroup::fuzz::notes(input);
+    crate::runtime::fuzz::files(input);
+    crate::cgroup::fuzz::state(input);
+}
+
+/// Where a stream goes.
+pub fn stdio(input: &[u8]) {
+    crate::stdio::fuzz::address(input);
+}
+
+/// containerd's socket, by ttrpc.
+pub fn task(input: &[u8]) {
+    ttrpc::task(input);
+}
+
+/// What is answered to the beginning of TLS.
+pub fn tls(input: &[u8]) {
+    crate::probe::fuzz::tls(input);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn what_once_broke_something_does_so_no_more() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/fuzz/seeds");
+        for (name, target) in TARGETS {
+            let inputs: Vec<_> = fs::read_dir(seeds.join(name)).unwrap().collect();
+            assert!(!inputs.is_empty(), "{name} has no seeds");
+            for input in inputs {
+                let path = input.unwrap().path();
+                println!("{}", path.display());
+                target(&fs::read(path).unwrap());
+            }
+        }
+        assert_eq!(fs::read_dir(seeds).unwrap().count(), TARGETS.len());
+    }
+
+    #[test]
+    fn every_target_is_one_that_the_fuzzer_has() {
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/fuzz/src/bin");
+        for (name, _) in TARGETS {
+            let program = fs::read_to_string(programs.join(format!("{name}.rs"))).unwrap();
+            assert!(program.contains(&format!("usher::fuzz::{name}(")), "{name}");
+        }
+        assert_eq!(fs::read_dir(programs).unwrap().count(), TARGETS.len());
+    }
+}

@@ -1,0 +1,109 @@
+//! Servers that answer anything at all.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::fuzz::cost::assert_bounded;
+use crate::plan::{HttpGet, Port, Scheme};
+
+use super::{grpc, http, tls};
+
+/// How many bytes may be allocated at once for each that is answered, and in any case: the client's
+/// buffers, and what its protocol keeps of a connection.
+const EACH: usize = 64;
+const ANYWAY: usize = 256 * 1024;
+
+/// Longer than any sentence about an answer.
+const SENTENCE_AT_MOST: usize = 4_000;
+
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 80);
+
+/// A server that says what it has to say, so many bytes at a time, and hangs up; it hears everything.
+struct Server<'a> {
+    says: &'a [u8],
+    at_once: usize,
+}
+
+impl Server<'_> {
+    /// How much it says at a time is in its first byte.
+    fn new(input: &[u8]) -> Server<'_> {
+        let (at_once, says) = match input.split_first() {
+            Some((0, says)) => (usize::MAX, says),
+            Some((at_once, says)) => (usize::from(*at_once), says),
+            None => (1, input),
+        };
+        Server { says, at_once }
+    }
+}
+
+impl AsyncRead for Server<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let at_once = self.at_once.min(buffer.remaining()).min(self.says.len());
+        let (now, later) = self.says.split_at(at_once);
+        buffer.put_slice(now);
+        self.says = later;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Server<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+pub(crate) fn http(input: &[u8]) {
+    let get = HttpGet {
+        scheme: Scheme::Http,
+        host: None,
+        port: Port::Number(NonZeroU16::MIN),
+        path: "/healthz".to_owned(),
+        headers: Vec::new(),
+    };
+    judge(input, http::get_over(Server::new(input), ADDRESS, &get));
+}
+
+pub(crate) fn grpc(input: &[u8]) {
+    let check = grpc::check_over(Server::new(input), ADDRESS, "web");
+    judge(input, check);
+}
+
+pub(crate) fn tls(input: &[u8]) {
+    let handshake = tls::handshake(Server::new(input), None, ADDRESS.ip());
+    judge(input, async { handshake.await.map(drop) });
+}
+
+/// Waits for what is made of the answer: nothing else happens meanwhile, so that it ends by itself.
+fn judge(input: &[u8], attempt: impl Future<Output = Result<(), String>>) {
+    thread_local! {
+        static RUNTIME: Runtime = Builder::new_current_thread().build().expect("a runtime");
+    }
+    let attempt = || RUNTIME.with(|runtime| runtime.block_on(attempt));
+    if let Err(sentence) = assert_bounded(input.len(), EACH, ANYWAY, attempt) {
+        let is_short = sentence.chars().count() < SENTENCE_AT_MOST;
+        let is_plain = !sentence.chars().any(char::is_control);
+        assert!(is_short && is_plain, "{sentence:?}");
+    }
+}

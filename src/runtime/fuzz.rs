@@ -1,0 +1,137 @@
+//! What the OCI runtime leaves in files, what containerd does, and how the one is changed.
+
+use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+
+use crate::fuzz::cost::assert_bounded;
+use crate::sizing::Size;
+
+use super::bundle::Bundle;
+use super::config::with_oom_score;
+use super::log::last_error_of;
+use super::options::{self, Options};
+use super::resources::Resources;
+
+/// How many bytes may be allocated at once for each that is read, and in any case.
+const EACH: usize = 96;
+const ANYWAY: usize = 32 * 1024;
+
+/// A score that no other is taken for.
+const SCORE: i32 = -997;
+
+pub(crate) fn bundle(input: &[u8]) {
+    let read = || serde_json::from_slice::<Bundle>(input);
+    if let Ok(bundle) = assert_bounded(input.len(), EACH, ANYWAY, read) {
+        let _ = (bundle.has_poststart_hooks(), bundle.has_poststop_hooks());
+        let _ = (bundle.has_own_pid_namespace(), bundle.has_systemd_cgroup());
+        let _ = bundle.mount_source("/dev/termination-log");
+        let _ = bundle.resources().change(Size::UNLIMITED);
+    }
+    let Ok(config) = std::str::from_utf8(input) else {
+        return;
+    };
+    let change = || with_oom_score(config, SCORE);
+    let Ok(changed) = assert_bounded(input.len(), EACH, ANYWAY, change) else {
+        return;
+    };
+    assert_one_place(config, &changed);
+    let is_there = serde_json::from_str::<Bundle>(&changed).map(|bundle| bundle.oom_score());
+    // What it was beside the score may be no bundle of ours.
+    assert!(
+        is_there.is_err() || matches!(is_there, Ok(Some(SCORE))),
+        "{changed}"
+    );
+    let again = with_oom_score(&changed, SCORE).expect("what was changed can be changed");
+    assert_eq!(again, changed);
+    let serde_json::Value::Object(mut before) = document(config) else {
+        return;
+    };
+    let serde_json::Value::Object(mut after) = document(&changed) else {
+        panic!("{changed}");
+    };
+    for document in [&mut before, &mut after] {
+        if let Some(process) = document.get_mut("process") {
+            let process = process.as_object_mut().expect("what has a score");
+            process.remove("oomScoreAdj");
+        }
+    }
+    assert_eq!(before, after);
+}
+
+fn document(json: &str) -> serde_json::Value {
+    serde_json::from_str(json).unwrap_or_default()
+}
+
+/// That every byte stays but those in one place, which are the score's.
+fn assert_one_place(before: &str, after: &str) {
+    let (before, after) = (before.as_bytes(), after.as_bytes());
+    let same = |(one, other): &(&u8, &u8)| one == other;
+    let start = before.iter().zip(after).take_while(same).count();
+    let (before, after) = (&before[start..], &after[start..]);
+    let pairs = before.iter().rev().zip(after.iter().rev());
+    let end = pairs.take_while(same).count();
+    let new = String::from_utf8_lossy(&after[..after.len() - end]);
+    let field = format!(r#""oomScoreAdj":{SCORE},"#);
+    assert!(field.contains(&*new), "{new}");
+}
+
+/// The options, as a message, and as text within one.
+pub(crate) fn options(input: &[u8]) {
+    let read = |any: &Any| {
+        let read = || options::from_any(Some(any));
+        let sentence = match assert_bounded(any.value.len(), 256, 64 * 1024, read) {
+            Ok(options) => return assert_kept(&options),
+            Err(sentence) => sentence,
+        };
+        assert!(!sentence.contains('\n'), "{sentence}");
+    };
+    if let Ok(any) = Any::parse_from_bytes(input) {
+        read(&any);
+    }
+    for (type_url, value) in [
+        ("containerd.runc.v1.Options", input.to_vec()),
+        ("runtimeoptions.v1.Options", input.to_vec()),
+        ("runtimeoptions.v1.Options", body(input)),
+    ] {
+        read(&Any {
+            type_url: type_url.to_owned(),
+            value,
+            ..Any::new()
+        });
+    }
+}
+
+/// A `runtimeoptions.v1.Options` with the text of a table.
+fn body(text: &[u8]) -> Vec<u8> {
+    let mut body = vec![(3 << 3) | 2];
+    let mut length = text.len();
+    while length > 0x7f {
+        body.push(0x80 | (length & 0x7f) as u8);
+        length >>= 7;
+    }
+    body.push(length as u8);
+    [&body, text].concat()
+}
+
+/// That the copy in a bundle says what the options do.
+fn assert_kept(options: &Options) {
+    let copy = serde_json::to_vec(options).expect("options are JSON");
+    let copy: Options = serde_json::from_slice(&copy).expect("and are read as that");
+    assert_eq!(*options, copy);
+}
+
+/// The runtime's log, and the copy of the options.
+pub(crate) fn files(input: &[u8]) {
+    assert_bounded(input.len(), EACH, ANYWAY, || last_error_of(input));
+    if let Ok(options) = serde_json::from_slice::<Options>(input) {
+        assert_kept(&options);
+    }
+}
+
+/// What an Update says.
+pub(crate) fn resources(input: &[u8]) {
+    let read = || Resources::parse(input).change(Size::UNLIMITED);
+    let size = assert_bounded(input.len(), EACH, ANYWAY, read);
+    let again = Resources::parse(input).change(size);
+    assert_eq!(size, again);
+}

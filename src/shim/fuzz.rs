@@ -1,0 +1,28 @@
+//! What `start` and `delete` read before anybody serves.
+
+use containerd_shim::Flags;
+
+use crate::fuzz::cost::assert_bounded;
+
+use super::bootstrap::{Bootstrap, Environment};
+
+/// An input is standard input; and the version in the environment, where it is text.
+pub(crate) fn bootstrap(input: &[u8]) {
+    let flags = Flags {
+        id: "c1".to_owned(),
+        namespace: "k8s.io".to_owned(),
+        ..Flags::default()
+    };
+    let environment = Environment {
+        ttrpc_address: String::new(),
+        max_shim_version: String::from_utf8_lossy(input).into_owned(),
+    };
+    let read = || Bootstrap::understand(input, &flags, environment);
+    match assert_bounded(input.len(), 256, 64 * 1024, read) {
+        Ok(bootstrap) => {
+            let answer = bootstrap.answer("unix:///run/s").expect("an answer");
+            assert!(!answer.is_empty());
+        }
+        Err(sentence) => assert!(!sentence.contains('\n'), "{sentence}"),
+    }
+}

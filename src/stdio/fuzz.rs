@@ -1,0 +1,22 @@
+//! Addresses that containerd would never give.
+
+use crate::fuzz::cost::assert_bounded;
+
+use super::address::{Address, Program};
+use super::binary;
+
+pub(crate) fn address(input: &[u8]) {
+    let text = &*String::from_utf8_lossy(input);
+    let read = || Address::parse(text);
+    match assert_bounded(text.len(), 128, 1024, read) {
+        Address::Path(path) => assert_eq!(path, text),
+        Address::File(path) => assert!(path.as_os_str().len() < text.len()),
+        Address::Binary(Program { args, .. }) => assert!(args.len() % 2 == 0),
+        Address::Unknown { scheme } => assert!(scheme.len() < text.len()),
+    }
+}
+
+/// `/proc/<pid>/stat`.
+pub(crate) fn stat(input: &[u8]) {
+    let _ = binary::is_of_one_that_ends(&String::from_utf8_lossy(input));
+}
