@@ -64,7 +64,7 @@ pub use image::{Image, make_archive, make_archive_of_layers, tar};
 pub use leaks::zombies;
 pub use pod_cgroup::{PodCgroup, annotate, await_value, on_v2};
 pub use record::{Event, Record};
-pub use rootfs::populate;
+pub use rootfs::{build, populate};
 pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
 

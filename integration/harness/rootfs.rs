@@ -57,29 +57,33 @@ fn busybox() -> PathBuf {
     found.expect("busybox is missing: apt-get install busybox-static")
 }
 
-/// The witness as a static program, compiled once per version of its source and target directory.
+/// The witness as a static program.
 fn witness() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut hasher = DefaultHasher::new();
-        WITNESS.hash(&mut hasher);
-        let dir = super::environment::shim_dir().join("witness");
-        let program = dir.join(format!("witness-{:016x}", hasher.finish()));
-        if !program.exists() {
-            fs::create_dir_all(&dir).expect("the witness's directory");
-            compile_witness(&dir, &program);
-        }
-        program
-    })
+    BUILT.get_or_init(|| build("witness", WITNESS))
 }
 
-fn compile_witness(dir: &Path, program: &Path) {
+/// A static program of one source file, compiled once per version of it and target directory; in one
+/// thread at a time.
+pub fn build(name: &str, source: &str) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    source.hash(&mut hasher);
+    let dir = super::environment::shim_dir().join(name);
+    let program = dir.join(format!("{name}-{:016x}", hasher.finish()));
+    if !program.exists() {
+        fs::create_dir_all(&dir).expect("the program's directory");
+        compile(name, source, &program);
+    }
+    program
+}
+
+fn compile(name: &str, text: &str, program: &Path) {
     // Renamed when it is whole: another test binary may be doing the same.
-    let unfinished = dir.join(format!("unfinished-{}", std::process::id()));
+    let unfinished = program.with_file_name(format!("unfinished-{}", std::process::id()));
     let source = unfinished.with_extension("rs");
-    fs::write(&source, WITNESS).expect("write the witness's source");
+    fs::write(&source, text).expect("write the program's source");
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    rustc.args(["--edition", "2024", "--crate-name", "witness", "-O"]);
+    rustc.args(["--edition", "2024", "--crate-name", name, "-O"]);
     rustc.args([
         "-C",
         "target-feature=+crt-static",
@@ -93,10 +97,10 @@ fn compile_witness(dir: &Path, program: &Path) {
     let messages = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "the witness does not compile: {messages}"
+        "the {name} does not compile: {messages}"
     );
     fs::remove_file(&source).expect("remove the copy of the source");
-    fs::rename(&unfinished, program).expect("put the witness into place");
+    fs::rename(&unfinished, program).expect("put the program into place");
 }
 
 #[cfg(test)]

@@ -3,7 +3,11 @@
 //! anything.
 
 mod budget;
+mod gallery;
 mod neighbours;
+mod pods;
 mod probes;
+mod runner;
 mod runtime;
 mod sandbox;
+mod stage;

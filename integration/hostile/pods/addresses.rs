@@ -1,0 +1,25 @@
+//! 20,000 addresses in a network namespace of the container's own making, at which a port is probed that
+//! is closed: whoever asks for all of them each time has much to read.
+
+use super::{Container, Pod, sleeper};
+
+const PROBE: &str =
+    r#"{"tcpSocket":{"port":9},"periodMilliseconds":1,"failureThreshold":1000000}"#;
+
+pub const PODS: &[Pod] = &[Pod {
+    name: "addresses",
+    about: "20,000 addresses behind a port that is probed every millisecond",
+    annotations: &[
+        ("usher/sidecars", "one two"),
+        ("usher/start-mode", "Hold"),
+        ("startup-probe.usher/one", PROBE),
+        ("startup-probe.usher/two", PROBE),
+    ],
+    containers: &[
+        Container::new("one", &["/bin/villain", "addresses", "20000"]),
+        Container::new("two", &["/bin/villain", "addresses", "20000"]),
+        sleeper("web"),
+    ],
+    is_plain: false,
+    ..Pod::NEW
+}];

@@ -1,0 +1,33 @@
+//! Servers that are asked by gRPC every millisecond, and answer nothing, half of it, questions without
+//! end, or a farewell as long as they can make it.
+
+use super::super::stage::may;
+use super::{Container, Pod, sleeper};
+
+const fn server(name: &'static str, args: &'static [&'static str]) -> Container {
+    Container::new(name, args).edit(|_, config| may("CAP_NET_ADMIN", config))
+}
+
+const GRPC: &str = r#"{"grpc":{"port":8080},"periodMilliseconds":1,"timeoutSeconds":1,"failureThreshold":1000000}"#;
+
+pub const PODS: &[Pod] = &[Pod {
+    name: "answers by gRPC",
+    about: "servers answer nothing, half of it, SETTINGS without end, a long GOAWAY",
+    annotations: &[
+        ("usher/sidecars", "silent half settings goaway"),
+        ("usher/start-mode", "Hold"),
+        ("startup-probe.usher/silent", GRPC),
+        ("startup-probe.usher/half", GRPC),
+        ("startup-probe.usher/settings", GRPC),
+        ("startup-probe.usher/goaway", GRPC),
+    ],
+    containers: &[
+        server("silent", &["/bin/villain", "serve", "8080", "silent"]),
+        server("half", &["/bin/villain", "serve", "8080", "half"]),
+        server("settings", &["/bin/villain", "serve", "8080", "settings"]),
+        server("goaway", &["/bin/villain", "serve", "8080", "goaway"]),
+        sleeper("web"),
+    ],
+    is_plain: false,
+    ..Pod::NEW
+}];

@@ -1,0 +1,24 @@
+//! A sidecar puts devices and links in the place of what the OCI runtime reads, mounts on and writes to
+//! when it makes the container again, and fails.
+
+use super::super::stage::own_root;
+use super::{Container, Pod, sleeper};
+
+const SCRIPT: &str = "sleep 1; cd /etc; rm -f passwd group; busybox mknod passwd c 1 5; \
+    busybox mknod group c 1 8; busybox ln -s /proc/1/fd/0 mtab; exit 1";
+
+pub const PODS: &[Pod] = &[Pod {
+    name: "devices",
+    about: "a sidecar that fails has made /etc/passwd /dev/zero",
+    annotations: &[
+        ("usher/sidecars", "proxy"),
+        ("usher/apps", "web"),
+        ("usher/restart-policy", "OnFailure"),
+    ],
+    containers: &[
+        Container::new("proxy", &["/bin/sh", "-c", SCRIPT]).edit(own_root),
+        sleeper("web"),
+    ],
+    is_plain: false,
+    ..Pod::NEW
+}];

@@ -1,0 +1,34 @@
+//! A container that lives has put FIFOs in the place of what the OCI runtime reads when a command is
+//! executed in it: probes and hooks never get to their program.
+
+use super::super::stage::{own_root, without_rights};
+use super::{Container, Pod, sleeper};
+
+const SCRIPT: &str = "cd /etc; rm -f passwd group; busybox mkfifo passwd group; \
+    while :; do sleep 100000; done";
+
+pub const PODS: &[Pod] = &[Pod {
+    name: "exec at a fifo",
+    about: "probes and hooks hang at /etc/passwd, a FIFO by now",
+    annotations: &[
+        ("usher/sidecars", "proxy"),
+        ("usher/start-mode", "Hold"),
+        (
+            "startup-probe.usher/proxy",
+            r#"{"exec":{"command":["/bin/false"]},"periodMilliseconds":1,"timeoutSeconds":1,"failureThreshold":1000000}"#,
+        ),
+        (
+            "termination-hook.usher/proxy",
+            r#"{"exec":{"command":["/bin/true"]}}"#,
+        ),
+    ],
+    containers: &[
+        Container::new("proxy", &["/bin/sh", "-c", SCRIPT]).edit(|stage, config| {
+            own_root(stage, config);
+            without_rights(config);
+        }),
+        sleeper("web"),
+    ],
+    is_plain: false,
+    ..Pod::NEW
+}];

@@ -1,0 +1,26 @@
+//! A sidecar without any rights puts a FIFO in the place of `/etc/passwd`, which the OCI runtime reads
+//! when it makes the container again, and fails.
+
+use super::super::stage::{own_root, without_rights};
+use super::{Container, Pod, sleeper};
+
+const SCRIPT: &str = "sleep 1; rm -f /etc/passwd; busybox mkfifo /etc/passwd; exit 1";
+
+pub const PODS: &[Pod] = &[Pod {
+    name: "fifo",
+    about: "a sidecar that fails has made /etc/passwd a FIFO",
+    annotations: &[
+        ("usher/sidecars", "proxy"),
+        ("usher/apps", "web"),
+        ("usher/restart-policy", "OnFailure"),
+    ],
+    containers: &[
+        Container::new("proxy", &["/bin/sh", "-c", SCRIPT]).edit(|stage, config| {
+            own_root(stage, config);
+            without_rights(config);
+        }),
+        sleeper("web"),
+    ],
+    is_plain: false,
+    ..Pod::NEW
+}];

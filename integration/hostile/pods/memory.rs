@@ -1,0 +1,25 @@
+//! Memory runs out all the time: in the containers' own cgroups, by children that are killed one after
+//! another while the first process lives.
+
+use super::super::stage::limit_memory;
+use super::{Container, Pod};
+
+const fn eater(name: &'static str) -> Container {
+    Container::new(
+        name,
+        &[
+            "/bin/sh",
+            "-c",
+            "trap '' TERM INT; while :; do /bin/villain eat; done",
+        ],
+    )
+    .edit(|_, config| limit_memory(16 << 20, config))
+}
+
+pub const PODS: &[Pod] = &[Pod {
+    name: "memory",
+    about: "out of memory many times a second",
+    annotations: &[("usher/sidecars", "proxy")],
+    containers: &[eater("proxy"), eater("web")],
+    ..Pod::NEW
+}];

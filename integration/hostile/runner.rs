@@ -1,0 +1,371 @@
+//! Lets a hostile pod live for a while and ends it as kubelet does, and says by how much its end was
+//! late, and what it cost its node.
+
+// The figures need more of this than the tests do, and the other way round.
+#![allow(dead_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::pods::Pod;
+use super::stage::Stage;
+use crate::harness::{Background, REFERENCE, Shims, TaskApi, runtime_under_test, scaled};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Kubelet's `runtimeRequestTimeout`: its stop requests wait so long beyond the grace period.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long an end that is late is looked at, and the deletion of what has ended.
+const LATE: Duration = Duration::from_secs(15);
+
+/// What a start does goes on for a moment after it.
+const SETTLING: Duration = Duration::from_millis(500);
+
+/// One of the ways to share a grace period, with one of a length that it is tried with.
+#[derive(Debug, PartialEq)]
+pub struct Policy {
+    pub name: &'static str,
+    grace: Duration,
+    /// What the worst case is beyond the grace period.
+    beyond: Duration,
+}
+
+/// All of them.
+pub const POLICIES: [Policy; 5] = [
+    Policy::new("Shared", 3, 2),
+    Policy::new("Reserve", 6, 2),
+    Policy::new("Overrun", 3, 8),
+    Policy::new("SkipHooks", 3, 4),
+    Policy::new("Strict", 3, 0),
+];
+
+/// Whose pod it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Side {
+    /// The shim's under test, with a policy.
+    Ours(&'static Policy),
+    /// That of containerd's own shim, which has none.
+    Reference,
+}
+
+/// What came of a pod.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub name: &'static str,
+    pub side: Side,
+    /// From the first request to the end of its last process, as the caller and the kernel see it; of one
+    /// that has not ended, how long that was looked at.
+    pub took: Duration,
+    pub has_ended: bool,
+    /// From the last container's start to the end.
+    pub lived: Duration,
+    /// What has been taken outside of the pod's cgroup meanwhile.
+    pub cpu: Duration,
+    /// How long the deletion of its containers took; none if not all was answered.
+    pub deleted: Option<Duration>,
+    /// What went wrong besides.
+    pub problem: Option<String>,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    const fn new(name: &'static str, grace: u64, beyond: u64) -> Self {
+        Self {
+            name,
+            grace: Duration::from_secs(grace),
+            beyond: Duration::from_secs(beyond),
+        }
+    }
+}
+
+// === impl Side ===
+
+impl Side {
+    fn grace(self) -> Duration {
+        match self {
+            Self::Ours(policy) => policy.grace,
+            Self::Reference => 3 * SECOND,
+        }
+    }
+
+    /// The worst case of the end, from its first request on.
+    pub fn bound(self) -> Duration {
+        match self {
+            Self::Ours(policy) => policy.grace + policy.beyond,
+            Self::Reference => self.grace(),
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    fn new(name: &'static str, side: Side) -> Self {
+        Self {
+            name,
+            side,
+            took: Duration::ZERO,
+            has_ended: false,
+            lived: Duration::ZERO,
+            cpu: Duration::ZERO,
+            deleted: None,
+            problem: None,
+        }
+    }
+
+    /// By how much the end was late; of one that has not ended, at least.
+    pub fn overrun(&self) -> Duration {
+        self.took.saturating_sub(self.side.bound())
+    }
+
+    /// CPU-seconds outside of the pod's cgroup per second of pod.
+    pub fn cpu_rate(&self) -> f64 {
+        match self.lived {
+            Duration::ZERO => 0.0,
+            lived => self.cpu.as_secs_f64() / lived.as_secs_f64(),
+        }
+    }
+
+    /// Whether it was as promised, for its own part: what it cost is judged over all.
+    pub fn is_in_time(&self) -> bool {
+        self.has_ended
+            && self.overrun() < scaled(SECOND)
+            && self.deleted.is_some()
+            && self.problem.is_none()
+    }
+}
+
+/// The latest end of all.
+pub fn worst_overrun(outcomes: &[Outcome]) -> Option<&Outcome> {
+    outcomes.iter().max_by_key(|outcome| outcome.overrun())
+}
+
+/// CPU-seconds outside of the pods' cgroups per second of pod, over all.
+pub fn cpu_rate(outcomes: &[Outcome]) -> f64 {
+    let cpu: f64 = outcomes.iter().map(|o| o.cpu.as_secs_f64()).sum();
+    let lived: f64 = outcomes.iter().map(|o| o.lived.as_secs_f64()).sum();
+    if lived > 0.0 { cpu / lived } else { 0.0 }
+}
+
+/// Plays all of them, as many at once as the machine has CPUs and one more, as each has a quarter of
+/// one and mostly waits; in the order of the list.
+pub fn play_all(plays: &[(&'static Pod, Side)], life: Duration) -> Vec<Outcome> {
+    let lanes = thread::available_parallelism().map_or(2, |cpus| cpus.get() + 1);
+    let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((pod, side)) = plays.get(number) else {
+                        return;
+                    };
+                    let outcome = play(pod, *side, life);
+                    eprintln!("{}", line(&outcome));
+                    outcomes.lock().unwrap().push((number, outcome));
+                }
+            });
+        }
+    });
+    let mut outcomes = outcomes.into_inner().unwrap();
+    outcomes.sort_by_key(|(number, _)| *number);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+/// For who looks on.
+fn line(outcome: &Outcome) -> String {
+    let side = match outcome.side {
+        Side::Ours(policy) => policy.name,
+        Side::Reference => REFERENCE,
+    };
+    let took = outcome.took.as_secs_f64();
+    let deleted = outcome.deleted.map_or("never".to_owned(), |time| {
+        format!("{:.1} s", time.as_secs_f64())
+    });
+    format!(
+        "{}, {side}: {} after {took:.2} s of {:.0} s, deleted in {deleted}, {:.3} CPUs outside{}",
+        outcome.name,
+        if outcome.has_ended {
+            "ended"
+        } else {
+            "NOT ENDED"
+        },
+        outcome.side.bound().as_secs_f64(),
+        outcome.cpu_rate(),
+        match &outcome.problem {
+            Some(problem) => format!("; {}", problem.replace('\n', "; ")),
+            None => String::new(),
+        }
+    )
+}
+
+/// Lets a pod live for that long, and ends it; whatever comes of it.
+pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
+    let mut outcome = Outcome::new(pod.name, side);
+    let shims = match side {
+        Side::Ours(_) => Shims::Ours,
+        Side::Reference => Shims::Reference,
+    };
+    let problem = match catch_unwind(|| Stage::new(shims)) {
+        Ok(stage) => {
+            let acted = catch_unwind(AssertUnwindSafe(|| act(&stage, pod, life, &mut outcome)));
+            stage.relent();
+            // It fails if anything of the pod is left.
+            let cleaned = catch_unwind(AssertUnwindSafe(|| drop(stage)));
+            acted.and(cleaned).err()
+        }
+        Err(panic) => Some(panic),
+    };
+    outcome.problem = problem.map(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        text.unwrap_or_else(|| "it has panicked".to_owned())
+    });
+    outcome
+}
+
+fn act(stage: &Stage, pod: &Pod, life: Duration, outcome: &mut Outcome) {
+    let side = outcome.side;
+    stage.make_pod_cgroup();
+    if !pod.hangs.is_empty() {
+        stage.prepare_to_hang();
+    }
+    let (runtime, annotations) = match side {
+        Side::Ours(policy) => (runtime_under_test(), annotations(pod, policy)),
+        Side::Reference => (REFERENCE.to_owned(), Vec::new()),
+    };
+    for container in pod.containers {
+        stage.run(&runtime, container, &annotations);
+    }
+    thread::sleep(SETTLING);
+    let ids: Vec<&'static str> = pod
+        .containers
+        .iter()
+        .map(|container| container.name)
+        .collect();
+    let (began, cpu) = (Instant::now(), stage.cpu_outside());
+    (pod.meanwhile)(stage);
+    thread::sleep(life);
+
+    (pod.at_its_end)(stage);
+    stage.hang(pod.hangs);
+    std::fs::write(stage.host.shared_dir().join("end"), "").expect("a file");
+    let longest = side.bound() + scaled(LATE);
+    let end = End::of(stage, &ids, side.grace(), longest);
+    while end.asked.elapsed() < longest && !outcome.has_ended {
+        thread::sleep(Duration::from_millis(5));
+        outcome.has_ended = end.is_over() && stage.processes().is_empty();
+    }
+    outcome.took = end.asked.elapsed();
+    outcome.lived = began.elapsed();
+    outcome.cpu = stage.cpu_outside().saturating_sub(cpu);
+
+    stage.signal_containerd(nix::sys::signal::Signal::SIGCONT);
+    outcome.deleted = delete(stage, &ids, outcome.has_ended);
+    stage.relent();
+    stage.remove_pod_cgroup();
+}
+
+fn annotations(pod: &Pod, policy: &Policy) -> Vec<(String, String)> {
+    let given = pod
+        .annotations
+        .iter()
+        .map(|(key, value)| (*key, (*value).to_owned()));
+    let grace = format!("{}s", policy.grace.as_secs());
+    let chosen = [
+        ("usher/grace-policy", policy.name.to_owned()),
+        ("usher/grace-period", grace),
+    ];
+    let all = given.chain(chosen);
+    all.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// The end of a pod that is under way.
+struct End {
+    /// When the first request was sent.
+    asked: Instant,
+    /// Which containers have ended, as the caller is told.
+    ended: Vec<Arc<AtomicBool>>,
+}
+
+// === impl End ===
+
+impl End {
+    /// Asks all containers to stop, as kubelet does: a request for each, all at once, SIGKILL for what
+    /// lives when the grace period is over, counted from the request's answer, and for all that is left
+    /// of one that has ended. No call lasts longer than `longest`, or than kubelet's would.
+    #[track_caller]
+    fn of(stage: &Stage, ids: &[&'static str], grace: Duration, longest: Duration) -> Self {
+        // Calls of one connection come one after another here, and these do not.
+        let api = |id: &str, deadline| stage.host.task_api(id).deadline(deadline);
+        let connected = ids.iter().map(|id| {
+            let apis = [REQUEST_TIMEOUT + grace, longest, longest].map(|time| api(id, time));
+            (*id, apis)
+        });
+        let connected: Vec<(&'static str, [TaskApi; 3])> = connected.collect();
+        let asked = Instant::now();
+        let ended = connected
+            .into_iter()
+            .map(|(id, [asking, waiting, killing])| {
+                let ended = Arc::new(AtomicBool::new(false));
+                let (told, seen) = (Arc::clone(&ended), Arc::clone(&ended));
+                thread::spawn(move || {
+                    if waiting.wait(id, "").is_ok() {
+                        told.store(true, Ordering::Relaxed);
+                        let _ = waiting.kill(id, "", 9, true);
+                    }
+                });
+                thread::spawn(move || {
+                    let _ = asking.kill(id, "", 15, false);
+                    let answered = Instant::now();
+                    while !seen.load(Ordering::Relaxed) {
+                        if answered.elapsed() >= grace {
+                            let _ = killing.kill(id, "", 9, false);
+                            return;
+                        }
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                });
+                ended
+            });
+        Self {
+            ended: ended.collect(),
+            asked,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended.iter().all(|ended| ended.load(Ordering::Relaxed))
+    }
+}
+
+/// Has all containers deleted, all at once, by force if they have not ended; how long it took until the
+/// last one was gone.
+fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Duration> {
+    let begun = Instant::now();
+    let command: &[&str] = match has_ended {
+        true => &["tasks", "delete"],
+        false => &["tasks", "delete", "--force"],
+    };
+    let deletions = ids
+        .iter()
+        .map(|id| Background::spawn(stage.host.ctr_command(&[command, &[id]].concat())));
+    let mut deletions: Vec<Background> = deletions.collect();
+    let mut refused = false;
+    while begun.elapsed() < scaled(LATE) && !deletions.is_empty() {
+        deletions.retain_mut(|deletion| {
+            let goes_on = deletion.is_running();
+            // The exit code of `ctr` is the task's.
+            refused |= !goes_on && deletion.stderr().contains("level=error");
+            goes_on
+        });
+        thread::sleep(Duration::from_millis(5));
+    }
+    (deletions.is_empty() && !refused).then(|| begun.elapsed())
+}

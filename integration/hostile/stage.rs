@@ -1,0 +1,324 @@
+//! Where a hostile pod appears: a containerd of its own whose CPU time is counted, a cgroup of the pod's
+//! own form, an OCI runtime that can be told to hang.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::pods::{Container, Stdio};
+use crate::harness::{
+    Containerd, PodCgroup, Settings, Shims, build, default_config, installed_program, oci_runtime,
+    on_v2, populate,
+};
+
+const VILLAIN: &str = include_str!("villain.rs");
+
+/// The pod's UID, in kubelet's form.
+const UID: &str = "0dd00c0d-7a1e-4b0b-9c1e-bad0bad0bad0";
+
+/// Each pod has a quarter of a CPU, so that several can be looked at side by side, and the machine lives.
+const CPU_MILLIS: u64 = 250;
+const MEMORY: u64 = 256 << 20;
+const PROCESSES: u64 = 64;
+
+/// A pod on its node.
+pub struct Stage {
+    pub host: Containerd,
+    pod_cgroup: String,
+    // Dropped last: what is in it ends with the first.
+    node: NodeCgroup,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    #[track_caller]
+    pub fn new(shims: Shims) -> Self {
+        let host = Containerd::start_with(&Settings {
+            // What is logged for people who look for errors costs CPU.
+            log_level: "info",
+            shims,
+        });
+        fs::copy(villain(), host.dir().join("rootfs/bin/villain")).expect("copy the villain");
+        let daemon = host.pid().expect("containerd runs");
+        let node = NodeCgroup::around(&format!("{}-node", host.namespace), daemon);
+        Self {
+            pod_cgroup: format!("/{}/pod{UID}", host.namespace),
+            host,
+            node,
+        }
+    }
+
+    /// Makes the pod's cgroup, with its bounds.
+    pub fn make_pod_cgroup(&self) {
+        let cgroup = PodCgroup::new(&self.host, &format!("pod{UID}"));
+        cgroup.limit_cpu(CPU_MILLIS);
+        cgroup.limit_memory(MEMORY);
+        // Dropped it would end the pod with a containerd that may not answer.
+        std::mem::forget(cgroup);
+    }
+
+    /// Removes it as kubelet does; with a container's cgroup in it, it stays and is found.
+    pub fn remove_pod_cgroup(&self) {
+        for entry in fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let cgroup = entry.path().join(self.pod_cgroup.trim_start_matches('/'));
+            let _ = fs::remove_dir(cgroup);
+        }
+        let _ = fs::remove_dir(cgroup_dir("", &self.pod_cgroup));
+    }
+
+    /// Creates and starts a container of the pod.
+    #[track_caller]
+    pub fn run(&self, runtime: &str, container: &Container, annotations: &[(String, String)]) {
+        let Container { name, .. } = *container;
+        let mut config = default_config(&self.host, name, container.args);
+        config["linux"]["cgroupsPath"] = format!("{}/{name}", self.pod_cgroup).into();
+        config["linux"]["resources"]["pids"] = json!({ "limit": PROCESSES });
+        config["annotations"] = json!({
+            "io.kubernetes.cri.sandbox-id": "pod1",
+            "io.kubernetes.cri.container-name": name,
+        });
+        for (key, value) in annotations {
+            config["annotations"][key] = value.as_str().into();
+        }
+        (container.edit)(self, &mut config);
+        let file = self.host.dir().join(format!("{name}.json"));
+        fs::write(&file, config.to_string()).expect("a configuration");
+        let file = file.display().to_string();
+        let fifos = self.host.dir().join("fifo").display().to_string();
+        let logger;
+        let mut line = vec!["run", "--detach", "--runtime", runtime, "--config", &file];
+        match container.stdio {
+            Stdio::Unread => line.extend(["--fifo-dir", &fifos]),
+            Stdio::Logger(script) => {
+                logger = format!("binary://{}", self.program("logger", script).display());
+                line.extend(["--log-uri", &logger]);
+            }
+        }
+        line.push(name);
+        let finished = self.host.ctr(&line);
+        assert!(finished.ok(), "{name} did not start: {}", finished.err());
+    }
+
+    fn program(&self, name: &str, text: &str) -> PathBuf {
+        let program = self.host.dir().join("bin").join(name);
+        // Not through a link that may be there.
+        let _ = fs::remove_file(&program);
+        fs::write(&program, text).expect("a script");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+        program
+    }
+
+    /// Puts a script into the OCI runtime's place that hangs when it is told to.
+    pub fn prepare_to_hang(&self) {
+        let gates = self.gates();
+        fs::create_dir(&gates).expect("a directory");
+        let script = format!(
+            "#!/bin/sh\n\
+             for word; do case $word in\n\
+             create | start | exec | kill | delete)\n\
+             if [ -e {gates}/$word ]; then trap '' TERM INT; exec sleep 100000; fi\n\
+             break ;;\n\
+             esac; done\n\
+             exec {real} \"$@\"\n",
+            gates = gates.display(),
+            real = installed_program(&oci_runtime()).display(),
+        );
+        self.program("runc", &script);
+    }
+
+    /// From now on the runtime hangs at these verbs.
+    pub fn hang(&self, verbs: &[&str]) {
+        for verb in verbs {
+            fs::write(self.gates().join(verb), "").expect("a gate");
+        }
+    }
+
+    /// The runtime hangs no more, containerd runs, nothing is frozen: whatever is left can be removed.
+    pub fn relent(&self) {
+        let _ = fs::remove_dir_all(self.gates());
+        self.signal_containerd(Signal::SIGCONT);
+        self.freeze(false);
+    }
+
+    fn gates(&self) -> PathBuf {
+        self.host.dir().join("gates")
+    }
+
+    pub fn signal_containerd(&self, signal: Signal) {
+        if let Some(pid) = self.host.pid() {
+            let _ = kill(Pid::from_raw(pid as i32), signal);
+        }
+    }
+
+    /// Freezes each of the containers, behind everybody's back, or lets it go on.
+    pub fn freeze(&self, frozen: bool) {
+        let (file, values) = match on_v2() {
+            true => ("cgroup.freeze", ["0", "1"]),
+            false => ("freezer.state", ["THAWED", "FROZEN"]),
+        };
+        let pod = cgroup_dir("freezer", &self.pod_cgroup);
+        for cgroup in below(&pod).into_iter().filter(|dir| *dir != pod) {
+            let _ = fs::write(cgroup.join(file), values[usize::from(frozen)]);
+        }
+    }
+
+    /// The processes of the pod that live.
+    pub fn processes(&self) -> Vec<u32> {
+        let cgroups = below(&cgroup_dir("pids", &self.pod_cgroup));
+        let pids = cgroups.iter().flat_map(|dir| {
+            let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            let pids = text.lines().filter_map(|line| line.parse().ok());
+            pids.collect::<Vec<u32>>()
+        });
+        pids.filter(|pid| lives(*pid)).collect()
+    }
+
+    /// The CPU time that all of the node has taken for this pod outside of the pod's cgroup.
+    pub fn cpu_outside(&self) -> Duration {
+        self.node.usage()
+    }
+}
+
+/// The program that does what a shell cannot.
+fn villain() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("villain", VILLAIN))
+}
+
+fn lives(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+fn cgroup_dir(controller: &str, path: &str) -> PathBuf {
+    let root = Path::new("/sys/fs/cgroup");
+    let root = match on_v2() {
+        true => root.to_owned(),
+        false => root.join(controller),
+    };
+    root.join(path.trim_start_matches('/'))
+}
+
+/// A cgroup and all below it.
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![dir.to_owned()];
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    found.extend(dirs.flat_map(|entry| below(&entry.path())));
+    found
+}
+
+// === containers' configurations ===
+
+/// Gives a container a root file system that nobody shares, and that any user of it may change.
+pub fn own_root(stage: &Stage, config: &mut Value) {
+    let name = config["annotations"]["io.kubernetes.cri.container-name"].as_str();
+    let root = stage
+        .host
+        .dir()
+        .join(format!("root-of-{}", name.expect("a name")));
+    fs::create_dir(&root).expect("a root file system");
+    populate(&root);
+    fs::copy(villain(), root.join("bin/villain")).expect("copy the villain");
+    for (name, text) in [
+        (
+            "passwd",
+            "root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n",
+        ),
+        ("group", "root:x:0:\nuser:x:1000:\n"),
+    ] {
+        fs::write(root.join("etc").join(name), text).expect("a file of the container");
+    }
+    fs::set_permissions(root.join("etc"), fs::Permissions::from_mode(0o777)).expect("a mode");
+    config["root"]["path"] = root.display().to_string().into();
+}
+
+/// Takes all rights from a container.
+pub fn without_rights(config: &mut Value) {
+    config["process"]["user"] = json!({ "uid": 1000, "gid": 1000 });
+    config["process"]["capabilities"] = json!({});
+    config["process"]["noNewPrivileges"] = true.into();
+}
+
+pub fn may(capability: &str, config: &mut Value) {
+    for set in ["bounding", "effective", "permitted"] {
+        let set = config["process"]["capabilities"][set].as_array_mut();
+        set.expect("capabilities").push(capability.into());
+    }
+}
+
+pub fn limit_cpu(percent: u64, config: &mut Value) {
+    config["linux"]["resources"]["cpu"] = json!({ "quota": percent * 1000, "period": 100_000 });
+}
+
+pub fn limit_memory(bytes: u64, config: &mut Value) {
+    config["linux"]["resources"]["memory"] = json!({ "limit": bytes });
+}
+
+// === CPU time of the node's side ===
+
+/// The cgroup of containerd, its shims, and whatever they start outside of the pod's own.
+///
+/// A child's time that is in its parent's account (`cutime`) says nothing of the cgroup that it was
+/// taken in: a command that joins the pod's cgroup is paid for by the pod. The kernel charges each
+/// moment to the cgroup that a process is in, so the usage of this one is what is wanted, less what
+/// containerd takes itself for events, and for the calls of tests.
+struct NodeCgroup {
+    dir: PathBuf,
+    daemon: u32,
+}
+
+impl NodeCgroup {
+    #[track_caller]
+    fn around(name: &str, daemon: u32) -> Self {
+        // Beside the test's own: in there only the runtime makes cgroups.
+        let dir = cgroup_dir("cpuacct", name);
+        fs::create_dir(&dir).expect("the node's cgroup");
+        fs::write(dir.join("cgroup.procs"), daemon.to_string()).expect("containerd moves");
+        Self { dir, daemon }
+    }
+
+    fn usage(&self) -> Duration {
+        let all = match on_v2() {
+            true => {
+                let text = fs::read_to_string(self.dir.join("cpu.stat")).unwrap_or_default();
+                let usage = text
+                    .lines()
+                    .find_map(|line| line.strip_prefix("usage_usec "));
+                usage
+                    .and_then(|text| text.parse().ok())
+                    .map(Duration::from_micros)
+            }
+            false => {
+                let text = fs::read_to_string(self.dir.join("cpuacct.usage")).unwrap_or_default();
+                text.trim().parse().ok().map(Duration::from_nanos)
+            }
+        };
+        let pid = Pid::from_raw(self.daemon as i32);
+        let own = ClockId::pid_cpu_clock_id(pid).and_then(clock_gettime);
+        let own = own.map(Duration::from).unwrap_or_default();
+        all.expect("the CPU time of a cgroup").saturating_sub(own)
+    }
+}
+
+impl Drop for NodeCgroup {
+    fn drop(&mut self) {
+        // Dropped after containerd has ended; its last processes may not be collected yet.
+        crate::harness::poll(Duration::from_secs(5), || fs::remove_dir(&self.dir).ok());
+    }
+}
