@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use harness::REFERENCE;
 use pods::Pod;
-use runner::{Outcome, POLICIES, Side, cpu_rate, play_all, worst_overrun};
+use runner::{Outcome, POLICIES, Side, cpu_rate, dearest, play_all, worst_overrun};
 
 /// How long each lives before its end.
 const LIFE: Duration = Duration::from_secs(5);
@@ -73,9 +73,9 @@ fn print(pods: &[&Pod], outcomes: &[Outcome]) {
         overrun(&theirs),
     );
     println!(
-        "| CPU-seconds outside of the pod's cgroup per second of pod | {:.3} | {:.3} |",
-        cpu_rate(&ours),
-        cpu_rate(&theirs),
+        "| CPU-seconds outside of the pod's cgroup per second of pod | {} | {} |",
+        cost(&ours),
+        cost(&theirs),
     );
     let problems = outcomes.iter().filter_map(|outcome| {
         let problem = outcome.problem.as_ref()?;
@@ -91,18 +91,19 @@ fn cells(outcomes: &[Outcome]) -> String {
     if outcomes.is_empty() {
         return "– | – | –".to_owned();
     }
+    if outcomes.iter().any(|outcome| outcome.lived.is_zero()) {
+        return "did not start | – | –".to_owned();
+    }
     let deleted = outcomes.iter().map(|outcome| outcome.deleted);
     let deleted = deleted
         .collect::<Option<Vec<_>>>()
         .and_then(|times| times.into_iter().max());
     let cpu = outcomes.iter().map(Outcome::cpu_rate).fold(0.0, f64::max);
     format!(
-        "{} | {} | {cpu:.3} |",
+        "{} | {} | {cpu:.3}",
         overrun(outcomes),
         deleted.map_or("never".to_owned(), seconds)
     )
-    .trim_end_matches(" |")
-    .to_owned()
 }
 
 /// The worst, and whose it was where it makes a difference.
@@ -115,9 +116,18 @@ fn overrun(outcomes: &[Outcome]) -> String {
         _ => String::new(),
     };
     let over = seconds(worst.overrun());
-    match worst.has_ended || worst.problem.is_some() && worst.took.is_zero() {
+    match worst.has_ended {
         true => format!("{over}{policy}"),
         false => format!("not within {over}{policy}"),
+    }
+}
+
+/// Over all, and the worst.
+fn cost(outcomes: &[Outcome]) -> String {
+    let all = cpu_rate(outcomes);
+    match dearest(outcomes) {
+        Some(worst) => format!("{all:.3}, {:.3} in {}", worst.cpu_rate(), worst.name),
+        None => "–".to_owned(),
     }
 }
 

@@ -146,6 +146,13 @@ pub fn worst_overrun(outcomes: &[Outcome]) -> Option<&Outcome> {
     outcomes.iter().max_by_key(|outcome| outcome.overrun())
 }
 
+/// The pod that cost its node most.
+pub fn dearest(outcomes: &[Outcome]) -> Option<&Outcome> {
+    outcomes
+        .iter()
+        .max_by(|one, other| one.cpu_rate().total_cmp(&other.cpu_rate()))
+}
+
 /// CPU-seconds outside of the pods' cgroups per second of pod, over all.
 pub fn cpu_rate(outcomes: &[Outcome]) -> f64 {
     let cpu: f64 = outcomes.iter().map(|o| o.cpu.as_secs_f64()).sum();
@@ -153,8 +160,8 @@ pub fn cpu_rate(outcomes: &[Outcome]) -> f64 {
     if lived > 0.0 { cpu / lived } else { 0.0 }
 }
 
-/// Plays all of them, as many at once as the machine has CPUs and one more, as each has a quarter of
-/// one and mostly waits; in the order of the list.
+/// Plays all of them, as many at once as the machine has CPUs and one more, as most have a quarter
+/// of one, and wait; in the order of the list.
 pub fn play_all(plays: &[(&'static Pod, Side)], life: Duration) -> Vec<Outcome> {
     let lanes = thread::available_parallelism().map_or(2, |cpus| cpus.get() + 1);
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -232,7 +239,7 @@ pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
 
 fn act(stage: &Stage, pod: &Pod, life: Duration, outcome: &mut Outcome) {
     let side = outcome.side;
-    stage.make_pod_cgroup();
+    stage.make_pod_cgroup(pod.cpu_millis);
     if !pod.hangs.is_empty() {
         stage.prepare_to_hang();
     }
@@ -267,8 +274,19 @@ fn act(stage: &Stage, pod: &Pod, life: Duration, outcome: &mut Outcome) {
     outcome.cpu = stage.cpu_outside().saturating_sub(cpu);
 
     stage.signal_containerd(nix::sys::signal::Signal::SIGCONT);
-    outcome.deleted = delete(stage, &ids, outcome.has_ended);
+    let answered = delete(stage, &ids, outcome.has_ended);
     stage.relent();
+    // While the runtime hangs a refusal is as good an answer; then nothing may be in the way.
+    outcome.deleted = answered.and_then(|Answered { after, refused }| {
+        let hung = refused && !pod.hangs.is_empty();
+        let is_gone = !refused || hung && delete(stage, &ids, false).is_some_and(|a| !a.refused);
+        is_gone.then_some(after)
+    });
+    if outcome.deleted.is_none() {
+        // It has not done what it was asked for: whatever is left of it is no news.
+        stage.host.tolerate("");
+        stage.kill_shims();
+    }
     stage.remove_pod_cgroup();
 }
 
@@ -345,9 +363,16 @@ impl End {
     }
 }
 
-/// Has all containers deleted, all at once, by force if they have not ended; how long it took until the
-/// last one was gone.
-fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Duration> {
+/// What came of the deletion of all containers.
+struct Answered {
+    after: Duration,
+    /// One of them at least.
+    refused: bool,
+}
+
+/// Has all containers deleted, all at once, by force if they have not ended; none if some of them got no
+/// answer.
+fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Answered> {
     let begun = Instant::now();
     let command: &[&str] = match has_ended {
         true => &["tasks", "delete"],
@@ -361,11 +386,13 @@ fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Duration> {
     while begun.elapsed() < scaled(LATE) && !deletions.is_empty() {
         deletions.retain_mut(|deletion| {
             let goes_on = deletion.is_running();
-            // The exit code of `ctr` is the task's.
-            refused |= !goes_on && deletion.stderr().contains("level=error");
+            // The exit code of `ctr` is the task's. One that was deleted before is gone too.
+            let said = deletion.stderr();
+            refused |= !goes_on && said.contains("level=error") && !said.contains("not found");
             goes_on
         });
         thread::sleep(Duration::from_millis(5));
     }
-    (deletions.is_empty() && !refused).then(|| begun.elapsed())
+    let after = begun.elapsed();
+    deletions.is_empty().then_some(Answered { after, refused })
 }

@@ -23,8 +23,6 @@ const VILLAIN: &str = include_str!("villain.rs");
 /// The pod's UID, in kubelet's form.
 const UID: &str = "0dd00c0d-7a1e-4b0b-9c1e-bad0bad0bad0";
 
-/// Each pod has a quarter of a CPU, so that several can be looked at side by side, and the machine lives.
-const CPU_MILLIS: u64 = 250;
 const MEMORY: u64 = 256 << 20;
 const PROCESSES: u64 = 64;
 
@@ -57,9 +55,9 @@ impl Stage {
     }
 
     /// Makes the pod's cgroup, with its bounds.
-    pub fn make_pod_cgroup(&self) {
+    pub fn make_pod_cgroup(&self, cpu_millis: u64) {
         let cgroup = PodCgroup::new(&self.host, &format!("pod{UID}"));
-        cgroup.limit_cpu(CPU_MILLIS);
+        cgroup.limit_cpu(cpu_millis);
         cgroup.limit_memory(MEMORY);
         // Dropped it would end the pod with a containerd that may not answer.
         std::mem::forget(cgroup);
@@ -159,6 +157,12 @@ impl Stage {
     pub fn signal_containerd(&self, signal: Signal) {
         if let Some(pid) = self.host.pid() {
             let _ = kill(Pid::from_raw(pid as i32), signal);
+        }
+    }
+
+    pub fn kill_shims(&self) {
+        for pid in self.host.shims() {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
     }
 

@@ -20,6 +20,7 @@ pub const PODS: &[Pod] = &[Pod {
         Container::new("two", &["/bin/villain", "addresses", "20000"]),
         sleeper("web"),
     ],
+    cpu_millis: 1000,
     is_plain: false,
     ..Pod::NEW
 }];

@@ -28,6 +28,7 @@ pub const PODS: &[Pod] = &[Pod {
         server("goaway", &["/bin/villain", "serve", "8080", "goaway"]),
         sleeper("web"),
     ],
+    cpu_millis: 1000,
     is_plain: false,
     ..Pod::NEW
 }];

@@ -29,6 +29,7 @@ pub const PODS: &[Pod] = &[Pod {
         server("secret", &["/bin/villain", "serve", "8080", "half"]),
         sleeper("web"),
     ],
+    cpu_millis: 1000,
     is_plain: false,
     ..Pod::NEW
 }];

@@ -1,9 +1,9 @@
-//! Sidecars that fail a second after they have started and come back in place, and one that waits for
+//! Sidecars that fail soon after they have started and come back in place, and one that waits for
 //! the end to fail.
 
 use super::{Container, Pod, sleeper};
 
-const SOON: &[&str] = &["/bin/sh", "-c", "sleep 1; exit 1"];
+const SOON: &[&str] = &["/bin/sh", "-c", "sleep 2; exit 1"];
 const AT_THE_END: &[&str] = &[
     "/bin/sh",
     "-c",

@@ -4,7 +4,7 @@
 use super::super::stage::own_root;
 use super::{Container, Pod, sleeper};
 
-const SCRIPT: &str = "sleep 1; cd /etc; rm -f passwd group; busybox mknod passwd c 1 5; \
+const SCRIPT: &str = "sleep 2; cd /etc; rm -f passwd group; busybox mknod passwd c 1 5; \
     busybox mknod group c 1 8; busybox ln -s /proc/1/fd/0 mtab; exit 1";
 
 pub const PODS: &[Pod] = &[Pod {

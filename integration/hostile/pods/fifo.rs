@@ -4,7 +4,7 @@
 use super::super::stage::{own_root, without_rights};
 use super::{Container, Pod, sleeper};
 
-const SCRIPT: &str = "sleep 1; rm -f /etc/passwd; busybox mkfifo /etc/passwd; exit 1";
+const SCRIPT: &str = "sleep 2; rm -f /etc/passwd; busybox mkfifo /etc/passwd; exit 1";
 
 pub const PODS: &[Pod] = &[Pod {
     name: "fifo",

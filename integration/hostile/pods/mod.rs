@@ -59,6 +59,9 @@ pub struct Pod {
     pub annotations: &'static [(&'static str, &'static str)],
     /// In the order of their start.
     pub containers: &'static [Container],
+    /// The bound of its CPU time: little, so that several pods can be looked at side by side, and the
+    /// machine lives.
+    pub cpu_millis: u64,
     /// What is done to it, once, while it lives.
     pub meanwhile: fn(&Stage),
     /// What is done to it right before its end; the file `/shared/end` appears then.
@@ -94,6 +97,7 @@ impl Pod {
         about: "",
         annotations: &[],
         containers: &[],
+        cpu_millis: 250,
         meanwhile: |_| (),
         at_its_end: |_| (),
         hangs: &[],

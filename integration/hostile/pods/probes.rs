@@ -21,6 +21,7 @@ pub const PODS: &[Pod] = &[Pod {
         sleeper("three"),
         sleeper("web"),
     ],
+    cpu_millis: 1000,
     is_plain: false,
     ..Pod::NEW
 }];

@@ -1,10 +1,11 @@
-//! Commands every millisecond in containers that have a twentieth of a CPU, so that attempts take long
-//! and their time runs out.
+//! Commands every millisecond in containers that have a twentieth of a CPU: what the OCI runtime takes for
+//! them is many times that. In one of them attempts never end before their time runs out.
 
 use super::super::stage::limit_cpu;
 use super::{Container, Pod, sleeper};
 
-const ATTEMPTS: &str = r#"{"exec":{"command":["/bin/sh","-c","while :; do :; done"]},"periodMilliseconds":1,"timeoutSeconds":1,"failureThreshold":1000000}"#;
+const FAILS: &str = r#"{"exec":{"command":["/bin/false"]},"periodMilliseconds":1,"failureThreshold":1000000}"#;
+const HANGS: &str = r#"{"exec":{"command":["/bin/sh","-c","while :; do :; done"]},"periodMilliseconds":1,"timeoutSeconds":1,"failureThreshold":1000000}"#;
 
 const fn slow(name: &'static str) -> Container {
     sleeper(name).edit(|_, config| limit_cpu(5, config))
@@ -12,14 +13,19 @@ const fn slow(name: &'static str) -> Container {
 
 pub const PODS: &[Pod] = &[Pod {
     name: "probes in slow containers",
-    about: "commands every millisecond that run out of time at 5 % of a CPU",
+    about: "commands every millisecond in containers with 5 % of a CPU",
     annotations: &[
-        ("usher/sidecars", "one two"),
+        ("usher/sidecars", "one two three four five six"),
         ("usher/start-mode", "Hold"),
-        ("startup-probe.usher/one", ATTEMPTS),
-        ("startup-probe.usher/two", ATTEMPTS),
+        ("startup-probe.usher/one", FAILS),
+        ("startup-probe.usher/two", FAILS),
+        ("startup-probe.usher/three", FAILS),
+        ("startup-probe.usher/four", FAILS),
+        ("startup-probe.usher/five", FAILS),
+        ("startup-probe.usher/six", HANGS),
     ],
-    containers: &[slow("one"), slow("two"), sleeper("web")],
+    containers: &[slow("one"), slow("two"), slow("three"), slow("four"), slow("five"), slow("six"), sleeper("web")],
+    cpu_millis: 1000,
     is_plain: false,
     ..Pod::NEW
 }];
