@@ -14,7 +14,7 @@
 //! | [`cgroup`] | cgroups, v1 and v2: a container's figures, processes, OOM scores and kills; the size of a pod's |
 //! | [`rootfs`] | the mounts of a container's root file system |
 //! | [`stdio`] | the standard streams: FIFOs, terminals, log files, logging programs |
-//! | [`probe`] | one attempt of a probe, in the container or its network namespace |
+//! | [`probe`] | one attempt of a probe, in the container or, by a prober, in its network namespace |
 //! | [`reaper`] | the one owner of all child processes |
 //! | [`events`] | events out, in order |
 //! | [`record`] | what has happened to a pod |
@@ -22,6 +22,7 @@
 //! | [`shim`] | the process: arguments, bootstrap, serving, `delete` |
 //! | [`cli`] | the `usher` command: one file a command |
 //! | `fuzz` | what comes from outside, for a fuzzer and for the tests |
+//! | [`text`] | what others wrote, made fit for a sentence |
 //! | [`sys`] | the system calls that have no safe wrapper |
 
 #![cfg_attr(
@@ -61,3 +62,4 @@ pub mod stdio;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod task;
+pub mod text;

@@ -1,6 +1,6 @@
 //! How a plan is refused: one sentence with the key, the value and what was expected.
 
-use std::fmt;
+use crate::text::Shortened;
 
 use super::word::Word;
 
@@ -169,28 +169,5 @@ pub(super) fn condense(message: &str) -> String {
             quotes: false,
         }
         .to_string(),
-    }
-}
-
-struct Shortened<'a> {
-    text: &'a str,
-    chars: usize,
-    /// Whether the text will stand in quotes, so that its own must be escaped.
-    quotes: bool,
-}
-
-impl fmt::Display for Shortened<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.text.chars().take(self.chars) {
-            match character {
-                '\'' => write!(f, "'")?,
-                '"' | '\\' if !self.quotes => write!(f, "{character}")?,
-                _ => write!(f, "{}", character.escape_debug())?,
-            }
-        }
-        if self.text.chars().nth(self.chars).is_some() {
-            write!(f, "…")?;
-        }
-        Ok(())
     }
 }

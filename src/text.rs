@@ -1,0 +1,72 @@
+//! Text that others wrote, on its way into a sentence: a pod's author, a server in a container.
+
+use std::fmt::{self, Write};
+
+/// How much of what a container has said is repeated, in characters.
+pub const SAID_CHARS: usize = 200;
+
+/// Text with whatever does not print escaped, and cut: no line breaks, nothing that moves a cursor or
+/// turns the direction of writing.
+#[derive(Clone, Copy, Debug)]
+pub struct Shortened<'a> {
+    pub text: &'a str,
+    /// How many of its characters are shown; `…` stands for the rest.
+    pub chars: usize,
+    /// Whether it will stand in quotes, so that its own must be escaped.
+    pub quotes: bool,
+}
+
+impl fmt::Display for Shortened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.text.chars().take(self.chars) {
+            match character {
+                '\'' => f.write_char('\'')?,
+                '"' | '\\' if !self.quotes => f.write_char(character)?,
+                _ => write!(f, "{}", character.escape_debug())?,
+            }
+        }
+        if self.text.chars().nth(self.chars).is_some() {
+            f.write_char('…')?;
+        }
+        Ok(())
+    }
+}
+
+/// A sentence in which a container's own words may stand, as it may get into the log, a report or an
+/// answer.
+pub fn tame(sentence: &str) -> String {
+    let shortened = Shortened {
+        text: sentence,
+        chars: SAID_CHARS,
+        quotes: false,
+    };
+    shortened.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_prints_stays_as_it_is() {
+        let sentence = r#"10.0.0.7:80 said "zwölf" and C:\temp, isn't it"#;
+        assert_eq!(tame(sentence), sentence);
+    }
+
+    #[test]
+    fn nothing_is_left_that_a_terminal_or_a_reader_would_follow() {
+        let sentence = "a\nb\r\x1b[2Jc\0\u{7f}\u{9b}d\u{202e}e\u{2066}f\u{200b}g\u{2028}";
+        let tamed = tame(sentence);
+        assert_eq!(
+            tamed,
+            r"a\nb\r\u{1b}[2Jc\0\u{7f}\u{9b}d\u{202e}e\u{2066}f\u{200b}g\u{2028}"
+        );
+        assert_eq!(tame(&tamed), tamed);
+    }
+
+    #[test]
+    fn what_is_long_is_cut() {
+        let tamed = tame(&"\u{1}".repeat(64 * 1024));
+        assert_eq!(tamed, format!("{}…", r"\u{1}".repeat(SAID_CHARS)));
+    }
+}
