@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use serde::Deserialize;
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::{Deserialize, Serialize};
 
 use super::error::{Problem, quote};
 use super::json::Object;
@@ -14,14 +14,15 @@ use super::word::{Word, words};
 
 /// Where a probe or hook connects to. Nothing else is allowed, since resolving a name would leave
 /// the container's network namespace, or use the host's resolver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Host {
     Localhost,
     Ip(IpAddr),
 }
 
 /// A port of a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub enum Port {
     Number(NonZeroU16),
     /// The name of one of the container's ports, an `IANA_SVC_NAME` (RFC 6335).
@@ -30,7 +31,7 @@ pub enum Port {
 
 words! {
     /// The scheme of an HTTP request.
-    #[derive(Default)]
+    #[derive(Default, Serialize, Deserialize)]
     pub enum Scheme {
         #[default]
         Http = "HTTP",
@@ -40,7 +41,7 @@ words! {
 }
 
 /// One GET request: Kubernetes' `HTTPGetAction`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpGet {
     pub scheme: Scheme,
     /// Loopback, or the namespace's own address, where it is not given.

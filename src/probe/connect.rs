@@ -3,28 +3,40 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use tokio::io::{AsyncReadExt, Join, Take, join};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::plan::{Host, Port};
+use crate::plan::Host;
 
-use super::Target;
-use super::netns;
+use super::{Target, address, netns};
 
-/// What is taken from a server in one attempt, in bytes, TLS included; behind it the connection
-/// reads as closed. Whatever a container sends, and however long its probe's timeout is, an attempt
-/// costs the shim no more than this.
-pub(super) const MAX_RECEIVED: u64 = 128 * 1024;
+/// Whose network namespace it goes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Network<'a> {
+    /// A container's: visited for each socket.
+    Of(&'a Target),
+    /// That of this process, with its global address, for which it cannot ask any more.
+    Own(Option<IpAddr>),
+}
 
-/// A connection that gives at most [`MAX_RECEIVED`].
-pub(super) type Connection = Join<Take<OwnedReadHalf>, OwnedWriteHalf>;
+impl Network<'_> {
+    fn visit<T>(self, visit: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self {
+            Network::Of(target) => netns::visit(target.pid, &target.reaper, visit),
+            Network::Own(_) => visit(),
+        }
+    }
+
+    fn global_address(self) -> Option<IpAddr> {
+        match self {
+            Network::Of(_) => self.visit(|| Ok(address::global())).ok().flatten(),
+            Network::Own(address) => address,
+        }
+    }
+}
 
 /// Connects to a port of the container, and tells to which of its addresses. Without a host that
-/// is loopback, then the namespace's first global address: kubelet's default is the pod's address.
+/// is loopback, then the namespace's global address: kubelet's default is the pod's address.
 ///
 /// # Errors
 ///
@@ -32,48 +44,26 @@ pub(super) type Connection = Join<Take<OwnedReadHalf>, OwnedWriteHalf>;
 pub(super) async fn open(
     host: Option<Host>,
     port: u16,
-    target: &Target,
-) -> Result<(Connection, SocketAddr), String> {
+    network: Network<'_>,
+) -> Result<(TcpStream, SocketAddr), String> {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let connected = match host {
-        Some(Host::Ip(address)) => connect(address, port, target).await,
-        Some(Host::Localhost) => connect(loopback, port, target).await,
-        None => match connect(loopback, port, target).await {
+    match host {
+        Some(Host::Ip(address)) => connect(address, port, network).await,
+        Some(Host::Localhost) => connect(loopback, port, network).await,
+        None => match connect(loopback, port, network).await {
             Ok(connected) => Ok(connected),
-            Err(error) => match netns::visit(target.pid, &target.reaper, global_address) {
-                Ok(Some(address)) => connect(address, port, target).await,
-                Ok(None) | Err(_) => Err(error),
+            Err(error) => match network.global_address() {
+                Some(address) => connect(address, port, network).await,
+                None => Err(error),
             },
         },
-    };
-    connected.map(|(stream, address)| (limit(stream), address))
-}
-
-/// The number of a port, which may be one of the container's by name.
-///
-/// # Errors
-///
-/// If the container has no port of that name.
-pub(super) fn port_number(port: &Port, target: &Target) -> Result<u16, String> {
-    match port {
-        Port::Number(port) => Ok(port.get()),
-        Port::Name(name) => target
-            .ports
-            .get(name)
-            .copied()
-            .ok_or_else(|| format!("port {name:?} is none of the container's named ports")),
     }
-}
-
-pub(super) fn limit(stream: TcpStream) -> Connection {
-    let (read, write) = stream.into_split();
-    join(read.take(MAX_RECEIVED), write)
 }
 
 async fn connect(
     address: IpAddr,
     port: u16,
-    target: &Target,
+    network: Network<'_>,
 ) -> Result<(TcpStream, SocketAddr), String> {
     let address = SocketAddr::new(address, port);
     let connected = async {
@@ -82,9 +72,7 @@ async fn connect(
             SocketAddr::V6(_) => AddressFamily::Inet6,
         };
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let socket = netns::visit(target.pid, &target.reaper, || {
-            Ok(socket(family, SockType::Stream, flags, None)?)
-        })?;
+        let socket = network.visit(|| Ok(socket(family, SockType::Stream, flags, None)?))?;
         TcpSocket::from_std_stream(std::net::TcpStream::from(socket))
             .connect(address)
             .await
@@ -93,27 +81,4 @@ async fn connect(
         Ok(stream) => Ok((stream, address)),
         Err(error) => Err(format!("connection to {address}: {error}")),
     }
-}
-
-/// The first address of the current network namespace that is not only its own.
-fn global_address() -> io::Result<Option<IpAddr>> {
-    let mut interfaces = getifaddrs()?.filter(|interface| {
-        interface.flags.contains(InterfaceFlags::IFF_UP)
-            && !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK)
-    });
-    Ok(interfaces.find_map(|interface| {
-        let address = interface.address?;
-        let v4 = address
-            .as_sockaddr_in()
-            .map(|address| IpAddr::V4(address.ip()));
-        let v6 = || {
-            address
-                .as_sockaddr_in6()
-                .map(|address| IpAddr::V6(address.ip()))
-        };
-        v4.or_else(v6).filter(|address| match address {
-            IpAddr::V4(address) => !address.is_link_local(),
-            IpAddr::V6(address) => !address.is_unicast_link_local(),
-        })
-    }))
 }

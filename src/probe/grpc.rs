@@ -13,15 +13,19 @@ use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::connect;
-use super::{AGENT, Target, alongside, causes};
+use super::connect::{self, Network};
+use super::{AGENT, alongside, causes, limits};
 
 const METHOD: &str = "grpc.health.v1.Health/Check";
 /// `HealthCheckResponse.ServingStatus.SERVING`.
 const SERVING: i32 = 1;
-/// As much of the answer's headers, and as much of its body, in bytes.
-const MAX_HEADERS: u32 = 64 * 1024;
-const MAX_BODY: usize = 10 * 1024;
+/// What is taken of a server in all, in bytes and in frames. A call has five to ten of these: settings
+/// and their acknowledgement, windows, a ping or two, headers, the answer, trailers.
+const MAX_RECEIVED: u64 = 64 * 1024;
+const MAX_FRAMES: u32 = 100;
+/// As much of the answer's headers, and as much of its body, in bytes; the whole answer has seven.
+const MAX_HEADERS: u32 = 16 * 1024;
+const MAX_BODY: usize = 4 * 1024;
 /// The bytes before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
@@ -29,7 +33,8 @@ const PREFIX: usize = 5;
 struct Answer {
     /// `grpc-status`, from wherever it was; zero is success.
     status: Option<String>,
-    body: Vec<u8>,
+    /// None if it is too long for any of this service's.
+    body: Option<Vec<u8>>,
 }
 
 /// Asks whether `service` serves; the empty name is the server as a whole.
@@ -37,8 +42,8 @@ struct Answer {
 /// # Errors
 ///
 /// Why there was no answer, or which it was, in one sentence.
-pub(super) async fn attempt(port: u16, service: &str, target: &Target) -> Result<(), String> {
-    let (connection, address) = connect::open(None, port, target).await?;
+pub(super) async fn attempt(port: u16, service: &str, network: Network<'_>) -> Result<(), String> {
+    let (connection, address) = connect::open(None, port, network).await?;
     check_over(connection, address, service).await
 }
 
@@ -47,6 +52,7 @@ pub(super) async fn check_over(
     address: SocketAddr,
     service: &str,
 ) -> Result<(), String> {
+    let connection = limits::frames(connection, MAX_RECEIVED, MAX_FRAMES);
     let question = question(service)?;
     let answer = ask(connection, address, question)
         .await
@@ -110,43 +116,48 @@ async fn call(
 }
 
 async fn receive(headers: &HeaderMap, mut stream: RecvStream) -> Result<Answer, h2::Error> {
-    let mut body = Vec::new();
-    while let Some(data) = stream.data().await {
-        let data = data?;
-        stream.flow_control().release_capacity(data.len())?;
-        // What is longer is none of this service's answers, whatever comes behind.
-        if body.len().saturating_add(data.len()) > MAX_BODY {
-            break;
-        }
-        body.extend_from_slice(&data);
-    }
     let status = |headers: &HeaderMap| {
         let status = headers.get("grpc-status")?;
         status.to_str().ok().map(str::to_owned)
     };
+    let mut body = Vec::new();
+    while let Some(data) = stream.data().await {
+        let data = data?;
+        stream.flow_control().release_capacity(data.len())?;
+        // Whatever comes behind.
+        if body.len().saturating_add(data.len()) > MAX_BODY {
+            return Ok(Answer {
+                status: status(headers),
+                body: None,
+            });
+        }
+        body.extend_from_slice(&data);
+    }
     Ok(Answer {
         status: match status(headers) {
             Some(status) => Some(status),
             None => stream.trailers().await?.as_ref().and_then(status),
         },
-        body,
+        body: Some(body),
     })
 }
 
 /// What else than SERVING was answered.
 fn judge(answer: &Answer) -> Result<(), String> {
+    let other = || "with something else than a HealthCheckResponse".to_owned();
+    let body = answer.body.as_ref().ok_or_else(other)?;
     match answer.status.as_deref() {
         Some("0") => {}
-        Some(status) => return Err(format!("with gRPC status {}", status.escape_debug())),
+        Some(status) => return Err(format!("with gRPC status {status}")),
         None => return Err("without a gRPC status".to_owned()),
     }
     // A `HealthCheckResponse` has one field, an enum with number 1: as an int32 on the wire.
-    let response = message(&answer.body).and_then(|body| Int32Value::parse_from_bytes(body).ok());
+    let response = message(body).and_then(|body| Int32Value::parse_from_bytes(body).ok());
     match response.map(|response| response.value) {
         Some(SERVING) => Ok(()),
         Some(2) => Err("NOT_SERVING".to_owned()),
         Some(status) => Err(format!("with serving status {status}")),
-        None => Err("with something else than a HealthCheckResponse".to_owned()),
+        None => Err(other()),
     }
 }
 

@@ -15,13 +15,16 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 
-use crate::plan::{Host, HttpGet, Scheme};
+use crate::plan::{Host, HttpGet, Port, Scheme};
 
-use super::connect::{self, port_number};
-use super::{AGENT, Target, alongside, causes, tls};
+use super::connect::{self, Network};
+use super::{AGENT, alongside, causes, limits, tls};
 
-/// As much of an answer's head, in bytes.
+/// What is taken of a server in all, in bytes: a handshake of TLS, with certificates, and an answer.
+const MAX_RECEIVED: u64 = 128 * 1024;
+/// As much of an answer's head, in bytes; of its headers hyper takes a hundred.
 const MAX_HEAD: usize = 64 * 1024;
 /// As much of its body, in bytes, as kubelet takes: a server that writes little can finish.
 const MAX_BODY: usize = 10 * 1024;
@@ -52,9 +55,8 @@ const ESCAPED: &AsciiSet = &CONTROLS
 /// # Errors
 ///
 /// Why there was none, or which it was, in one sentence.
-pub(super) async fn attempt(get: &HttpGet, target: &Target) -> Result<(), String> {
-    let port = port_number(&get.port, target)?;
-    let (connection, address) = connect::open(get.host, port, target).await?;
+pub(super) async fn attempt(get: &HttpGet, network: Network<'_>) -> Result<(), String> {
+    let (connection, address) = open(get, network).await?;
     get_over(connection, address, get).await
 }
 
@@ -63,10 +65,16 @@ pub(super) async fn attempt(get: &HttpGet, target: &Target) -> Result<(), String
 /// # Errors
 ///
 /// Why there was no answer, in one sentence.
-pub(super) async fn request_once(get: &HttpGet, target: &Target) -> Result<(), String> {
-    let port = port_number(&get.port, target)?;
-    let (connection, address) = connect::open(get.host, port, target).await?;
+pub(super) async fn request_once(get: &HttpGet, network: Network<'_>) -> Result<(), String> {
+    let (connection, address) = open(get, network).await?;
     answer_over(connection, address, get).await.map(drop)
+}
+
+async fn open(get: &HttpGet, network: Network<'_>) -> Result<(TcpStream, SocketAddr), String> {
+    match &get.port {
+        Port::Number(port) => connect::open(get.host, port.get(), network).await,
+        Port::Name(name) => Err(format!("port {name:?} is a name, expected its number")),
+    }
 }
 
 pub(super) async fn get_over(
@@ -88,6 +96,7 @@ async fn answer_over(
     address: SocketAddr,
     get: &HttpGet,
 ) -> Result<StatusCode, String> {
+    let connection = limits::bytes(connection, MAX_RECEIVED);
     let authority = match get.host {
         Some(Host::Localhost) => format!("localhost:{}", address.port()),
         Some(Host::Ip(_)) | None => address.to_string(),

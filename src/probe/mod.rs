@@ -1,6 +1,7 @@
 //! One attempt of a probe, or one hook. When, how often and what follows from it is the core's
 //! business.
 
+mod address;
 mod connect;
 mod cost;
 mod exec;
@@ -8,7 +9,9 @@ mod exec;
 pub(crate) mod fuzz;
 mod grpc;
 mod http;
+mod limits;
 mod netns;
+pub mod prober;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -17,13 +20,17 @@ mod tls;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::Future;
+use std::num::NonZeroU16;
 use std::pin::pin;
 use std::time::Duration;
 
 use crate::cgroup::Place;
-use crate::plan::{Check, Hook, Probe};
+use crate::plan::{Check, Hook, HttpGet, Port, Probe};
 use crate::reaper::{Meter, Reaper};
 use crate::runtime::OciRuntime;
+use crate::text::tame;
+
+use prober::Question;
 
 /// What an attempt needs to know of its container.
 #[derive(Clone, Debug)]
@@ -76,16 +83,21 @@ pub async fn attempt(probe: &Probe, target: &Target) -> Attempted {
 
 async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), String> {
     let limit = probe.timeout;
-    match &probe.check {
+    let outcome = match &probe.check {
         Check::Exec { command } => exec::attempt(command, limit, target).await,
         Check::TcpSocket { host, port } => {
             within(limit, "connection", tcp::attempt(*host, port, target)).await
         }
-        Check::HttpGet(get) => within(limit, "answer", http::attempt(get, target)).await,
+        Check::HttpGet(get) => match numbered(get, target) {
+            Ok(get) => prober::ask(Question::HttpGet(get), limit, target).await,
+            Err(error) => Err(error),
+        },
         Check::Grpc { port, service } => {
-            within(limit, "answer", grpc::attempt(*port, service, target)).await
+            let (port, service) = (*port, service.clone());
+            prober::ask(Question::Grpc { port, service }, limit, target).await
         }
-    }
+    };
+    outcome.map_err(|reason| tame(&reason))
 }
 
 /// Runs a hook, bounded by `limit`.
@@ -95,16 +107,46 @@ async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), String> {
 /// Why it failed, in one sentence; that of a request is that nobody answered, whatever an answer says.
 pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), String> {
     let target = &target.charged(&Meter::default());
-    match hook {
+    let outcome = match hook {
         Hook::Exec { command } => exec::attempt(command, limit, target).await,
         Hook::TcpSocket { host, port } => {
             within(limit, "connection", tcp::attempt(*host, port, target)).await
         }
-        Hook::HttpGet(get) => within(limit, "answer", http::request_once(get, target)).await,
+        Hook::HttpGet(get) => match numbered(get, target) {
+            Ok(get) => prober::ask(Question::AnyAnswer(get), limit, target).await,
+            Err(error) => Err(error),
+        },
         Hook::Sleep(pause) => {
             tokio::time::sleep((*pause).min(limit)).await;
             Ok(())
         }
+    };
+    outcome.map_err(|reason| tame(&reason))
+}
+
+/// The request with its port as a number.
+fn numbered(get: &HttpGet, target: &Target) -> Result<HttpGet, String> {
+    let mut get = get.clone();
+    let number = port_number(&get.port, target)?;
+    get.port = NonZeroU16::new(number)
+        .map(Port::Number)
+        .ok_or_else(|| format!("port {number} is none that can be connected to"))?;
+    Ok(get)
+}
+
+/// The number of a port, which may be one of the container's by name.
+///
+/// # Errors
+///
+/// If the container has no port of that name.
+fn port_number(port: &Port, target: &Target) -> Result<u16, String> {
+    match port {
+        Port::Number(port) => Ok(port.get()),
+        Port::Name(name) => target
+            .ports
+            .get(name)
+            .copied()
+            .ok_or_else(|| format!("port {name:?} is none of the container's named ports")),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::plan::{Host, Port};
 
-use super::Target;
-use super::connect::{self, port_number};
+use super::connect::{self, Network};
+use super::{Target, port_number};
 
-/// Opens a connection and closes it.
+/// Opens a connection and closes it. Nothing is read, so the shim does it itself.
 ///
 /// # Errors
 ///
@@ -15,6 +15,7 @@ pub(super) async fn attempt(
     port: &Port,
     target: &Target,
 ) -> Result<(), String> {
-    let _connection = connect::open(host, port_number(port, target)?, target).await?;
+    let port = port_number(port, target)?;
+    let _connection = connect::open(host, port, Network::Of(target)).await?;
     Ok(())
 }

@@ -2,7 +2,8 @@
 //!
 //! containerd runs the binary with `start` for every container and reads an address from its
 //! output; the process that listens there serves the whole pod. It runs the binary with `delete`
-//! when a container is gone, or its shim has died.
+//! when a container is gone, or its shim has died. A shim runs it as a
+//! [prober](crate::probe::prober).
 //! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>)
 
 mod address;
@@ -28,6 +29,7 @@ use std::process::ExitCode;
 use containerd_shim::Flags;
 
 use crate::cgroup::place;
+use crate::probe::prober;
 
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -56,9 +58,13 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         .file_name()
         .and_then(|name| name.to_str())
         .unwrap_or(PROGRAM);
-    let outcome = containerd_shim::parse(&arguments.collect::<Vec<_>>())
-        .map_err(|error| error.to_string())
-        .and_then(|flags| run(program, &flags));
+    let arguments: Vec<_> = arguments.collect();
+    let outcome = match arguments.as_slice() {
+        [mode] if mode == prober::MODE => prober::main(),
+        arguments => containerd_shim::parse(arguments)
+            .map_err(|error| error.to_string())
+            .and_then(|flags| run(program, &flags)),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -12,7 +12,7 @@ use crate::probe::within;
 /// What the kernel takes of a server that nobody reads from any more, and then some.
 const BUFFERED: usize = 16 * 1024 * 1024;
 
-pub(super) fn get(json: &str) -> HttpGet {
+pub(in crate::probe) fn get(json: &str) -> HttpGet {
     let annotations = [
         ("usher/sidecars", "p".to_owned()),
         (

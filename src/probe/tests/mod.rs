@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::connect::{Connection, limit};
-
 mod grpc;
 mod http;
 mod tls;
+
+pub(super) use http::get as http_get;
 
 /// Far more than anything here takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A connection to a server that serves this one.
 async fn connect<F: Future<Output: Send> + Send + 'static>(
     serve: impl FnOnce(TcpStream) -> F + Send + 'static,
-) -> (Connection, SocketAddr, JoinHandle<F::Output>) {
+) -> (TcpStream, SocketAddr, JoinHandle<F::Output>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
     let address = listener.local_addr().expect("its address");
     let server = tokio::spawn(async move {
@@ -29,7 +29,7 @@ async fn connect<F: Future<Output: Send> + Send + 'static>(
         serve(stream).await
     });
     let stream = TcpStream::connect(address).await.expect("a connection");
-    (limit(stream), address, server)
+    (stream, address, server)
 }
 
 /// Reads the head of a request.

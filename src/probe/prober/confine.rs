@@ -1,0 +1,57 @@
+//! What a prober gives up before it talks to a server.
+
+use std::fmt::Display;
+
+use caps::CapSet;
+use nix::sys::prctl::{set_dumpable, set_name, set_no_new_privs};
+use nix::sys::resource::{Resource, rlim_t, setrlimit};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+
+/// The user and group that own nothing.
+const NOBODY: u32 = 65534;
+
+/// What it may use, the hard limits as well: address space in bytes, processor time in seconds,
+/// descriptors. An attempt takes 20 MB, a few milliseconds, and a dozen.
+const LIMITS: [(Resource, rlim_t); 6] = [
+    (Resource::RLIMIT_AS, 128 * 1024 * 1024),
+    (Resource::RLIMIT_CPU, 1),
+    (Resource::RLIMIT_NOFILE, 32),
+    // Nothing is written to a file, nobody is started, nothing is left of an end.
+    (Resource::RLIMIT_FSIZE, 0),
+    (Resource::RLIMIT_NPROC, 0),
+    (Resource::RLIMIT_CORE, 0),
+];
+
+/// Gives up users, groups, capabilities, and what they could be regained by; puts limits on the rest.
+/// What could not be given up, as where the shim is in a user namespace without such a user: a probe
+/// is made all the same, as well confined as it can be.
+pub(super) fn confine() -> Vec<String> {
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    // As long as it may: the order matters.
+    let steps = [
+        step("bounding capabilities", caps::clear(None, CapSet::Bounding)),
+        step("groups", setgroups(&[])),
+        step("its group", setresgid(group, group, group)),
+        step("its user", setresuid(user, user, user)),
+        step(
+            "capabilities to inherit",
+            caps::clear(None, CapSet::Inheritable),
+        ),
+        step(
+            "permitted capabilities",
+            caps::clear(None, CapSet::Permitted),
+        ),
+        step("capabilities", caps::clear(None, CapSet::Effective)),
+        step("new privileges", set_no_new_privs()),
+        // Nobody of that user may look into it.
+        step("traces", set_dumpable(false)),
+        step("its name", set_name(c"usher-prober")),
+    ];
+    let limits = LIMITS
+        .map(|(resource, limit)| step(&format!("{resource:?}"), setrlimit(resource, limit, limit)));
+    steps.into_iter().chain(limits).flatten().collect()
+}
+
+fn step<E: Display>(what: &str, outcome: Result<(), E>) -> Option<String> {
+    outcome.err().map(|error| format!("{what} ({error})"))
+}

@@ -1,0 +1,121 @@
+//! The system calls that a prober may make from then on. Any other one ends it.
+//!
+//! It has the sockets of its runtime by now. What is left: connections by TCP, waiting, memory, and
+//! what the libraries of C and Rust do on their way to an end.
+
+use std::collections::BTreeMap;
+
+use nix::libc;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter,
+};
+
+/// With whatever arguments.
+const ALLOWED: &[libc::c_long] = &[
+    // Connections.
+    libc::SYS_connect,
+    libc::SYS_getsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_shutdown,
+    libc::SYS_close,
+    // Waiting.
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_futex,
+    libc::SYS_sched_yield,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_restart_syscall,
+    // Memory; more of it is below.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    // Keys of TLS and of maps.
+    libc::SYS_getrandom,
+    // The end.
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// What only older platforms have.
+#[cfg(target_arch = "x86_64")]
+const ALLOWED_HERE: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_time];
+#[cfg(not(target_arch = "x86_64"))]
+const ALLOWED_HERE: &[libc::c_long] = &[];
+
+/// Questions about a descriptor; a debug build asks them before it closes one.
+const DESCRIPTOR_QUESTIONS: [libc::c_int; 2] = [libc::F_GETFD, libc::F_GETFL];
+
+/// Memory that can be executed.
+const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
+
+/// What of a socket's type is not flags.
+const TYPE: u64 = 0xf;
+
+/// Puts the filter in force, for good.
+///
+/// # Errors
+///
+/// If the kernel has none, or it cannot be made for this platform.
+pub(super) fn install() -> Result<(), seccompiler::Error> {
+    let program = program()?;
+    apply_filter(&program)
+}
+
+fn program() -> Result<BpfProgram, BackendError> {
+    let allowed = ALLOWED.iter().chain(ALLOWED_HERE);
+    let mut rules: BTreeMap<_, _> = allowed.map(|call| (*call, Vec::new())).collect();
+    // By TCP only, and IP.
+    let stream = libc::SOCK_STREAM as u64;
+    let is_stream = || argument(1, SeccompCmpOp::MaskedEq(TYPE), stream);
+    let of_family = |family: i32| {
+        SeccompRule::new(vec![
+            argument(0, SeccompCmpOp::Eq, family as u64)?,
+            is_stream()?,
+        ])
+    };
+    let sockets = vec![of_family(libc::AF_INET)?, of_family(libc::AF_INET6)?];
+    rules.insert(libc::SYS_socket, sockets);
+    let questions = DESCRIPTOR_QUESTIONS
+        .map(|question| SeccompRule::new(vec![argument(1, SeccompCmpOp::Eq, question as u64)?]));
+    let questions = questions.into_iter().collect::<Result<_, _>>()?;
+    rules.insert(libc::SYS_fcntl, questions);
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        let is_data = argument(2, SeccompCmpOp::MaskedEq(EXECUTABLE), 0)?;
+        rules.insert(call, vec![SeccompRule::new(vec![is_data])?]);
+    }
+    SeccompFilter::new(
+        rules,
+        SeccompAction::KillProcess,
+        SeccompAction::Allow,
+        TargetArch::try_from(std::env::consts::ARCH)?,
+    )?
+    .try_into()
+}
+
+fn argument(
+    number: u8,
+    comparison: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(number, SeccompCmpArgLen::Dword, comparison, value)
+}

@@ -1,0 +1,97 @@
+//! A prober: a process that asks a server in a container one question and ends.
+//!
+//! What a server answers is a container's to choose, and HTTP, HTTP/2 and TLS are much code to read it
+//! with. So it is read where it can do little harm: in a process of its own, this binary in another
+//! mode, which has entered the container's network namespace and has then given up all else. The shim
+//! keeps its memory and its thread to itself, and ends a prober at the attempt's timeout.
+//!
+//! A prober finds its question on standard input, a socket on which it leaves its verdict as well, and
+//! the network namespace as standard error: what is one of the three needs no code between fork and
+//! exec, so the shim's memory is not copied for it.
+
+mod ask;
+mod confine;
+mod filter;
+mod process;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::HttpGet;
+
+pub(super) use ask::ask;
+pub use process::main;
+
+/// The argument that makes the shim's binary a prober.
+pub const MODE: &str = "prober";
+
+/// A question may have so many bytes: more than the longest annotation, with all of it escaped.
+const MAX_QUESTION: u64 = 256 * 1024;
+
+/// A verdict may have so many bytes.
+const MAX_VERDICT: u64 = 4 * 1024;
+
+/// What a prober is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    /// The shim's process id; a prober does not outlive it.
+    shim: u32,
+    /// When it is to be over, in seconds, if the shim has not ended it by then.
+    over_in: u32,
+    question: Question,
+}
+
+/// What is asked in one attempt.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Question {
+    /// A GET that is answered with a status of success. Its port is a number.
+    HttpGet(HttpGet),
+    /// A GET that is answered at all. Its port is a number.
+    AnyAnswer(HttpGet),
+    /// The gRPC health service says that this service is served.
+    Grpc { port: u16, service: String },
+}
+
+/// What a prober leaves.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Verdict {
+    /// Why the attempt failed, in a container's own words in part.
+    failure: Option<String>,
+    /// What it has kept of its rights, and why; nothing where the kernel has all that is used here.
+    kept: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::SAID_CHARS;
+
+    #[test]
+    fn the_longest_verdict_has_room() {
+        for worst in ["\u{1}", "\u{10ffff}", "\\"] {
+            let words = worst.repeat(SAID_CHARS);
+            let verdict = Verdict {
+                failure: Some(words.clone()),
+                kept: Some(words),
+            };
+            let said = serde_json::to_vec(&verdict).unwrap();
+            assert!(said.len() as u64 <= MAX_VERDICT, "{}", said.len());
+        }
+    }
+
+    #[test]
+    fn a_question_arrives_as_it_was_asked() {
+        for host in [r#","host":"localhost""#, r#","host":"2001:db8::7""#, ""] {
+            let get = crate::probe::tests::http_get(&format!(
+                r#""scheme":"HTTPS","path":"/ä"{host},"httpHeaders":[{{"name":"X-A","value":"1"}}]"#
+            ));
+            let order = Order {
+                shim: 7,
+                over_in: 1,
+                question: Question::AnyAnswer(get),
+            };
+            let said = serde_json::to_vec(&order).unwrap();
+            let read: Order = serde_json::from_slice(&said).unwrap();
+            assert_eq!(read.question, order.question);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The prober's side: from its order to its verdict.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::parent_id;
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{alarm, dup2_stderr};
+
+use crate::probe::connect::Network;
+use crate::probe::{address, grpc, http};
+use crate::sys;
+use crate::text::SAID_CHARS;
+
+use super::confine::confine;
+use super::{MAX_QUESTION, Order, Question, Verdict, filter};
+
+/// Carries out the order on standard input, as the process's only work.
+///
+/// # Errors
+///
+/// If there is none, or nobody takes the verdict.
+pub fn main() -> Result<(), String> {
+    let not_started = |error| {
+        format!("standard input has no order ({error}); probers are started by usher's shim")
+    };
+    // All else that the shim has open closes by itself at its exec; this does not depend on it.
+    sys::close_all_from(3);
+    let mut socket = UnixStream::from(own(io::stdin().as_fd()).map_err(not_started)?);
+    let order = read_order(&socket).map_err(not_started)?;
+    // The shim ends it in time. This is for when the shim is stopped, or too busy.
+    alarm::set(order.over_in);
+    let verdict = carry_out(&order);
+    let said = serde_json::to_vec(&verdict).map_err(|error| error.to_string())?;
+    socket
+        .write_all(&said)
+        .map_err(|error| format!("the verdict cannot be left: {error}"))
+}
+
+fn own(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    descriptor.try_clone_to_owned()
+}
+
+fn read_order(socket: &UnixStream) -> io::Result<Order> {
+    let mut said = Vec::new();
+    socket.take(MAX_QUESTION).read_to_end(&mut said)?;
+    Ok(serde_json::from_slice(&said)?)
+}
+
+fn carry_out(order: &Order) -> Verdict {
+    match prepare(order) {
+        Err(failure) => Verdict {
+            failure: Some(failure),
+            kept: None,
+        },
+        Ok((runtime, network, kept)) => {
+            let outcome = runtime.block_on(answer(&order.question, network));
+            Verdict {
+                failure: outcome.err().map(|words| cut(&words)),
+                kept: (!kept.is_empty()).then(|| cut(&kept.join(", "))),
+            }
+        }
+    }
+}
+
+/// Enters the namespace, then gives up whatever the attempt does not need.
+fn prepare(
+    order: &Order,
+) -> Result<(tokio::runtime::Runtime, Network<'static>, Vec<String>), String> {
+    enter().map_err(|error| format!("the network of the container cannot be entered: {error}"))?;
+    let is_asked_for = match &order.question {
+        Question::HttpGet(get) | Question::AnyAnswer(get) => get.host.is_none(),
+        Question::Grpc { .. } => true,
+    };
+    let network = Network::Own(is_asked_for.then(address::global).flatten());
+    let mut kept = confine();
+    // Behind all that changes who it is, which would undo it.
+    let dies_with = set_pdeathsig(Signal::SIGKILL);
+    kept.extend(
+        dies_with
+            .err()
+            .map(|error| format!("a life of its own ({error})")),
+    );
+    if parent_id() != order.shim {
+        return Err("the shim has ended".to_owned());
+    }
+    // It makes its descriptors before there is a filter.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(|error| format!("the prober has no runtime: {error}"))?;
+    let filtered = filter::install();
+    kept.extend(
+        filtered
+            .err()
+            .map(|error| format!("system calls ({error})")),
+    );
+    Ok((runtime, network, kept))
+}
+
+fn enter() -> io::Result<()> {
+    setns(io::stderr(), CloneFlags::CLONE_NEWNET)?;
+    // Where a panic is told of, which nobody hears.
+    Ok(dup2_stderr(io::stdout())?)
+}
+
+async fn answer(question: &Question, network: Network<'_>) -> Result<(), String> {
+    match question {
+        Question::HttpGet(get) => http::attempt(get, network).await,
+        Question::AnyAnswer(get) => http::request_once(get, network).await,
+        Question::Grpc { port, service } => grpc::attempt(*port, service, network).await,
+    }
+}
+
+/// So much that it fits into a verdict; it is made fit for a sentence by the shim.
+fn cut(words: &str) -> String {
+    words.chars().take(SAID_CHARS.saturating_add(1)).collect()
+}
