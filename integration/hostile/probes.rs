@@ -1,1 +1,524 @@
 //! Servers and commands that are probed, and do their worst.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, socket};
+
+use crate::harness::{ContainerSpec, Containerd, PATIENCE, eventually, run, scaled};
+
+const PORT: u16 = 8080;
+
+/// How long a shim is watched, and the most of a processor that it may use itself meanwhile, as one
+/// part of so many. The kernel counts in ticks of 10 ms.
+const WATCHED: Duration = Duration::from_secs(3);
+const PART: u64 = 10;
+const TICKS_A_SECOND: u64 = 100;
+
+/// A probe ten times a second that does not give up.
+fn probe(check: &str) -> String {
+    format!(r#"{{{check},"periodMilliseconds":100,"timeoutSeconds":1,"failureThreshold":1000000}}"#)
+}
+
+const HTTP: &str = r#""httpGet":{"port":8080}"#;
+const HTTPS: &str = r#""httpGet":{"port":8080,"scheme":"HTTPS"}"#;
+const GRPC: &str = r#""grpc":{"port":8080}"#;
+const TCP: &str = r#""tcpSocket":{"port":9}"#;
+
+/// An empty frame of settings, which asks for an acknowledgement.
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+// === the pod ===
+
+/// A pod of sidecars that are probed, each in a network namespace of its own.
+struct Probed<'host> {
+    host: &'host Containerd,
+    /// Every container brings the same ones.
+    annotations: Vec<(String, String)>,
+    shim: u32,
+}
+
+impl<'host> Probed<'host> {
+    /// Runs all of them; nobody serves yet.
+    fn start(host: &'host Containerd, probes: &[(&str, String)]) -> Self {
+        let names: Vec<_> = probes.iter().map(|(name, _)| *name).collect();
+        let mut annotations = vec![("usher/sidecars".to_owned(), names.join(","))];
+        annotations.extend(probes.iter().map(|(name, probe)| {
+            let key = format!("startup-probe.usher/{name}");
+            (key, probe.clone())
+        }));
+        Self::run(host, &names, annotations)
+    }
+
+    fn run(host: &'host Containerd, names: &[&str], annotations: Vec<(String, String)>) -> Self {
+        let mut pod = Self {
+            host,
+            annotations,
+            shim: 0,
+        };
+        for name in names {
+            host.run(&pod.spec(name).args(&["/bin/sleep", "1000"]));
+            pod.busybox(name, &["ip", "link", "set", "lo", "up"]);
+        }
+        pod.shim = host.shim(names[0]).pid;
+        pod
+    }
+
+    fn spec(&self, name: &str) -> ContainerSpec {
+        let spec = ContainerSpec::new(name).in_pod("pod1", name);
+        let annotations = self.annotations.iter();
+        annotations.fold(spec, |spec, (key, value)| spec.annotation(key, value))
+    }
+
+    /// In the container's network, by a program of the machine.
+    fn busybox(&self, name: &str, args: &[&str]) {
+        let finished = self.within(name, || {
+            let mut busybox = Command::new("busybox");
+            busybox.args(args);
+            run(busybox, PATIENCE)
+        });
+        assert!(finished.ok(), "{args:?}: {}", finished.err());
+    }
+
+    /// On a thread in the container's network.
+    fn within<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
+        let network = network(self.host, name);
+        thread::scope(|scope| {
+            let work = scope.spawn(move || {
+                setns(network, CloneFlags::CLONE_NEWNET).expect("the container's network");
+                work()
+            });
+            work.join().expect("no panic")
+        })
+    }
+
+    fn serve(&self, name: &str, serve: fn(TcpStream) -> std::io::Result<()>) -> Server {
+        let listener = self.within(name, || TcpListener::bind(("127.0.0.1", PORT)));
+        Server::start(listener.expect("a listener"), serve)
+    }
+
+    /// The probers that there are.
+    fn probers(&self) -> Vec<u32> {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.shim));
+        let children = children.unwrap_or_default();
+        let pids = children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok());
+        pids.filter(|pid| is_prober(*pid)).collect()
+    }
+
+    /// The processor time that the shim has used itself, in ticks.
+    fn ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.shim)).expect("the shim lives");
+        let (_, fields) = stat.rsplit_once(')').expect("a name");
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        let ticks = [11, 12].map(|field: usize| fields[field].parse::<u64>().expect("ticks"));
+        ticks.iter().sum()
+    }
+
+    /// Asks for the state of a container all the while, and judges what else there is to see; how many
+    /// ticks the shim has used itself.
+    #[track_caller]
+    fn watch(&self, name: &str, containers: usize) -> u64 {
+        let api = self.host.task_api(name);
+        let mut slowest = Duration::ZERO;
+        let mut seen: BTreeMap<u32, Instant> = BTreeMap::new();
+        let (begun, before) = (Instant::now(), self.ticks());
+        while begun.elapsed() < WATCHED {
+            let asked = Instant::now();
+            api.state(name, "").expect("State");
+            slowest = slowest.max(asked.elapsed());
+            let probers = self.probers();
+            assert!(probers.len() <= containers, "{} probers", probers.len());
+            seen.retain(|pid, _| probers.contains(pid));
+            for pid in probers {
+                let since = *seen.entry(pid).or_insert_with(Instant::now);
+                assert!(
+                    since.elapsed() < scaled(Duration::from_secs(3)),
+                    "prober {pid} stays"
+                );
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let (used, watched) = (self.ticks() - before, begun.elapsed());
+        let at_most = watched.as_millis() as u64 * TICKS_A_SECOND / 1000 / PART;
+        assert!(used <= at_most, "{used} ticks in {watched:?}");
+        assert!(
+            slowest < scaled(Duration::from_secs(1)),
+            "a State took {slowest:?}"
+        );
+        used
+    }
+
+    /// What the log says of a container and its attempts; every line of it is fit for one.
+    #[track_caller]
+    fn said_of(&self, name: &str) -> Vec<String> {
+        let log = self.host.log_tail(usize::MAX);
+        for line in log.lines() {
+            assert!(line.len() < 4096, "a line of {} bytes", line.len());
+            let turns = |c| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}');
+            assert!(
+                !line.contains(|c: char| c.is_control() || turns(c)),
+                "{line:?}"
+            );
+        }
+        let about = format!("container={name} ");
+        let own = log.lines().filter(|line| line.contains(&about));
+        own.map(str::to_owned).collect()
+    }
+
+    #[track_caller]
+    fn await_failure(&self, name: &str, words: &str) {
+        eventually(&format!("an attempt failed: {words}"), PATIENCE, || {
+            self.said_of(name).iter().any(|line| line.contains(words))
+        });
+    }
+}
+
+fn network(host: &Containerd, name: &str) -> File {
+    let (pid, _) = host.pids(name)[0];
+    File::open(format!("/proc/{pid}/ns/net")).expect("the container's network")
+}
+
+fn is_prober(pid: u32) -> bool {
+    let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.ends_with("\0prober\0")
+}
+
+// === the servers ===
+
+/// A server that serves until it is dropped; its connections end with their clients.
+struct Server {
+    connections: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Server {
+    fn start(listener: TcpListener, serve: fn(TcpStream) -> std::io::Result<()>) -> Self {
+        let (connections, is_over) = (Arc::default(), Arc::default());
+        let server = Self {
+            connections: Arc::clone(&connections),
+            is_over: Arc::clone(&is_over),
+        };
+        listener.set_nonblocking(true).expect("a listener");
+        thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                let Ok((stream, _)) = listener.accept() else {
+                    thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                connections.fetch_add(1, Ordering::Relaxed);
+                thread::spawn(move || {
+                    let _ = stream.set_nonblocking(false);
+                    // Whoever is served goes away in the middle.
+                    let _ = serve(stream);
+                });
+            }
+        });
+        server
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads whatever comes, until the client has gone.
+fn listen(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut ignored = [0; 4096];
+    while stream.read(&mut ignored)? > 0 {}
+    Ok(())
+}
+
+fn pour(mut stream: TcpStream, begin: &[u8], more: &[u8]) -> std::io::Result<()> {
+    stream.write_all(begin)?;
+    loop {
+        stream.write_all(more)?;
+    }
+}
+
+fn flood_with_settings(stream: TcpStream) -> std::io::Result<()> {
+    pour(stream, SETTINGS, &SETTINGS.repeat(1000))
+}
+
+/// As much in one frame as a client takes, several times: what clears a screen, turns the direction of
+/// writing, and looks like another line of the log.
+fn go_away_with_words(mut stream: TcpStream) -> std::io::Result<()> {
+    let words = "\x1b[2J\u{202e}\r\n\0time=\"now\" level=info msg=forged\n\u{9b}";
+    let words: Vec<u8> = words.bytes().cycle().take(16_000).collect();
+    let mut frame = ((words.len() + 8) as u32).to_be_bytes()[1..].to_vec();
+    // GOAWAY of the connection; the last stream, and ENHANCE_YOUR_CALM.
+    frame.extend([7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11]);
+    frame.extend(words);
+    stream.write_all(SETTINGS)?;
+    stream.write_all(&frame.repeat(4))?;
+    listen(stream)
+}
+
+fn slowly(mut stream: TcpStream, begin: &[u8], more: &[u8]) -> std::io::Result<()> {
+    stream.write_all(begin)?;
+    loop {
+        stream.write_all(more)?;
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+// === the tests ===
+
+#[test]
+fn a_flood_of_settings_costs_the_shim_nothing() {
+    let host = Containerd::start();
+    let pod = Probed::start(&host, &[("proxy", probe(GRPC))]);
+    let server = pod.serve("proxy", flood_with_settings);
+    pod.watch("proxy", 1);
+    assert!(server.connections() >= 3, "{}", server.connections());
+    pod.await_failure("proxy", "no answer of 127.0.0.1:8080: ");
+}
+
+#[test]
+fn what_a_server_says_last_is_neither_long_nor_raw_in_the_log() {
+    let host = Containerd::start();
+    let pod = Probed::start(&host, &[("proxy", probe(GRPC))]);
+    let _server = pod.serve("proxy", go_away_with_words);
+    pod.await_failure("proxy", "detected excessive load");
+    for line in pod.said_of("proxy") {
+        assert!(line.len() < 2500, "{} bytes: {line}", line.len());
+    }
+}
+
+#[test]
+fn servers_of_every_kind_that_never_come_to_an_end_hold_up_nobody() {
+    type Serve = fn(TcpStream) -> std::io::Result<()>;
+    let cases: [(&str, &str, Serve, &str); 7] = [
+        ("silent", HTTP, listen, "no answer within 1s"),
+        (
+            "half",
+            HTTP,
+            |mut stream| {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nX-A: ")?;
+                listen(stream)
+            },
+            "no answer within 1s",
+        ),
+        (
+            "headers",
+            HTTP,
+            |stream| pour(stream, b"HTTP/1.1 200 OK\r\n", &b"X-A: b\r\n".repeat(1000)),
+            "no answer of 127.0.0.1:8080: ",
+        ),
+        (
+            "body",
+            HTTP,
+            |stream| slowly(stream, b"HTTP/1.1 200 OK\r\n\r\n", b"a"),
+            "no answer within 1s",
+        ),
+        (
+            "interim",
+            HTTP,
+            |stream| {
+                pour(
+                    stream,
+                    b"",
+                    &b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000),
+                )
+            },
+            "no answer of 127.0.0.1:8080: ",
+        ),
+        (
+            "garbage",
+            HTTPS,
+            |stream| pour(stream, b"", &[0x16, 3, 3, 0x40, 0, 2, 0xff].repeat(1000)),
+            "TLS with 127.0.0.1:8080: ",
+        ),
+        (
+            "stuck",
+            HTTPS,
+            |stream| slowly(stream, b"", &[0x16]),
+            "TLS with 127.0.0.1:8080: ",
+        ),
+    ];
+    let host = Containerd::start();
+    let probes = cases.map(|(name, check, ..)| (name, probe(check)));
+    let pod = Probed::start(&host, &probes);
+    let servers = cases.map(|(name, _, serve, _)| pod.serve(name, serve));
+    pod.watch("silent", cases.len());
+    for ((name, _, _, words), server) in cases.iter().zip(&servers) {
+        pod.await_failure(name, words);
+        eventually(&format!("{name} is asked again"), PATIENCE, || {
+            server.connections() >= 3
+        });
+    }
+    // When the containers end, so do all who ask them something.
+    for (name, ..) in &cases {
+        host.kill(name, "SIGKILL");
+    }
+    eventually("no prober is left", PATIENCE, || pod.probers().is_empty());
+}
+
+#[test]
+fn a_prober_has_no_rights_and_does_not_outlive_its_shim() {
+    let host = Containerd::start();
+    let patient = probe(HTTP).replace(r#""timeoutSeconds":1"#, r#""timeoutSeconds":1000"#);
+    let pod = Probed::start(&host, &[("proxy", patient)]);
+    let server = pod.serve("proxy", listen);
+    eventually("it is asked", PATIENCE, || server.connections() > 0);
+    let probers = pod.probers();
+    let [prober] = probers[..] else {
+        panic!("{probers:?}");
+    };
+    let status = fs::read_to_string(format!("/proc/{prober}/status")).expect("it runs");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let words = line.unwrap_or_else(|| panic!("{name}: {status}"));
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for (name, expected) in [
+        ("Uid:", "65534 65534 65534 65534"),
+        ("Gid:", "65534 65534 65534 65534"),
+        ("Groups:", ""),
+        ("CapInh:", "0000000000000000"),
+        ("CapPrm:", "0000000000000000"),
+        ("CapEff:", "0000000000000000"),
+        ("CapBnd:", "0000000000000000"),
+        ("CapAmb:", "0000000000000000"),
+        ("NoNewPrivs:", "1"),
+        ("Seccomp:", "2"),
+        ("Threads:", "1"),
+    ] {
+        assert_eq!(field(name), expected, "{name}");
+    }
+    let (init, _) = host.pids("proxy")[0];
+    let link = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("it runs");
+    assert_eq!(link(prober), link(init));
+    // Nothing of the shim's is open in it: the streams, what its runtime waits with, a connection.
+    let mut open = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{prober}/fd")).expect("it runs") {
+        let target = fs::read_link(entry.expect("a descriptor").path()).expect("a descriptor");
+        open.push(target.display().to_string());
+    }
+    let is_usual = |target: &String| {
+        let usual = ["socket:[", "anon_inode:[event", "/dev/null"];
+        usual.iter().any(|part| target.starts_with(part))
+    };
+    assert!(open.iter().all(is_usual), "{open:?}");
+    let said = host.log_tail(usize::MAX);
+    assert!(!said.contains("probers keep rights"), "{said}");
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pod.shim as i32),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .expect("kill the shim");
+    eventually("the prober has ended", PATIENCE, || !is_prober(prober));
+}
+
+#[test]
+fn a_hook_that_nobody_answers_leaves_no_prober() {
+    let host = Containerd::start();
+    let annotations = [
+        ("usher/sidecars", "proxy"),
+        (
+            "termination-hook.usher/proxy",
+            r#"{"httpGet":{"port":8080}}"#,
+        ),
+        ("usher/grace-period", "4s"),
+    ];
+    let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let pod = Probed::run(&host, &["proxy", "web"], annotations.into());
+    let server = pod.serve("proxy", listen);
+    host.kill_all(&["web", "proxy"], "SIGTERM");
+    eventually("it is asked", PATIENCE, || server.connections() > 0);
+    host.wait_exit("proxy");
+    eventually("no prober is left", PATIENCE, || pod.probers().is_empty());
+}
+
+#[test]
+fn thousands_of_addresses_cost_the_shim_nothing() {
+    let host = Containerd::start();
+    let often = probe(TCP).replace(r#""periodMilliseconds":100"#, r#""periodMilliseconds":50"#);
+    let pod = Probed::start(&host, &[("proxy", often)]);
+    let with_few = pod.watch("proxy", 0);
+    pod.within("proxy", || add_addresses(8_000));
+    let with_many = pod.watch("proxy", 0);
+    assert!(
+        with_many <= 2 * with_few + 10,
+        "{with_many} ticks, {with_few} before"
+    );
+    pod.await_failure("proxy", "connection to 127.0.0.1:9: ");
+}
+
+/// To `lo`, from 10.0.0.1 on (`rtnetlink(7)`, RTM_NEWADDR).
+fn add_addresses(count: u32) {
+    let netlink = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRoute,
+    );
+    let netlink = netlink.expect("a socket");
+    for number in 1..=count {
+        let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
+        let mut message = Vec::new();
+        message.extend(32_u32.to_ne_bytes());
+        // RTM_NEWADDR; NLM_F_REQUEST, NLM_F_CREATE.
+        message.extend([20_u16.to_ne_bytes(), 0x401_u16.to_ne_bytes()].concat());
+        message.extend([0; 8]);
+        // Of IPv4, 32 bits of a prefix, everywhere, of interface 1; then IFA_LOCAL.
+        message.extend([2, 32, 0, 0]);
+        message.extend(1_u32.to_ne_bytes());
+        message.extend([8_u16.to_ne_bytes(), 2_u16.to_ne_bytes()].concat());
+        message.extend(address.octets());
+        send(netlink.as_raw_fd(), &message, MsgFlags::empty()).expect("a message");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_on_loopback_is_found_with_and_without_a_default_route() {
+    let host = Containerd::start();
+    let tcp = TCP.replace('9', "8080");
+    let probes = [
+        ("near", probe(HTTP)),
+        ("far", probe(HTTP)),
+        ("bare", probe(&tcp)),
+    ];
+    let pod = Probed::start(&host, &probes);
+    for (name, _) in &probes {
+        // An interface that is down comes first.
+        for interface in ["a0", "b0"] {
+            pod.busybox(name, &["ip", "link", "add", interface, "type", "bridge"]);
+        }
+        pod.busybox(name, &["ip", "addr", "add", "10.7.0.1/24", "dev", "a0"]);
+        pod.busybox(name, &["ip", "addr", "add", "10.9.8.7/24", "dev", "b0"]);
+        pod.busybox(name, &["ip", "link", "set", "b0", "up"]);
+    }
+    pod.busybox("far", &["ip", "route", "add", "default", "via", "10.9.8.1"]);
+    let servers = probes.each_ref().map(|(name, _)| {
+        let listener = pod.within(name, || TcpListener::bind(("10.9.8.7", PORT)));
+        Server::start(listener.expect("a listener"), |mut stream| {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+            listen(stream)
+        })
+    });
+    for ((name, _), server) in probes.iter().zip(&servers) {
+        eventually(&format!("{name} is asked"), PATIENCE, || {
+            server.connections() > 0
+        });
+    }
+    host.run(&pod.spec("app").witness(&[]));
+    // All of them are ready.
+    host.await_event("app", "start");
+}
