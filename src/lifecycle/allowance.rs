@@ -17,8 +17,8 @@ const PACE: u32 = 14;
 /// How much may be used ahead, in CPU time: the first attempts of a pod that starts wait for nothing.
 const AHEAD: Duration = Duration::from_millis(200);
 
-/// What an attempt costs beside what was measured of it, in CPU time: it is decided upon, begun and
-/// judged. As measured, without optimization.
+/// What an attempt costs beside what was measured of it, in CPU time: its lines in the log, and whoever
+/// reads them.
 const HANDLING: Duration = Duration::from_micros(400);
 
 /// What an attempt is taken to cost before any was made, in CPU time: that of a command.

@@ -13,7 +13,7 @@ use crate::cgroup::Place;
 use crate::events::Publisher;
 use crate::lifecycle::{self, Action, ContainerId, HookKind, Phase, Report, RequestId, Time};
 use crate::plan::{Hook, PodIdentity, Rules, Signal};
-use crate::probe;
+use crate::probe::{self, thread_time};
 use crate::reaper::Reaper;
 use crate::record::{Record, What};
 use crate::runtime::{Namespaces, OciRuntime, release};
@@ -69,6 +69,10 @@ pub struct Actor {
     pub(super) refused_score: bool,
     /// The process of the pod's sandbox, which may have ended, and the namespaces that it was in.
     pub(super) sandbox: Option<(i32, Namespaces)>,
+    /// The one that the loop is in.
+    turn: Turn,
+    /// What was done for probes beside their attempts, in CPU time, and no attempt was charged with.
+    unbilled: Duration,
     /// The pod's cgroup, if it is ours to size.
     pub(super) sizing: Option<Sizing>,
     /// Where the shim's commands for the pod run, if its cgroup is ours.
@@ -82,6 +86,15 @@ pub struct Actor {
     look_again: Option<Instant>,
     /// Whether the containerd that had this shim started is still there.
     starter_is_there: Option<Box<dyn Fn() -> bool + Send>>,
+}
+
+/// One round of the actor's loop: an event and what follows from it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    /// The CPU time that it has taken.
+    taken: Duration,
+    /// A probe was begun in it, or its result has come.
+    is_for_a_probe: bool,
 }
 
 impl Actor {
@@ -112,6 +125,8 @@ impl Actor {
             over: false,
             refused_score: false,
             sandbox: None,
+            turn: Turn::default(),
+            unbilled: Duration::ZERO,
             sizing: None,
             place: None,
             leaving: false,
@@ -168,6 +183,10 @@ impl Actor {
             }
             self.guarded(Actor::carry_out);
             self.guarded(Actor::tell_watchers);
+            let turn = std::mem::take(&mut self.turn);
+            if turn.is_for_a_probe {
+                self.unbilled = self.unbilled.saturating_add(turn.taken);
+            }
             if self.over {
                 self.over = self.is_over();
             }
@@ -227,9 +246,12 @@ impl Actor {
 
     /// A panic loses one message, never the pod.
     fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
+        let before = thread_time();
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
             error!("a message was lost in a panic");
         }
+        let taken = thread_time().saturating_sub(before);
+        self.turn.taken = self.turn.taken.saturating_add(taken);
     }
 
     pub(super) fn now(&self) -> Time {
@@ -408,12 +430,15 @@ impl Actor {
                 .handle_probed(now, &id, life, false, Duration::ZERO);
         };
         let target = self.target(&id, task);
+        self.turn.is_for_a_probe = true;
         let attempt = async move { Ok::<_, Panicked>(probe::attempt(&probe, &target).await) };
         self.job(attempt, move |actor, attempted| {
             let (outcome, cost) = match attempted {
                 Ok(attempted) => (attempted.outcome, attempted.cost),
                 Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
             };
+            actor.turn.is_for_a_probe = true;
+            let cost = cost.saturating_add(std::mem::take(&mut actor.unbilled));
             debug!(container = %id, ?outcome, ?cost, "probed");
             let now = actor.now();
             let succeeded = outcome.is_ok();

@@ -153,7 +153,7 @@ impl Actor {
 impl NextLife {
     async fn create(self, streams: &mut Streams) -> Result<Child, String> {
         if !self.is_deleted {
-            let deleted = self.runtime.delete(&self.id, true).await;
+            let deleted = self.runtime.clear(&self.id).await;
             deleted.map_err(|error| error.to_string())?;
         }
         self.await_end_of_the_last().await?;

@@ -21,7 +21,7 @@ pub(super) async fn timed<F: Future>(work: F) -> (F::Output, Duration) {
 }
 
 /// How much CPU time this thread has taken; nothing where the kernel does not say.
-fn thread_time() -> Duration {
+pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.map(Duration::from).unwrap_or_default()
 }

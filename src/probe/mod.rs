@@ -30,6 +30,7 @@ use crate::reaper::{Meter, Reaper};
 use crate::runtime::OciRuntime;
 use crate::text::tame;
 
+pub use cost::thread_time;
 use prober::Question;
 
 /// What an attempt needs to know of its container.

@@ -31,6 +31,7 @@ pub(super) struct RuntimeCommand {
     pub command: Command,
     log: Scratch,
     limit: Duration,
+    can_be_halted: bool,
 }
 
 impl RuntimeCommand {
@@ -43,6 +44,11 @@ impl RuntimeCommand {
         if let Some(socket) = &stdio.console_socket {
             self.arg("--console-socket").arg(socket);
         }
+    }
+
+    /// It is of no use any more when the container is to go.
+    pub fn can_be_halted(&mut self) {
+        self.can_be_halted = true;
     }
 
     /// It may take as long as this, if that is less than usual.
@@ -83,6 +89,7 @@ impl OciRuntime {
             limit: self
                 .hurry
                 .map_or(verb.limit(), |hurry| hurry.min(verb.limit())),
+            can_be_halted: verb.can_be_halted(),
         }
     }
 
@@ -98,8 +105,9 @@ impl OciRuntime {
             mut command,
             log,
             limit,
+            can_be_halted,
         } = command;
-        if verb.can_be_halted() && self.halt.is_cancelled() {
+        if can_be_halted && self.halt.is_cancelled() {
             return Err(RuntimeError::Halted { verb });
         }
         let stream = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
@@ -114,7 +122,7 @@ impl OciRuntime {
         // Our copies of the streams have to go, or their readers never see the end.
         drop(command);
         let halt = async {
-            match verb.can_be_halted() {
+            match can_be_halted {
                 true => self.halt.cancelled().await,
                 false => std::future::pending().await,
             }

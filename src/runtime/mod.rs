@@ -366,6 +366,22 @@ impl OciRuntime {
         }
     }
 
+    /// Has the runtime forget what a container was, for another life of it; of no use any more when the
+    /// container is to go.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError`], with the runtime's own words; not if the container is unknown.
+    pub async fn clear(&self, id: &str) -> Result<(), RuntimeError> {
+        let mut command = self.command(Verb::Delete);
+        command.can_be_halted();
+        command.arg("--force").arg(id);
+        match self.run(command, None).await {
+            Err(error) if error.is_unknown_container() || self.is_stateless(id, &error) => Ok(()),
+            other => other,
+        }
+    }
+
     async fn simple<const N: usize>(
         &self,
         verb: Verb,
