@@ -285,7 +285,8 @@ fn an_exec_is_added_to_a_container_that_ends_while_another_is_slowly_started_but
 fn a_slow_kill_holds_up_nobody() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
-    let slow = |api: TaskApi| code(api.kill("a", "", 9, true));
+    // One that kills all takes no command where they have a PID namespace of their own.
+    let slow = |api: TaskApi| code(api.kill("a", "", 15, true));
     let killed = pair.during("kill", slow, |api| {
         assert_eq!(state(&api, "a", ""), "RUNNING");
         api.pids("a").expect("Pids");

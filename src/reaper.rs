@@ -172,6 +172,16 @@ impl Reaper {
         }
     }
 
+    /// Whether a process is a child of ours, or its exit is kept for whoever claims it.
+    pub fn may_claim(&self, pid: i32) -> bool {
+        let table = self.lock();
+        is_child(pid)
+            || table
+                .unclaimed
+                .iter()
+                .any(|(unclaimed, _)| *unclaimed == pid)
+    }
+
     /// Whether the process has not been collected yet: what `/proc` says of its number is about it.
     pub fn owns(&self, pid: i32) -> bool {
         self.lock().waiting.contains_key(&pid)

@@ -184,6 +184,33 @@ fn a_runtime_that_hangs_at_any_verb_keeps_no_container_alive() {
     }
 }
 
+/// There is nobody left to be killed, and yet the command is to end.
+#[test]
+fn a_start_that_hangs_behind_its_program_ends_when_that_is_killed() {
+    let host = Containerd::start();
+    let gates = Gates::new(&host);
+    let hooks = |config: &mut Value| {
+        config["hooks"] = json!({ "poststart": [{ "path": "/bin/true" }] });
+    };
+    let args = ["/bin/sh", "-c", ": > /shared/done; exit 3"];
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, hooks);
+    let api = shim.api();
+    api.create(&gates.with(shim.create_request()))
+        .expect("Create");
+    gates.close("after-start", "a");
+    std::thread::scope(|scope| {
+        let started = scope.spawn(|| shim.api().start("a", ""));
+        gates.await_waiting("after-start");
+        let killed = Instant::now();
+        // It has ended: either answer is right.
+        let _ = api.kill("a", "", 9, true);
+        assert_eq!(api.wait("a", "").expect("Wait").exit_status, 3);
+        assert!(killed.elapsed() < scaled(SOON), "{:?}", killed.elapsed());
+        let _ = started.join();
+        api.delete("a", "").expect("Delete");
+    });
+}
+
 /// containerd gives all that follows an exit ten seconds.
 #[test]
 fn a_deletion_that_hangs_is_answered_and_can_be_tried_again() {

@@ -109,24 +109,26 @@ impl Cgroup {
         Ok(processes)
     }
 
-    /// Whether its name has a container's id in it, as cgroups have that are made for one.
+    /// Whether its name is that of a container, as cgroups' are that are made for one.
     pub fn is_named_after(&self, id: &str) -> bool {
         let directory = self.directory();
-        let name = directory.as_deref().and_then(Path::file_name);
-        name.and_then(OsStr::to_str)
-            .is_some_and(|name| name.contains(id))
+        directory.is_some_and(|directory| is_named_after(&directory, id))
     }
 
     /// Lets go on what is frozen in it and in the cgroups below it, whoever has frozen it: in version 1
-    /// not even SIGKILL ends it before. In version 2 nothing keeps that.
+    /// not even SIGKILL ends it before.
     pub fn thaw(&self) {
-        let Version::V1(cgroup) = &self.version else {
-            return;
+        let (directory, file, thawed) = match &self.version {
+            Version::V1(cgroup) => {
+                let directory = cgroup.directory(&Controllers::Freezer);
+                (directory, "freezer.state", "THAWED")
+            }
+            Version::V2(cgroup) => (Some(cgroup.directory().to_owned()), "cgroup.freeze", "0"),
         };
-        for directory in below(cgroup.directory(&Controllers::Freezer)) {
-            let file = directory.join("freezer.state");
-            if read::text(&file).is_some_and(|state| state.trim() != "THAWED")
-                && let Err(error) = fs::write(&file, "THAWED")
+        for directory in below(directory) {
+            let file = directory.join(file);
+            if read::text(&file).is_some_and(|state| state.trim() != thawed)
+                && let Err(error) = fs::write(&file, thawed)
             {
                 tracing::warn!(file = %file.display(), %error, "not thawed");
             }
@@ -164,6 +166,15 @@ impl Cgroup {
     }
 }
 
+/// Whether a cgroup is named after a container: by its id alone, or behind a prefix where it is
+/// systemd's (`cri-containerd-<id>.scope`).
+pub fn is_named_after(directory: &Path, id: &str) -> bool {
+    let name = directory.file_name().and_then(OsStr::to_str);
+    let name = name.map(|name| name.strip_suffix(".scope").unwrap_or(name));
+    name.and_then(|name| name.strip_suffix(id))
+        .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
+}
+
 /// A cgroup's directory and those below it.
 fn below(directory: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
     let mut coming: Vec<PathBuf> = directory.into_iter().collect();
@@ -175,4 +186,20 @@ fn below(directory: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
         Some(directory)
     });
     all.take(CGROUPS_AT_MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_cgroup_of_its_own_is_a_containers() {
+        let is = |path: &str, id| is_named_after(Path::new(path), id);
+        assert!(is("/sys/fs/cgroup/pids/kubepods/pod1/abc", "abc"));
+        assert!(is("/x.slice/cri-containerd-abc.scope", "abc"));
+        assert!(!is("/webapps", "web"));
+        assert!(!is("/web/apps", "web"));
+        assert!(!is("/kubepods", "pod"));
+        assert!(!is("/", ""));
+    }
 }

@@ -32,12 +32,8 @@ impl Pod {
         if self.containers.contains_key(id) {
             return Err(Refusal::AlreadyExists { id: id.clone() });
         }
-        match new.kind {
-            ContainerKind::Sandbox => self.sandbox_is_gone = false,
-            ContainerKind::Workload if self.sandbox_is_gone => {
-                return Err(Refusal::SandboxGone { name: new.name });
-            }
-            ContainerKind::Workload => {}
+        if new.kind == ContainerKind::Workload && self.sandbox_is_gone {
+            return Err(Refusal::SandboxGone { name: new.name });
         }
         self.adopt(&new.name, plan)?;
         let NewContainer {
@@ -95,6 +91,9 @@ impl Pod {
             && matches!(container.state, State::Creating)
         {
             container.state = State::Created;
+            if container.kind == ContainerKind::Sandbox {
+                self.sandbox_is_gone = false;
+            }
             self.end_if_stopped(id);
         }
         self.settle(now);

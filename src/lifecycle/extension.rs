@@ -14,8 +14,9 @@ use super::grace::LEAST;
 use super::termination::Ends;
 use super::time::Time;
 
-/// An attempt of a probe is believed to be under way for so long beyond its own timeout.
-const ATTEMPT_LAG: Duration = Duration::from_secs(1);
+/// An attempt of a probe is believed to be under way for so long beyond its own timeout: the OCI runtime
+/// may take its time for a command, and ending that takes some, too.
+const ATTEMPT_LAG: Duration = Duration::from_secs(4);
 
 /// What has been granted beyond the grace period.
 #[derive(Clone, Debug, Default)]

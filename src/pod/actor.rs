@@ -16,11 +16,11 @@ use crate::plan::{Hook, PodIdentity, Rules, Signal};
 use crate::probe::{self, thread_time};
 use crate::reaper::Reaper;
 use crate::record::{Record, What};
-use crate::runtime::{Namespaces, OciRuntime, release};
+use crate::runtime::{Namespaces, OciRuntime, RuntimeError, release};
 use crate::stdio;
 
 use super::error::caught;
-use super::process::Task;
+use super::process::{Remains, Task};
 use super::sizes::Sizing;
 use super::{CallError, MAILBOX, Message, Panicked, Pod, Reply};
 
@@ -481,6 +481,14 @@ impl Actor {
         if self.signal_unborn(id, signal, all, request) {
             return;
         }
+        // What is under way for a container that is to be killed is of no use any more, whoever delivers
+        // the signal and whether its init is still there; but what it is written to is kept whole.
+        if signal == Signal::KILL
+            && let Some(task) = self.tasks.get(id)
+            && task.remains != Remains::Going
+        {
+            task.runtime.halt();
+        }
         let outcome = match self.tasks.get(id) {
             None => Err(CallError::not_found(id.as_str(), "")),
             // With a PID namespace of its own everything in the container has died with its init.
@@ -516,6 +524,12 @@ impl Actor {
             // over whatever was missing first.
             let task = actor.tasks.get(&id);
             let has_ended = task.is_none_or(|task| task.ended.is_some());
+            if outcome.as_ref().is_err_and(RuntimeError::is_cut_short)
+                && let Some(cgroup) = task.and_then(|task| task.cgroup.as_ref())
+            {
+                // The runtime freezes all while it sends signals to all.
+                cgroup.thaw();
+            }
             let outcome = match (outcome, task) {
                 (Ok(()), _) => Ok(()),
                 (Err(error), _) if has_ended || error.is_process_gone() => {
@@ -533,9 +547,8 @@ impl Actor {
         });
     }
 
-    /// Kills a container's init process, whoever has frozen it, and ends what is under way for it.
-    fn kill_init(&self, id: &ContainerId, task: &Task) -> Result<(), CallError> {
-        task.runtime.halt();
+    /// Kills a container's init process, whoever has frozen it.
+    pub(super) fn kill_init(&self, id: &ContainerId, task: &Task) -> Result<(), CallError> {
         let killed = self.kill_process(task.init.pid, Signal::KILL, id.as_str());
         if let Some(cgroup) = &task.cgroup {
             cgroup.thaw();

@@ -88,6 +88,13 @@ impl Actor {
         outcome: Result<(), RuntimeError>,
         reply: Reply<()>,
     ) {
+        if outcome.as_ref().is_err_and(RuntimeError::is_cut_short)
+            && let Some(task) = self.tasks.get(id)
+            && let Some(cgroup) = &task.cgroup
+        {
+            // criu freezes what it writes.
+            cgroup.thaw();
+        }
         if let Some(task) = self.tasks.get_mut(id)
             && task.remains == Remains::Going
         {

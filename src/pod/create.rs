@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
@@ -23,6 +24,10 @@ use super::error::caught;
 use super::process::{Facts, Freezer, Process, Remains, Task};
 use super::scores::{self, Score};
 use super::{Actor, CallError, CreateCall, Kind, Reply};
+
+/// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
+/// loads a driver.
+const WITHOUT_A_DEADLINE: Duration = Duration::from_secs(600);
 
 impl Actor {
     /// Creates a container; answers with the process id of its init.
@@ -46,6 +51,10 @@ impl Actor {
                 self.settle_size();
                 let score = self.score_for_bundle(&id);
                 scores::write(&call.bundle, score);
+                let mut runtime = runtime;
+                if call.patience.is_none() {
+                    runtime.within(WITHOUT_A_DEADLINE);
+                }
                 let halt = runtime.clone();
                 let work = create(runtime, options, call, surroundings);
                 self.job_for(reply, halt, work, move |actor, outcome, reply| {

@@ -1,12 +1,12 @@
 //! Delete: what is left of a container, or of an exec, goes away.
 
-use std::ffi::OsStr;
 use std::path::Path;
+use std::time::Duration;
 
 use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
-use crate::cgroup::remains;
+use crate::cgroup::{self, remains};
 use crate::lifecycle::ContainerId;
 use crate::runtime::{Bundle, OciRuntime, RuntimeError, insist};
 use crate::{rootfs, stdio};
@@ -46,8 +46,13 @@ impl Actor {
             (None, false) => {
                 // Its end is published before its deletion, as for any other.
                 task.delete = Some(reply);
-                let pid = task.init.pid;
-                self.end_process(pid);
+                task.runtime.halt();
+                let id = ContainerId::from(id);
+                if let Some(task) = self.tasks.get(&id)
+                    && let Err(error) = self.kill_init(&id, task)
+                {
+                    tracing::debug!(container = %id, %error, "it has ended already");
+                }
             }
         }
     }
@@ -81,8 +86,14 @@ impl Actor {
         task.remains = match outcome {
             Ok(()) => Remains::Gone,
             Err(error) => {
-                // Its deletion will try again, and say so.
+                // Its deletion will try again, and say so. Who waits for that already has waited for
+                // as long as it could.
                 tracing::warn!(container = %id, %error, "not cleared away");
+                if error.is_cut_short()
+                    && let Some(reply) = task.delete.take()
+                {
+                    let _ = reply.send(Err(CallError::unknown(error)));
+                }
                 Remains::All
             }
         };
@@ -163,8 +174,11 @@ impl Actor {
             pid: exec.process.pid,
             exit,
         };
-        match exec.starting {
-            Some(_) => exec.process.never_ran(&CallError::not_found(id, exec_id)),
+        match exec.starting.take() {
+            Some((_, runtime)) => {
+                runtime.halt();
+                exec.process.never_ran(&CallError::not_found(id, exec_id));
+            }
             None => exec.process.ended(exit),
         }
         let streams = exec.process.streams.take();
@@ -178,6 +192,12 @@ impl Actor {
     }
 }
 
+/// How long the OCI runtime may take to forget what was ended in the middle.
+const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long it may take to delete a container with hooks that run then: nobody runs them again.
+const HOOKS_END_WITHIN: Duration = Duration::from_secs(100);
+
 /// Removes what the creation of a container has left that came to nothing: some runtimes leave something
 /// when they fail, and one that was ended in the middle leaves cgroups that nobody knows of.
 pub(super) async fn discard(
@@ -188,11 +208,16 @@ pub(super) async fn discard(
     let config = Bundle::read(bundle).unwrap_or_default();
     let mut cgroups = remains::of_container(&runtime.state_dir(id), config.cgroups_path());
     // One of its own, by its name: in any other there may be anybody.
-    cgroups.retain(|cgroup| {
-        let name = cgroup.file_name().and_then(OsStr::to_str);
-        name.is_some_and(|name| name.contains(id))
-    });
-    let deleted = insist(|| runtime.delete(id, true)).await;
+    cgroups.retain(|directory| cgroup::is_named_after(directory, id));
+    let deleted = match runtime.is_halted() {
+        false => insist(|| runtime.delete(id, true)).await,
+        // Somebody waits for the end, and what runs there is ended below.
+        true => {
+            let mut runtime = runtime.clone();
+            runtime.within(DISCARDED_WITHIN);
+            runtime.delete(id, true).await
+        }
+    };
     remains::raze(&cgroups).await;
     deleted
 }
@@ -203,7 +228,10 @@ pub(super) fn remove(
     task: &mut Task,
     force: bool,
 ) -> impl Future<Output = Result<(), RuntimeError>> + Send + 'static {
-    let (runtime, bundle) = (task.runtime.clone(), task.bundle.clone());
+    let (mut runtime, bundle) = (task.runtime.clone(), task.bundle.clone());
+    if task.facts.has_poststop_hooks {
+        runtime.within(HOOKS_END_WITHIN);
+    }
     // What is still to be done in it, or with it.
     runtime.halt();
     let is_gone = task.remains == Remains::Gone;

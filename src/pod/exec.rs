@@ -132,7 +132,8 @@ impl Actor {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        exec.starting = Some(request);
+        let runtime = task.runtime.for_work();
+        exec.starting = Some((request, runtime.clone()));
         let execution = Execution {
             id: id.to_owned(),
             exec_id: exec_id.to_owned(),
@@ -142,7 +143,7 @@ impl Actor {
             paths: exec.process.paths.clone(),
             owner: task.facts.owner,
             bundle: task.bundle.clone(),
-            runtime: task.runtime.for_work(),
+            runtime,
             namespace,
             reaper,
             is_late: task.ended.is_some(),
@@ -158,7 +159,10 @@ impl Actor {
         request: RequestId,
     ) -> Option<&mut Exec> {
         let exec = self.tasks.get_mut(id)?.execs.get_mut(exec_id);
-        exec.filter(|exec| exec.starting == Some(request))
+        exec.filter(|exec| {
+            let starting = exec.starting.as_ref();
+            starting.is_some_and(|(under_way, _)| *under_way == request)
+        })
     }
 
     fn exec_started(

@@ -125,8 +125,8 @@ pub(super) struct Exec {
     pub spec: Vec<u8>,
     /// What its terminal is to have before there is one.
     pub size: Option<Size>,
-    /// Its start, while it is under way.
-    pub starting: Option<RequestId>,
+    /// Its start, while it is under way, and what does it.
+    pub starting: Option<(RequestId, OciRuntime)>,
     pub process: Process,
 }
 

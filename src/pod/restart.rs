@@ -105,9 +105,11 @@ impl Actor {
         if std::mem::take(&mut task.restart_due) {
             return self.restarted(id, Err("it is not wanted any more".to_owned()));
         }
-        if task.releasing.is_some() {
-            let pid = task.init.pid;
-            self.end_process(pid);
+        if let Some(task) = self.tasks.get(id)
+            && task.releasing.is_some()
+            && let Err(error) = self.kill_init(id, task)
+        {
+            tracing::debug!(container = %id, %error, "it has ended already");
         }
     }
 

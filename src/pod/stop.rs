@@ -153,7 +153,7 @@ impl Actor {
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
             // it can be deleted another container of the same id may come, which must not be hit.
             let (mut runtime, name) = (task.runtime.clone(), id.to_string());
-            runtime.hurry(KILLS_WITHIN);
+            runtime.within(KILLS_WITHIN);
             // One of its own, by its name: in any other there may be anybody.
             let cgroup = task
                 .cgroup
@@ -277,6 +277,8 @@ async fn end_the_rest(cgroup: &Cgroup) {
         match cgroup.processes() {
             Ok(processes) if processes.is_empty() => return,
             Ok(processes) => {
+                // A command that was ended may have frozen them.
+                cgroup.thaw();
                 for pid in processes
                     .into_iter()
                     .filter_map(|pid| i32::try_from(pid).ok())

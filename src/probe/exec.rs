@@ -24,7 +24,6 @@ pub(super) async fn attempt(
     timeout: Duration,
     target: &Target,
 ) -> Result<(), String> {
-    let deadline = Instant::now().checked_add(timeout);
     // What the OCI runtime takes is not the command's time, but bounded, too.
     let limit = timeout.saturating_add(RUNTIME_TAKES);
     let executed = target
@@ -32,6 +31,7 @@ pub(super) async fn attempt(
         .exec_command(&target.id, command, limit)
         .await;
     let mut process = executed.map_err(|error| error.to_string())?;
+    let deadline = Instant::now().checked_add(timeout);
     let exit = match deadline {
         Some(deadline) => timeout_at(deadline, process.wait()).await,
         None => Ok(process.wait().await),

@@ -13,13 +13,15 @@ use crate::reaper::Waited;
 
 use super::{OciRuntime, ProcessStdio, RuntimeError, Verb, log};
 
-/// What the OCI runtime gets of the shim's environment: where to find programs (criu, the hooks'
-/// own), where systemd listens, and where files may lie. All else is containerd's own affair:
+/// What the OCI runtime gets of the shim's environment: where to find programs and libraries (criu's,
+/// the hooks' own), where systemd listens, and where files may lie. All else is containerd's own affair:
 /// `NOTIFY_SOCKET`, which systemd gives to it, would be mounted into the containers, and waited for.
-const ENVIRONMENT: [&str; 6] = [
+const ENVIRONMENT: [&str; 8] = [
     "PATH",
+    "LD_LIBRARY_PATH",
     "HOME",
     "TMPDIR",
+    "XDG_CONFIG_HOME",
     "XDG_RUNTIME_DIR",
     "DBUS_SYSTEM_BUS_ADDRESS",
     "DBUS_SESSION_BUS_ADDRESS",
@@ -86,9 +88,7 @@ impl OciRuntime {
             verb,
             command,
             log,
-            limit: self
-                .hurry
-                .map_or(verb.limit(), |hurry| hurry.min(verb.limit())),
+            limit: self.within.unwrap_or(verb.limit()),
             can_be_halted: verb.can_be_halted(),
         }
     }
@@ -131,7 +131,11 @@ impl OciRuntime {
         match waited.map_err(|source| self.not_run(source))? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => {
-                let silence = || format!("it ended with {} and said nothing", status.code());
+                let silence = || match (status, &self.place) {
+                    // What comes before it has not found it.
+                    (ExitStatus::Code(127), Some(_)) => format!("{:?} cannot be run", self.binary),
+                    _ => format!("it ended with {} and said nothing", status.code()),
+                };
                 let message = log::last_error(&log.0).unwrap_or_else(silence);
                 Err(RuntimeError::Failed { verb, message })
             }

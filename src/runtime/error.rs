@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::text::Shortened;
+
 use super::is_shortage;
 
 /// A command of the OCI runtime failed.
@@ -13,7 +15,7 @@ use super::is_shortage;
 pub enum RuntimeError {
     #[error("OCI runtime {binary:?} cannot be run: {source}")]
     NotRun { binary: String, source: io::Error },
-    #[error("OCI runtime {verb} failed: {message}")]
+    #[error("OCI runtime {verb} failed: {message}", message = said(.message))]
     Failed { verb: Verb, message: String },
     #[error("OCI runtime {verb} wrote {written:?} to its pid file, expected a process id")]
     NoPid { verb: Verb, written: String },
@@ -23,6 +25,18 @@ pub enum RuntimeError {
     Halted { verb: Verb },
     #[error("OCI runtime was not seen to its end: {0}")]
     Unseen(String),
+}
+
+/// How much of what the runtime has said is repeated, in characters. What it says may have names in it
+/// that a container has chosen.
+const SAID_CHARS: usize = 4096;
+
+fn said(text: &str) -> Shortened<'_> {
+    Shortened {
+        text,
+        chars: SAID_CHARS,
+        quotes: false,
+    }
 }
 
 impl RuntimeError {

@@ -43,6 +43,9 @@ pub use resources::Resources;
 /// runc shim has the same default.
 const DEFAULT_ROOT: &str = "/run/containerd/runc";
 
+/// How long the runtime may take to thaw a container that it is to delete.
+const RESUMES_WITHIN: Duration = Duration::from_secs(2);
+
 /// The OCI runtime if the options name none.
 pub const DEFAULT_BINARY: &str = "runc";
 
@@ -60,8 +63,8 @@ pub struct OciRuntime {
     reaper: Reaper,
     /// Ends what is under way for the container, as long as its process lives.
     halt: CancellationToken,
-    /// What the caller of the shim leaves each command, if that is less than usual.
-    hurry: Option<Duration>,
+    /// How long each command may take, where that is not the usual.
+    within: Option<Duration>,
     /// Where its commands run; where we are if it is none.
     place: Option<Place>,
 }
@@ -92,7 +95,7 @@ impl OciRuntime {
             bundle: bundle.to_owned(),
             reaper,
             halt: CancellationToken::new(),
-            hurry: None,
+            within: None,
             place: None,
         }
     }
@@ -106,9 +109,9 @@ impl OciRuntime {
         }
     }
 
-    /// From now on a command may take as long as `limit`, if that is less than usual.
-    pub fn hurry(&mut self, limit: Duration) {
-        self.hurry = Some(limit);
+    /// From now on each command may take as long as `limit`, and not what is usual.
+    pub fn within(&mut self, limit: Duration) {
+        self.within = Some(limit);
     }
 
     /// The same runtime for one piece of work: it can be halted alone, and is with all others.
@@ -123,6 +126,11 @@ impl OciRuntime {
     /// would follow, but for what kills and deletes: what they make is to go.
     pub fn halt(&self) {
         self.halt.cancel();
+    }
+
+    /// Whether it was halted.
+    pub fn is_halted(&self) -> bool {
+        self.halt.is_cancelled()
     }
 
     /// Waits until it is halted.
@@ -209,6 +217,8 @@ impl OciRuntime {
         if let Err(error) = outcome {
             if error.is_cut_short()
                 && let Ok(pid) = read_pid(verb, pid_file).await
+                // It may have been ended with its command.
+                && self.reaper.may_claim(pid)
             {
                 let child = expectation.claim(pid);
                 // It may have ended by itself.
@@ -357,6 +367,7 @@ impl OciRuntime {
             // It has ended while it was being paused. Whatever else is halted, this is a part of it.
             let mut steady = self.clone();
             steady.begin_anew();
+            steady.within(RESUMES_WITHIN);
             steady.resume(id).await?;
             deleted = self.simple(Verb::Delete, [id]).await;
         }

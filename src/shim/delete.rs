@@ -41,7 +41,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let config = Bundle::read(&bundle).unwrap_or_default();
     options.systemd_cgroup |= options::implies_systemd_cgroup(None, &config);
     let mut runtime = OciRuntime::new(&options, &flags.namespace, &bundle, reaper.clone());
-    runtime.hurry(DELETED_WITHIN);
+    runtime.within(DELETED_WITHIN);
     let was_busy = leftovers::await_commands(&bundle);
     let mut deleted = Ok(());
     if was_busy || runtime.state_dir(&flags.id).exists() {

@@ -242,10 +242,12 @@ impl Running {
     }
 }
 
-/// All processes of containerd that see the files that we see; one with the usual configuration
+/// All processes of containerd that see the files that we see and run as we do, as root: its program and
+/// its PATH are executed, and anybody may call a program of theirs so. One with the usual configuration
 /// file comes first.
 fn running_daemons() -> Vec<Running> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
+    let us = users(Path::new("/proc/self"));
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut found: Vec<Running> = processes
         .filter_map(|entry| {
@@ -253,11 +255,20 @@ fn running_daemons() -> Vec<Running> {
             let directory = entry.path();
             let name = fs::read_to_string(directory.join("comm")).ok()?;
             let theirs = fs::read_link(directory.join("ns/mnt")).ok();
-            (name.trim_end() == "containerd" && theirs == ours).then(|| running(pid, &directory))
+            let is_one = name.trim_end() == "containerd" && theirs == ours;
+            (is_one && users(&directory) == us).then(|| running(pid, &directory))
         })
         .collect();
     found.sort_by_key(|daemon| (daemon.config() != Path::new(CONFIG), daemon.pid));
     found
+}
+
+/// The users that a process runs as (`proc_pid_status(5)`). The owner of its directory is no proof: that
+/// is root for whatever does not let itself be looked into.
+fn users(directory: &Path) -> Option<String> {
+    let status = fs::read_to_string(directory.join("status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("Uid:"))?;
+    Some(line.to_owned())
 }
 
 fn running(pid: u32, directory: &Path) -> Running {
@@ -315,7 +326,33 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
+
+    /// As root its program would be executed, and what is on its PATH.
+    #[test]
+    fn what_somebody_else_calls_containerd_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("containerd");
+        // A process is called what the path is called that it was executed by.
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let is_believed = |user: Option<u32>| {
+            let mut command = Command::new(&program);
+            command.arg("1000");
+            if let Some(user) = user {
+                command.uid(user).gid(user);
+            }
+            let mut process = command.spawn().unwrap();
+            let found = running_daemons();
+            process.kill().unwrap();
+            process.wait().unwrap();
+            found.iter().any(|daemon| daemon.pid == process.id())
+        };
+        assert!(is_believed(None));
+        assert!(!is_believed(Some(65534)));
+    }
 
     #[test]
     fn a_version_is_read_from_what_containerd_says() {

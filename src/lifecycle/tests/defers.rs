@@ -436,11 +436,16 @@ fn single_stops_run_no_defer() {
 fn one_that_is_created_when_the_pod_terminates_already_has_its_turn() {
     let world = one(
         "post-exit",
-        &[("apps", "work"), ("restart-policy", "Never")],
+        &[
+            ("apps", "work helper"),
+            ("essential", "helper"),
+            ("restart-policy", "Never"),
+        ],
     );
     let world = world.script("bye", ends(100, 0)).with_sandbox();
-    let mut world = running(world.script("work", stops_after(3_000)), &["work"]);
-    world.call(Call::Crash("pause", 137));
+    let world = world.script("work", stops_after(3_000));
+    let mut world = running(world, &["work", "helper"]);
+    world.call(Call::Crash("helper", 1));
     world.run_for(secs(1));
     world.call(Call::Run("bye", None));
     world.run_for(secs(10));

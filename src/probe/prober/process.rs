@@ -29,6 +29,9 @@ pub fn main() -> Result<(), String> {
     };
     // All else that the shim has open closes by itself at its exec; this does not depend on it.
     sys::close_all_from(3);
+    // In the pod's cgroup, as elsewhere, it goes before any container when memory runs out; it may only
+    // be raised.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let mut socket = UnixStream::from(own(io::stdin().as_fd()).map_err(not_started)?);
     let order = read_order(&socket).map_err(not_started)?;
     // The shim ends it in time. This is for when the shim is stopped, or too busy.
