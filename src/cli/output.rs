@@ -128,9 +128,12 @@ impl Table {
         table
     }
 
+    /// A row of cells, each of one line whatever is in it: lines of its own would be out of their
+    /// column, and the crate reads beyond the end of such a cell when it is copied (papergrid 0.18,
+    /// `Text::clone`, where a style goes over the end of a line).
     pub(super) fn row<T: Display>(&mut self, cells: impl IntoIterator<Item = T>) {
-        self.0
-            .push_record(cells.into_iter().map(|cell| cell.to_string()));
+        let on_one_line = |cell: T| printable(&cell.to_string()).replace('\n', r"\n");
+        self.0.push_record(cells.into_iter().map(on_one_line));
     }
 }
 
@@ -217,5 +220,14 @@ mod tests {
         let styled = styled(BAD, "web");
         assert_eq!(printable(&styled), styled);
         assert_eq!(printable(&format!("{styled}\t")), format!(r"{styled}\t"));
+    }
+
+    #[test]
+    fn a_cell_stays_on_its_line() {
+        let mut table = Table::new(["NAME", "STATE"]);
+        table.row([styled(BAD, "web\n\u{6}hk"), "a\nb".to_owned()]);
+        let text = anstream::adapter::strip_str(&table.to_string()).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines, ["NAME           STATE", r"web\n\u{6}hk   a\nb"]);
     }
 }

@@ -49,6 +49,10 @@ pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
     panic!("{shortest:?} for {size} bytes of annotations: {annotations:?}");
 }
 
+/// As much memory, in bytes, is reserved for a field of a message that says it is that long, before
+/// the field is there: a constant of the library. Nothing of it is touched.
+pub const RESERVED_FOR_A_MESSAGE: usize = 10_000_000;
+
 /// # Panics
 ///
 /// If `read` takes more memory at once than `each` bytes for each of the `size` bytes that it reads,

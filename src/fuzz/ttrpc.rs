@@ -33,7 +33,7 @@ const HEADER: usize = 10;
 const FRAME: usize = 4 << 20;
 
 /// What a connection takes for itself, and a call, in bytes.
-const ANYWAY: usize = 2 * FRAME;
+const ANYWAY: usize = 2 * FRAME + cost::RESERVED_FOR_A_MESSAGE;
 const EACH: usize = 2048;
 
 /// Far more than an answer takes, also on a busy machine.

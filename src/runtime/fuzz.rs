@@ -3,7 +3,7 @@
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use crate::fuzz::cost::assert_bounded;
+use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 use crate::sizing::Size;
 
 use super::bundle::Bundle;
@@ -14,7 +14,7 @@ use super::resources::Resources;
 
 /// How many bytes may be allocated at once for each that is read, and in any case.
 const EACH: usize = 96;
-const ANYWAY: usize = 32 * 1024;
+const ANYWAY: usize = 128 * 1024;
 
 /// A score that no other is taken for.
 const SCORE: i32 = -997;
@@ -71,7 +71,8 @@ fn assert_one_place(before: &str, after: &str) {
     let pairs = before.iter().rev().zip(after.iter().rev());
     let end = pairs.take_while(same).count();
     let new = String::from_utf8_lossy(&after[..after.len() - end]);
-    let field = format!(r#""oomScoreAdj":{SCORE},"#);
+    // Where the same letters follow, what is new may begin within it as well.
+    let field = format!(r#""oomScoreAdj":{SCORE},"#).repeat(2);
     assert!(field.contains(&*new), "{new}");
 }
 
@@ -79,7 +80,8 @@ fn assert_one_place(before: &str, after: &str) {
 pub(crate) fn options(input: &[u8]) {
     let read = |any: &Any| {
         let read = || options::from_any(Some(any));
-        let sentence = match assert_bounded(any.value.len(), 256, 64 * 1024, read) {
+        let anyway = ANYWAY + RESERVED_FOR_A_MESSAGE;
+        let sentence = match assert_bounded(any.value.len(), 1024, anyway, read) {
             Ok(options) => return assert_kept(&options),
             Err(sentence) => sentence,
         };

@@ -2,7 +2,7 @@
 
 use containerd_shim::Flags;
 
-use crate::fuzz::cost::assert_bounded;
+use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 
 use super::bootstrap::{Bootstrap, Environment};
 
@@ -17,8 +17,9 @@ pub(crate) fn bootstrap(input: &[u8]) {
         ttrpc_address: String::new(),
         max_shim_version: String::from_utf8_lossy(input).into_owned(),
     };
+    let anyway = 128 * 1024 + RESERVED_FOR_A_MESSAGE;
     let read = || Bootstrap::understand(input, &flags, environment);
-    match assert_bounded(input.len(), 256, 64 * 1024, read) {
+    match assert_bounded(input.len(), 1024, anyway, read) {
         Ok(bootstrap) => {
             let answer = bootstrap.answer("unix:///run/s").expect("an answer");
             assert!(!answer.is_empty());
