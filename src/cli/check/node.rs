@@ -345,6 +345,11 @@ mod tests {
                 command.uid(user).gid(user);
             }
             let mut process = command.spawn().unwrap();
+            // It has its name a moment after it is there.
+            let comm = format!("/proc/{}/comm", process.id());
+            while fs::read_to_string(&comm).unwrap().trim_end() != "containerd" {
+                std::thread::yield_now();
+            }
             let found = running_daemons();
             process.kill().unwrap();
             process.wait().unwrap();
