@@ -45,14 +45,22 @@ impl Child {
         limit: Duration,
         halt: impl Future<Output = ()>,
     ) -> io::Result<Waited> {
-        let why = tokio::select! {
-            biased;
-            status = self.wait() => return status.map(Waited::Ended),
-            () = halt => Waited::Halted,
-            () = sleep(limit) => Waited::Late,
+        let mut unfinished = Unfinished {
+            pid: self.pid(),
+            reaper,
+            has_ended: false,
         };
-        self.end(reaper).await;
-        Ok(why)
+        let waited = tokio::select! {
+            biased;
+            status = self.wait() => status.map(Waited::Ended),
+            () = halt => Ok(Waited::Halted),
+            () = sleep(limit) => Ok(Waited::Late),
+        };
+        if matches!(waited, Ok(Waited::Halted | Waited::Late)) {
+            self.end(reaper).await;
+        }
+        unfinished.has_ended = true;
+        waited
     }
 
     /// Ends a command that does not end by itself: first what it has started, so that it can clear
@@ -90,6 +98,24 @@ impl Child {
             sleep(LOOKS_APART).await;
         }
         let _ = reaper.kill(self.pid(), libc::SIGCONT);
+    }
+}
+
+/// A command that is waited for. If nobody does any more, as when the shim ends, it ends at once.
+struct Unfinished<'a> {
+    pid: i32,
+    reaper: &'a Reaper,
+    has_ended: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended && self.reaper.kill(self.pid, libc::SIGSTOP).is_ok() {
+            for pid in stop_below(self.pid) {
+                let _ = sys::kill(pid, libc::SIGKILL);
+            }
+            let _ = self.reaper.kill(self.pid, libc::SIGKILL);
+        }
     }
 }
 
@@ -186,6 +212,26 @@ mod tests {
                 assert_eq!(waited.unwrap(), Waited::Late);
                 assert!(!is_there(grandchild));
                 assert!(!is_there(command.pid()));
+            },
+        );
+    }
+
+    /// As when the shim ends while a command is being ended.
+    #[test]
+    fn a_command_that_nobody_waits_for_any_more_ends_at_once() {
+        alone(
+            "a_command_that_nobody_waits_for_any_more_ends_at_once",
+            async |reaper| {
+                let mut command = shell(&reaper, "exec sleep 1000");
+                let pid = command.pid();
+                let halted = async {};
+                let long = Duration::from_secs(60);
+                let wait = command.wait_within(&reaper, long, halted);
+                // It has stopped the command by then, and not killed it yet.
+                let given_up = timeout(Duration::from_millis(20), wait).await;
+                assert!(given_up.is_err());
+                assert_eq!(command.wait().await.unwrap(), ExitStatus::Signal(9));
+                assert!(!is_there(pid));
             },
         );
     }
