@@ -182,10 +182,10 @@ impl NextLife {
             }
             Err(error) => Err(error.to_string()),
         };
-        if completed.is_err() {
-            if let Err(error) = discard(&self.runtime, &self.id, &self.bundle).await {
-                tracing::warn!(container = self.id, %error, "not deleted");
-            }
+        if completed.is_err()
+            && let Err(error) = discard(&self.runtime, &self.id, &self.bundle).await
+        {
+            tracing::warn!(container = self.id, %error, "not deleted");
         }
         completed
     }
