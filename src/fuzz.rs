@@ -6,6 +6,7 @@
 //! each with its inputs in `integration/fuzz/seeds`, so whatever once broke one is there under a name
 //! that says what it was.
 
+mod annotations;
 pub(crate) mod cost;
 mod ttrpc;
 
@@ -36,9 +37,9 @@ pub const TARGETS: [Target; 20] = [
     ("tls", tls),
 ];
 
-/// Annotations, in the form of [`crate::plan::fuzz::annotations`].
+/// Annotations, in the form of [`annotations::annotations`](self::annotations::annotations).
 pub fn annotations(input: &[u8]) {
-    crate::plan::fuzz::annotations(input);
+    annotations::annotations(input);
 }
 
 /// What a shim tells `usher` of its pod, as every command prints it.
@@ -94,7 +95,7 @@ pub fn grpc(input: &[u8]) {
 
 /// The JSON of one probe, hook or setting.
 pub fn handlers(input: &[u8]) {
-    crate::plan::fuzz::handlers(input);
+    annotations::handlers(input);
 }
 
 /// What is answered to an HTTP probe.

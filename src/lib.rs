@@ -41,6 +41,8 @@
 )]
 #![deny(unsafe_code)]
 
+pub use usher_core::{lifecycle, plan, process, sizing, text};
+
 pub mod cgroup;
 pub mod cli;
 pub mod config;
@@ -48,8 +50,6 @@ pub mod control;
 pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-pub mod lifecycle;
-pub mod plan;
 pub mod pod;
 pub mod probe;
 pub mod reaper;
@@ -57,9 +57,7 @@ pub mod record;
 pub mod rootfs;
 pub mod runtime;
 pub mod shim;
-pub mod sizing;
 pub mod stdio;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod task;
-pub mod text;

@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use crate::lifecycle::ExitStatus;
+use crate::process::ExitStatus;
 use crate::sys::{self, Exit};
 
 pub use ending::Waited;

@@ -11,7 +11,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::lifecycle::ExitStatus;
+use crate::process::ExitStatus;
 
 /// Sends signal number `signal` to process `pid`.
 ///

@@ -8,8 +8,9 @@ use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
-use crate::lifecycle::{ContainerId, ExitStatus, RequestId};
+use crate::lifecycle::{ContainerId, RequestId};
 use crate::plan::Signal;
+use crate::process::ExitStatus;
 use crate::reaper::Child;
 use crate::record::What;
 use crate::runtime::{Checkpoint, ProcessStdio, Restore, RuntimeError};

@@ -10,8 +10,9 @@ use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::lifecycle::{self, ContainerId, ExitStatus, RequestId};
+use crate::lifecycle::{self, ContainerId, RequestId};
 use crate::plan::Signal;
+use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
 use crate::runtime::OciRuntime;
 use crate::stdio::{self, Owner, Paths, Setting, Size, Streams};

@@ -11,8 +11,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::cgroup::PodCgroup;
 use crate::cgroup::pod::{Knob, Note, UNLIMITED};
-use crate::lifecycle::{ContainerId, ExitStatus, PodSize};
+use crate::lifecycle::{ContainerId, PodSize};
 use crate::plan::{Allotment, Signal};
+use crate::process::ExitStatus;
 use crate::sizing::{Bytes, Limit};
 
 use super::process::Task;

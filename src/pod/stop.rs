@@ -4,8 +4,9 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use crate::cgroup::Cgroup;
-use crate::lifecycle::{ContainerId, ExitStatus, Kill};
+use crate::lifecycle::{ContainerId, Kill};
 use crate::plan::Signal;
+use crate::process::ExitStatus;
 use crate::record::What;
 use crate::runtime::{await_execution, insist};
 use crate::sys;

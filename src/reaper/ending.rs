@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::libc;
 use tokio::time::{sleep, timeout};
 
-use crate::lifecycle::ExitStatus;
+use crate::process::ExitStatus;
 use crate::sys;
 
 use super::{Child, Reaper, children_of};

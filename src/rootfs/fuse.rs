@@ -9,7 +9,7 @@ use std::time::Duration;
 use containerd_shim_protos::types::mount::Mount;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::lifecycle::ExitStatus;
+use crate::process::ExitStatus;
 use crate::reaper::{Reaper, Waited};
 
 /// How long a helper may take; kubelet gives Create and Start two minutes together.

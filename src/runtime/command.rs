@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::cgroup::Place;
-use crate::lifecycle::ExitStatus;
+use crate::process::ExitStatus;
 use crate::reaper::Waited;
 
 use super::{OciRuntime, ProcessStdio, RuntimeError, Verb, log};

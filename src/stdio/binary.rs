@@ -17,8 +17,8 @@ use tokio::time::timeout;
 
 use super::address::Program;
 use super::{Owner, Setting, StdioError, pipe, watch};
-use crate::lifecycle::ExitStatus;
 use crate::plan::Signal;
+use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
 
 /// How long a program may take until it is ready.

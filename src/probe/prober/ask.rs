@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::cgroup::Place;
-use crate::lifecycle::ExitStatus;
 use crate::probe::{Target, netns};
+use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
 
 use super::{MAX_QUESTION, MAX_VERDICT, MODE, Order, Question, Verdict};

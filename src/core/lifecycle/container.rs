@@ -3,33 +3,13 @@
 use std::time::Duration;
 
 use crate::plan::{ContainerKind, DeferTurn, KubeletFacts, Probe, Role, Signal};
+use crate::process::ExitStatus;
 use crate::sizing::Size;
 
 use super::action::RequestId;
 use super::grace::LEAST;
 use super::restart::BackOff;
 use super::time::Time;
-
-/// How a process ended, as `waitpid(2)` tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// It exited with this code.
-    Code(u8),
-    /// It died of this signal.
-    Signal(i32),
-}
-
-impl ExitStatus {
-    /// The code as a shell and containerd give it: 128 + n for a death by signal n.
-    pub fn code(self) -> u32 {
-        match self {
-            ExitStatus::Code(code) => u32::from(code),
-            ExitStatus::Signal(signal) => {
-                128_u32.saturating_add(u32::try_from(signal).unwrap_or_default())
-            }
-        }
-    }
-}
 
 /// A container the caller wants created.
 #[derive(Clone, Debug)]

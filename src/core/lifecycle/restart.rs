@@ -8,9 +8,10 @@
 use std::time::Duration;
 
 use crate::plan::{RestartPolicy, Role};
+use crate::process::ExitStatus;
 
 use super::action::{Action, ContainerId, Report};
-use super::container::{Container, ExitStatus, Running, Startup, State};
+use super::container::{Container, Running, Startup, State};
 use super::time::Time;
 use super::{Pod, Timer};
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::plan::{GracePolicy, Role, Signal};
+use crate::process::ExitStatus;
 
 use super::action::{Action, Cause, ContainerId, Refusal, RequestId};
-use super::container::{Container, ExitStatus, State, StopRequest, Stopping};
+use super::container::{Container, State, StopRequest, Stopping};
 use super::grace::LEAST;
 use super::start::NOT_STARTED;
 use super::termination::Termination;

@@ -11,8 +11,6 @@ mod container;
 mod draft;
 mod duration;
 mod error;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
 mod handler;
 mod hook;
 pub mod identity;
@@ -34,7 +32,7 @@ mod word;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use container::ContainerPlan;
-pub(crate) use duration::MAX_SECONDS;
+pub use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;
 pub use error::{PlanError, Problem};
 pub use handler::{Host, HttpGet, Port, Scheme};
@@ -51,6 +49,7 @@ pub use settings::{
     Settings, SidecarExitCode, SidecarStopOrder, StartMode, USUAL_GRACE_PERIOD,
 };
 pub use signal::{ParseSignalError, Signal};
+pub use word::Word;
 
 use role::Cast;
 

@@ -74,7 +74,7 @@ use crate::plan::{ContainerKind, Plan, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
 
 pub use action::{Action, Cause, ContainerId, HookKind, Refusal, Report, RequestId, Step};
-pub use container::{Demands, ExitStatus, NewContainer};
+pub use container::{Demands, NewContainer};
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use probe::Exec;
 pub use sizes::PodSize;

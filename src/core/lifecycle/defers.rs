@@ -5,9 +5,10 @@
 //! in a sandbox, however the end came about, and none when it was forced.
 
 use crate::plan::{DeferExitCode, DeferTurn, RestartPolicy, Role};
+use crate::process::ExitStatus;
 
 use super::action::{ContainerId, Report, Step};
-use super::container::{Blocked, Container, ExitStatus, Held, State};
+use super::container::{Blocked, Container, Held, State};
 use super::grace::LEAST;
 use super::stop::NEVER_EXECUTED;
 use super::termination::Ends;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::fuzz::cost::assert_small;
+use crate::cost::assert_small;
 use crate::plan::identity::{self, Identity};
 use crate::plan::kubelet::KubeletFacts;
 use crate::plan::word::Word;

@@ -1,7 +1,7 @@
 //! What a person sees of the pod: who is where, what waits for what, and how long it can last.
 //!
 //! Only looks: nothing in here decides anything. What has happened is not kept here either, but in
-//! the driver's [record](crate::record).
+//! the driver's record.
 
 use crate::plan::{ContainerKind, DeferTurn, Role};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::arbitrary::read_all;
 use super::{annotations, plan, refusal};
-use crate::fuzz::cost::assert_small;
+use crate::cost::assert_small;
 use crate::plan::word::Word;
 use crate::plan::{ContainerSetting, PodSetting};
 

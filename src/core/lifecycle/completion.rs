@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use crate::plan::{RestartPolicy, Role};
+use crate::process::ExitStatus;
 
 use super::action::Cause;
-use super::container::{Container, ExitStatus, State};
+use super::container::{Container, State};
 use super::history::Past;
 use super::termination::Termination;
 use super::time::Time;

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::fuzz::cost;
+use crate::plan::{ContainerSetting, Identity, KubeletFacts, Plan, Word, identity};
 
-use super::word::Word;
-use super::{ContainerSetting, Identity, KubeletFacts, Plan, identity};
+use super::cost;
 
 /// The longest sentence with which annotations are refused, in characters.
 const SENTENCE_AT_MOST: usize = 4_000;

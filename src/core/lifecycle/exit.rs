@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use crate::plan::{ContainerKind, RestartPolicy, Role, SidecarExitCode};
+use crate::process::ExitStatus;
 
 use super::Pod;
 use super::action::{Action, ContainerId, Refusal, Report};
-use super::container::{Blocked, Container, ExitStatus, State};
+use super::container::{Blocked, Container, State};
 use super::history::End;
 use super::stop::STOPPED;
 use super::termination::Termination;

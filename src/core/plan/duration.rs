@@ -6,7 +6,7 @@ use super::error::Problem;
 
 /// The longest duration in whole seconds: Go counts nanoseconds in an `int64`. Every duration in a
 /// plan keeps to it, so that it can be added to any clock.
-pub(crate) const MAX_SECONDS: u64 = 9_223_372_036;
+pub const MAX_SECONDS: u64 = 9_223_372_036;
 
 /// One more than the most nanoseconds, the bound that Go's parser works with.
 const LIMIT: u64 = 1 << 63;

@@ -10,9 +10,10 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Demands, ExitStatus, Kill, NewContainer, Phase, Pod, RequestId, Time,
+    Action, ContainerId, Demands, Kill, NewContainer, Phase, Pod, RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, Signal};
+use crate::process::ExitStatus;
 
 use super::simulator::expand;
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::plan::{Role, StartMode};
+use crate::process::ExitStatus;
 
 use super::action::{Action, ContainerId, Refusal, Report, RequestId};
-use super::container::{Answered, Blocked, ExitStatus, Held, Running, Startup, State};
+use super::container::{Answered, Blocked, Held, Running, Startup, State};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Pod, Timer};

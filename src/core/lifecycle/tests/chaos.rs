@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::lifecycle::{ContainerId, ExitStatus, Phase, Time};
+use crate::lifecycle::{ContainerId, Phase, Time};
 use crate::plan::{Plan, Role, Signal};
+use crate::process::ExitStatus;
 
 use super::simulator::{Call, Script, Seen, World, ms, name_of, secs};
 

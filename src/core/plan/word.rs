@@ -1,10 +1,11 @@
 //! Settings whose value is one word of a few.
 
 /// A type with one value for each word that a setting may have. Words are case-sensitive.
-pub(super) trait Word: Copy + 'static {
+pub trait Word: Copy + 'static {
     /// Every word, in the order of the annotation contract.
     const WORDS: &'static [&'static str];
 
+    /// The value that a word stands for.
     fn from_word(word: &str) -> Option<Self>;
 }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Demands, Exec, ExitStatus, HookKind, Kill, NewContainer, Obstacle, Pod,
-    Refusal, Report, RequestId, Time,
+    Action, ContainerId, Demands, Exec, HookKind, Kill, NewContainer, Obstacle, Pod, Refusal,
+    Report, RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
+use crate::process::ExitStatus;
 
 pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

@@ -5,9 +5,10 @@
 //! pod's next sandbox. So it reads running until it is asked to stop, or the pod terminates.
 
 use crate::plan::{RestartPolicy, Role};
+use crate::process::ExitStatus;
 
 use super::action::ContainerId;
-use super::container::{Container, ExitStatus, State};
+use super::container::{Container, State};
 use super::time::Time;
 use super::{Pod, Timer};
 

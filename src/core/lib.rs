@@ -1,0 +1,43 @@
+//! What usher decides, apart from everything that does it.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
+//! | [`lifecycle`] | the pure core: decides everything, does nothing |
+//! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
+//! | [`process`] | how processes end |
+//! | [`text`] | what others wrote, made fit for a sentence |
+//!
+//! Nothing in here has a clock, starts a process, opens a file or a socket, or waits. That is not a
+//! custom: this crate depends on nothing that could, and `clippy.toml` beside it refuses what the
+//! standard library has of these. So whatever is decided can be decided again in a test, in any order
+//! and at any time.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::string_slice,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::arithmetic_side_effects,
+        clippy::disallowed_methods,
+        clippy::disallowed_types
+    )
+)]
+#![forbid(unsafe_code)]
+
+// Its parsers are measured like those of the other crate.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../fuzz/cost.rs"]
+mod cost;
+pub mod lifecycle;
+pub mod plan;
+pub mod process;
+pub mod sizing;
+pub mod text;
