@@ -45,21 +45,17 @@ const COMMAND_NOT_RUN: u8 = 127;
 
 /// Runs the shim's binary with these arguments, of which the first is the program's name.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    if let Some((mode, rest)) = arguments.split_at_checked(2)
-        && mode.get(1).is_some_and(|mode| mode == place::MODE)
-    {
-        // Whoever waits for the command hears of it by the exit code that a shell has for that.
-        let _ = place::enter(rest);
-        return ExitCode::from(COMMAND_NOT_RUN);
-    }
-    let mut arguments = arguments.into_iter();
-    let program = arguments.next().unwrap_or_default();
-    let program = Path::new(&program)
-        .file_name()
+    let (program, arguments) = arguments.split_first().unzip();
+    let program = program
+        .and_then(|program| Path::new(program).file_name())
         .and_then(|name| name.to_str())
         .unwrap_or(PROGRAM);
-    let arguments: Vec<_> = arguments.collect();
-    let outcome = match arguments.as_slice() {
+    let outcome = match arguments.unwrap_or_default() {
+        [mode, command @ ..] if mode == place::MODE => {
+            // Whoever waits for the command hears of it by the exit code that a shell has for that.
+            let _ = place::enter(command);
+            return ExitCode::from(COMMAND_NOT_RUN);
+        }
         [mode] if mode == prober::MODE => prober::main(),
         arguments => containerd_shim::parse(arguments)
             .map_err(|error| error.to_string())
