@@ -1,19 +1,21 @@
 //! The pod's cgroup, sized as the core wants it: raised at once, lowered when nobody can come to harm.
 
 use std::fs;
+use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::cgroup::PodCgroup;
 use crate::cgroup::pod::{Knob, Note, UNLIMITED};
 use crate::lifecycle::{ContainerId, PodSize};
-use crate::plan::{Allotment, Signal};
+use crate::plan::Allotment;
 use crate::process::ExitStatus;
+use crate::reaper::Waited;
 use crate::sizing::{Bytes, Limit};
 
 use super::process::Task;
@@ -171,15 +173,13 @@ impl Actor {
         let reaper = self.reaper.clone();
         let told = async move {
             let mut child = spawned.map_err(|error| error.to_string())?;
-            match timeout(SYSTEMD_ANSWERS_WITHIN, child.wait()).await {
-                Ok(Ok(ExitStatus::Code(0))) => Ok(()),
-                Ok(Ok(status)) => Err(format!("systemctl ended with {}", status.code())),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_elapsed) => {
-                    // It may end this moment.
-                    let _ = reaper.kill(child.pid(), Signal::KILL.number());
-                    Err("systemctl does not end".to_owned())
-                }
+            let waited = child.wait_within(&reaper, SYSTEMD_ANSWERS_WITHIN, pending());
+            match waited.await.map_err(|error| error.to_string())? {
+                Waited::Ended(ExitStatus::Code(0)) => Ok(()),
+                Waited::Ended(status) => Err(format!("systemctl ended with {}", status.code())),
+                Waited::Late | Waited::Halted => Err(format!(
+                    "systemctl does not end within {SYSTEMD_ANSWERS_WITHIN:?}"
+                )),
             }
         };
         let told = async move { Ok::<_, Panicked>(told.await) };
