@@ -72,6 +72,17 @@ impl<'host> Pair<'host> {
         slow: impl FnOnce(TaskApi) -> T + Send,
         meanwhile: impl FnOnce(TaskApi),
     ) -> T {
+        self.during_and_ended_by(verb, slow, meanwhile, |_| self.gates.open(verb))
+    }
+
+    /// The same where `end` has to come first, and `slow` is over soon after it.
+    fn during_and_ended_by<T: Send>(
+        &self,
+        verb: &str,
+        slow: impl FnOnce(TaskApi) -> T + Send,
+        meanwhile: impl FnOnce(TaskApi),
+        end: impl FnOnce(TaskApi),
+    ) -> T {
         self.gates.close(verb, "a");
         std::thread::scope(|scope| {
             let call = scope.spawn(|| slow(self.a.api().deadline(3 * PATIENCE)));
@@ -81,7 +92,8 @@ impl<'host> Pair<'host> {
             self.other_container_is_free();
             meanwhile(self.api());
             assert!(!call.is_finished(), "{verb} did not wait");
-            self.gates.open(verb);
+            end(self.api());
+            eventually(&format!("{verb} is over"), PATIENCE, || call.is_finished());
             call.join().expect("the slow call")
         })
     }
@@ -236,20 +248,23 @@ fn a_container_that_is_killed_while_an_exec_is_slowly_started_is_stopped_and_can
         .exec(&pair.a.exec_request("slow", &FOR_EVER))
         .expect("Exec");
     let slow = |api: TaskApi| api.start("a", "slow").is_err();
-    let failed = pair.during("exec", slow, |api| {
+    let kill = |api: TaskApi| {
         api.kill("a", "", 9, false).expect("Kill");
         eventually("it is stopped", PROMPTLY, || {
             state(&api, "a", "") == "STOPPED"
         });
         assert_eq!(api.state("a", "").expect("State").exit_status, 137);
+    };
+    // The gate is closed all the while: a command of no use any more is ended.
+    let failed = pair.during_and_ended_by("exec", slow, kill, |api| {
         let deleted = api.delete("a", "").expect("Delete");
         assert_eq!(deleted.exit_status, 137);
         assert_eq!(code(api.state("a", "")), Code::NOT_FOUND);
     });
     assert!(failed, "there is nothing to execute it in");
-    let topics = host.topics("a");
-    let end = &topics[topics.len() - 2..];
-    assert_eq!(end, ["/tasks/exit 137", "/tasks/delete 137"], "{topics:?}");
+    // Events come later than answers.
+    let end = ["/tasks/exit 137", "/tasks/delete 137"].map(str::to_owned);
+    host.await_events("its end came last", |_| host.topics("a").ends_with(&end));
 }
 
 /// So it is with containerd's own shim, whose clients take a failed Exec for something worse.
