@@ -1,7 +1,6 @@
 //! Calls that come at an awkward moment, driven without containerd in between. An OCI runtime that
 //! takes its time is runc behind a script that sleeps.
 
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use containerd_shim_protos::api::{CreateTaskRequest, Empty, ExecProcessRequest, PauseRequest};
@@ -11,7 +10,7 @@ use containerd_shim_protos::shim::oci::Options;
 use serde_json::Value;
 
 use crate::harness::{
-    BareShim, Containerd, PATIENCE, eventually, move_below, run, runtime_under_test,
+    BareShim, Containerd, PATIENCE, eventually, move_below, run, runtime_under_test, write_program,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -46,8 +45,7 @@ fn with_script(
     let path = host.dir().join("scripted-runc");
     let script =
         format!("#!/bin/sh\ncase \"$*\" in *' {verb} '*) {instead};; esac\nexec runc \"$@\"\n");
-    std::fs::write(&path, script).expect("the script");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    write_program(&path, &script);
     let options = Options {
         binary_name: path.display().to_string(),
         ..Options::new()

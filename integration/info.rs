@@ -1,8 +1,7 @@
 //! `-info` and `-v`: what the shim says of itself and of its OCI runtime.
 
-use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -11,7 +10,7 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::shim::oci::Options;
 use containerd_shim_protos::types::introspection::RuntimeInfo;
 
-use crate::harness::{oci_runtime, runtime_under_test, shim_dir, shim_program};
+use crate::harness::{oci_runtime, runtime_under_test, shim_dir, shim_program, write_program};
 
 const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
 
@@ -53,8 +52,7 @@ fn info(stdin: &[u8]) -> RuntimeInfo {
 /// An OCI runtime that does what `script` says.
 fn runtime(dir: &Path, script: &str) -> String {
     let path = dir.join("oci-runtime");
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&path, &format!("#!/bin/sh\n{script}\n"));
     path.display().to_string()
 }
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{Background, Finished, Version, installed_program, run, shim_dir};
+use crate::harness::{
+    Background, Finished, Version, copy_program, installed_program, run, shim_dir, write_program,
+};
 
 /// It starts a containerd once each time that something changes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -84,8 +86,7 @@ impl Node {
             "#!/bin/sh\ncd {0}\necho $* >>asked\n{then}\n",
             self.path("").display()
         );
-        fs::write(&script, text).expect("a script");
-        fs::set_permissions(script, fs::Permissions::from_mode(0o755)).expect("a mode");
+        write_program(&script, &text);
     }
 
     /// What it was asked for since it was asked about.
@@ -292,8 +293,7 @@ fn a_containerd_that_is_tried_sets_no_oom_score() {
         containerd().display()
     );
     let wrapper = node.path("bin/containerd");
-    fs::write(&wrapper, noting).expect("a script");
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("a mode");
+    write_program(&wrapper, &noting);
     node.must(&["--containerd", &wrapper.display().to_string()]);
     let tried = fs::read_to_string(node.path("tried")).expect("what was tried");
     assert!(tried.contains("\noom_score = 0\n"), "{tried}");
@@ -387,7 +387,7 @@ fn it_stays_while_pods_need_it() {
     let shim = node.path("usr/bin/containerd-shim-usher-v2");
     // Whatever it does, it is the installed program that runs.
     fs::remove_file(&shim).expect("the shim");
-    fs::copy("/bin/sleep", &shim).expect("a program");
+    copy_program(Path::new("/bin/sleep"), &shim);
     let mut sleep = Command::new(&shim);
     sleep.arg("600");
     let running = Background::spawn(sleep);

@@ -1,12 +1,12 @@
 //! Who is killed when memory runs out: a sidecar is not the first, however little it asked for.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
 use crate::harness::{
     Containerd, CtrEvent, PATIENCE, PodCgroup, Status, annotate, await_value, eventually,
+    write_program,
 };
 
 /// Kubelet makes scores of requests: one that asks for little is killed first.
@@ -98,9 +98,8 @@ fn all_of_a_sidecar_that_forks_without_end_are_reached() {
         config["linux"]["resources"]["pids"] = json!({ "limit": 2000 });
         config["linux"]["resources"]["cpu"] = json!({ "quota": 20_000, "period": 100_000 });
     });
-    let highest = || host.pids("proxy").into_iter().map(|(pid, _)| pid).max();
-    let first = highest();
-    eventually("it forks", PATIENCE, || highest() > first);
+    let first = host.pids("proxy");
+    eventually("it forks", PATIENCE, || host.pids("proxy") != first);
     // A look misses some of them too.
     let looks = || {
         let looks = (0..5).flat_map(|_| scores(&host, "proxy"));
@@ -154,8 +153,7 @@ fn a_score_that_the_kernel_refuses_is_said_once_and_is_no_error() {
     let _ = fs::remove_file(&runtime);
     let script = "#!/bin/sh\nsed -i s/-600/600/ config.json\n\
                   PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin exec runc \"$@\"\n";
-    fs::write(&runtime, script).expect("a script");
-    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).expect("its mode");
+    write_program(&runtime, script);
     let pod = PodCgroup::new(&host, "pod");
     let lists = |config: &mut Value| annotate(config, &[("usher/sidecars", "proxy logs")]);
     pod.run("proxy", SLEEPER, |config| {

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{PATIENCE, REFERENCE, run, runtime_under_test};
+use super::{PATIENCE, REFERENCE, copy_program, run, runtime_under_test};
 
 /// A containerd's major and minor version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +98,7 @@ pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
 fn install(program: &Path, name: &Path) {
     // A link does for that, if the file system is the same.
     if fs::hard_link(program, name).is_err() {
-        fs::copy(program, name).expect("install the shim");
+        copy_program(program, name);
     }
 }
 

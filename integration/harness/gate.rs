@@ -1,7 +1,6 @@
 //! An OCI runtime that takes its time, when told to: runc behind a script that waits at a gate.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use containerd_shim_protos::api::CreateTaskRequest;
@@ -9,7 +8,7 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::shim::oci::Options;
 
-use super::{Containerd, PATIENCE, eventually};
+use super::{Containerd, PATIENCE, eventually, write_program};
 
 /// The script: the first word that is a verb is the verb, and the gate says whom it is closed for.
 const SCRIPT: &str = r#"#!/bin/sh
@@ -54,8 +53,7 @@ impl Gates {
         fs::create_dir_all(&dir).expect("the gates' directory");
         let gates = Self { dir };
         let script = SCRIPT.replace("\"$gates/", &format!("\"{}/", gates.dir.display()));
-        fs::write(gates.binary(), script).expect("the script");
-        fs::set_permissions(gates.binary(), fs::Permissions::from_mode(0o755)).expect("its mode");
+        write_program(&gates.binary(), &script);
         gates
     }
 

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use super::programs::{busybox, copy_program};
+
 const WITNESS: &str = include_str!("../witness.rs");
 const APPLETS: &[&str] = &[
     "cat",
@@ -41,20 +43,11 @@ pub fn populate(root: &Path) {
         fs::create_dir_all(root.join(name)).expect("a directory of the root file system");
     }
     let bin = root.join("bin");
-    fs::copy(busybox(), bin.join("busybox")).expect("copy busybox");
-    fs::copy(witness(), bin.join("witness")).expect("copy the witness");
+    copy_program(&busybox(), &bin.join("busybox"));
+    copy_program(witness(), &bin.join("witness"));
     for applet in APPLETS {
         symlink("busybox", bin.join(applet)).expect("link an applet");
     }
-}
-
-fn busybox() -> PathBuf {
-    let candidates = ["/bin/busybox", "/usr/bin/busybox"];
-    let found = candidates
-        .iter()
-        .map(PathBuf::from)
-        .find(|path| path.exists());
-    found.expect("busybox is missing: apt-get install busybox-static")
 }
 
 /// The witness as a static program.

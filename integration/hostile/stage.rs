@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::pods::{Container, Stdio};
 use crate::harness::{
-    Containerd, PodCgroup, Settings, Shims, build, default_config, installed_program, oci_runtime,
-    on_v2, populate,
+    Containerd, PodCgroup, Settings, Shims, build, copy_program, default_config, installed_program,
+    oci_runtime, on_v2, populate, write_program,
 };
 
 const VILLAIN: &str = include_str!("villain.rs");
@@ -44,7 +44,7 @@ impl Stage {
             log_level: "info",
             shims,
         });
-        fs::copy(villain(), host.dir().join("rootfs/bin/villain")).expect("copy the villain");
+        copy_program(villain(), &host.dir().join("rootfs/bin/villain"));
         let daemon = host.pid().expect("containerd runs");
         let node = NodeCgroup::around(&format!("{}-node", host.namespace), daemon);
         Self {
@@ -113,8 +113,7 @@ impl Stage {
         let program = self.host.dir().join("bin").join(name);
         // Not through a link that may be there.
         let _ = fs::remove_file(&program);
-        fs::write(&program, text).expect("a script");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+        write_program(&program, text);
         program
     }
 
@@ -238,7 +237,7 @@ pub fn own_root(stage: &Stage, config: &mut Value) {
         .join(format!("root-of-{}", name.expect("a name")));
     fs::create_dir(&root).expect("a root file system");
     populate(&root);
-    fs::copy(villain(), root.join("bin/villain")).expect("copy the villain");
+    copy_program(villain(), &root.join("bin/villain"));
     for (name, text) in [
         (
             "passwd",

@@ -9,8 +9,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Finished, poll, run};
+use crate::harness::{Finished, poll, run, write_program};
 
 use super::images;
 use super::settings::{self, Programs};
@@ -270,9 +270,7 @@ impl Cluster {
             symlink(self.programs.containerd.join(name), bin.join(name)).expect("a link");
         }
         if self.node == Node::Bare {
-            let systemctl = bin.join("systemctl");
-            fs::write(&systemctl, SYSTEMCTL).expect("a script");
-            fs::set_permissions(&systemctl, Permissions::from_mode(0o755)).expect("a mode");
+            write_program(&bin.join("systemctl"), SYSTEMCTL);
         }
     }
 

@@ -8,7 +8,9 @@ use containerd_shim_protos::api::CreateTaskRequest;
 use serde_json::json;
 
 use super::{both, script};
-use crate::harness::{BareShim, Containerd, PATIENCE, TaskApi, eventually, runtime_under_test};
+use crate::harness::{
+    BareShim, Containerd, PATIENCE, TaskApi, eventually, runtime_under_test, write_program,
+};
 
 /// Writes a logging program; its path.
 fn program(host: &Containerd, script: &str) -> String {
@@ -16,8 +18,7 @@ fn program(host: &Containerd, script: &str) -> String {
     let dir = host.dir().display();
     // It has neither an environment nor a directory that it could rely on.
     let head = format!("#!/bin/busybox sh\nexport PATH=/usr/bin:/bin\ncd {dir}\necho $$ > pid\n");
-    fs::write(&path, format!("{head}{script}")).expect("the program");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make it executable");
+    write_program(&path, &format!("{head}{script}"));
     path.display().to_string()
 }
 

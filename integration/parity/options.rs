@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,7 +11,9 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::shim::oci::Options;
 
 use super::both;
-use crate::harness::{BareShim, Containerd, PATIENCE, eventually, oci_runtime, runtime_under_test};
+use crate::harness::{
+    BareShim, Containerd, PATIENCE, eventually, oci_runtime, runtime_under_test, write_program,
+};
 
 fn any(options: &Options) -> Any {
     Any {
@@ -180,8 +182,7 @@ fn noting_runtime(host: &Containerd) -> (String, PathBuf) {
         "#!/bin/sh\necho \"$@\" >> {}\nexec runc \"$@\"\n",
         notes.display()
     );
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, &script);
     (program.display().to_string(), notes)
 }
 
