@@ -398,9 +398,9 @@ fn a_slow_update_holds_up_nobody() {
 fn a_slow_delete_holds_up_nobody() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
-    let api = pair.api();
-    api.kill("a", "", 9, false).expect("Kill");
     let slow = |api: TaskApi| {
+        // When the gate is closed: it is deleted from the OCI runtime as soon as it has ended.
+        api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");
         api.delete("a", "").map(|deleted| deleted.exit_status)
     };
