@@ -63,10 +63,12 @@ impl Containerd {
     /// Creates and starts a container in the background; fails if that fails.
     #[track_caller]
     pub fn run(&self, spec: &ContainerSpec) {
+        let before = self.creations(&spec.id);
         let finished = self.try_run(spec);
         if !finished.ok() {
             panic!("{} did not start: {}", spec.id, finished.err());
         }
+        self.await_creation(&spec.id, before);
     }
 
     /// Creates and starts a container in the background, whatever comes of it.

@@ -175,6 +175,23 @@ impl Containerd {
         }
     }
 
+    /// How often a task of this container has been created, as far as is known.
+    pub(super) fn creations(&self, id: &str) -> usize {
+        let topics = self.topics(id);
+        topics.iter().filter(|t| *t == "/tasks/create").count()
+    }
+
+    /// Waits until the events show a creation after the first `before`, if there were any: those are not
+    /// to be taken for it. Events come later than answers.
+    #[track_caller]
+    pub(super) fn await_creation(&self, id: &str, before: usize) {
+        if before > 0 {
+            self.await_events(&format!("{id} was created again"), |_| {
+                self.creations(id) > before
+            });
+        }
+    }
+
     /// Waits for the exit event of a container's first process; its exit status.
     #[track_caller]
     pub fn wait_exit(&self, id: &str) -> u32 {

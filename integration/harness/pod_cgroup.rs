@@ -148,8 +148,10 @@ impl<'host> PodCgroup<'host> {
 
     #[track_caller]
     pub fn run(&self, id: &str, args: &[&str], edit: impl FnOnce(&mut Value)) {
+        let before = self.host.creations(id);
         let run = self.try_run(id, args, edit);
         assert!(run.ok(), "{id} did not start: {}", run.err());
+        self.host.await_creation(id, before);
     }
 }
 
