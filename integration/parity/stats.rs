@@ -92,9 +92,16 @@ const STATIC: &[&str] = &[
     "op",
 ];
 
+/// What the container is sure to have done with the disk, in version 1. What it reads may be in memory,
+/// and what it writes gets there at once or later.
+const SURE_OPERATIONS: [&str; 2] = ["[Write]", "[Total]"];
+
 /// Whether a field is zero or not as it happens.
 fn is_chance(field: &str) -> bool {
-    CHANCE.contains(&name(field)) || field.contains(".psi.")
+    let of_operation = field.strip_suffix(".value");
+    CHANCE.contains(&name(field))
+        || field.contains(".psi.")
+        || of_operation.is_some_and(|entry| !SURE_OPERATIONS.iter().any(|op| entry.ends_with(op)))
 }
 
 /// The last part of a field's path.
@@ -142,6 +149,13 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
         } else if line == "}" {
             path.pop();
         } else if let Some((name, value)) = line.split_once(": ") {
+            // Those of operations are known by them, whatever their order.
+            if name == "op"
+                && let Some(last) = path.last_mut()
+            {
+                let list = last.split('[').next().unwrap_or_default();
+                *last = format!("{list}[{}]", value.trim_matches('"'));
+            }
             let at = path.iter().map(String::as_str).chain([name]);
             let values = fields.entry(at.collect::<Vec<_>>().join(".")).or_default();
             // Of a list there are several.
