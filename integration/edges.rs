@@ -10,7 +10,8 @@ use containerd_shim_protos::shim::oci::Options;
 use serde_json::Value;
 
 use crate::harness::{
-    BareShim, Containerd, PATIENCE, eventually, move_below, run, runtime_under_test, write_program,
+    BareShim, Containerd, PATIENCE, add_poststart_hook, eventually, move_below, run,
+    runtime_under_test, write_program,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -140,12 +141,8 @@ fn the_exit_of_a_container_waits_for_an_exec_that_is_being_started() {
 #[test]
 fn a_program_that_is_over_before_the_runtimes_start_is_was_started() {
     let host = Containerd::start();
-    // With such hooks the program is released by the runtime's own command.
-    let hooks = |config: &mut Value| {
-        config["hooks"] = serde_json::json!({"poststart": [{"path": "/bin/true"}]});
-    };
     let args = ["/bin/sh", "-c", "exit 3"];
-    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, hooks);
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, add_poststart_hook);
     let api = shim.api();
     let slow = "runc \"$@\"; code=$?; sleep 0.5; exit $code";
     api.create(&with_script(&host, &shim, "start", slow))

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use ttrpc::proto::Code;
 
 use crate::harness::{
-    Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, eventually, runtime_under_test,
+    Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, add_poststart_hook, eventually,
+    runtime_under_test,
 };
 
 const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
@@ -174,15 +175,10 @@ fn a_slow_create_holds_up_nobody() {
     assert!(created.is_ok(), "{created:?}");
 }
 
-/// With such hooks the program is released by the runtime's own `start`.
-fn with_hooks(config: &mut Value) {
-    config["hooks"] = json!({"poststart": [{"path": "/bin/true"}]});
-}
-
 #[test]
 fn a_slow_start_holds_up_nobody() {
     let host = Containerd::start();
-    let pair = Pair::new(&host, with_hooks);
+    let pair = Pair::new(&host, add_poststart_hook);
     let pid = pair.create().expect("create");
     let slow = |api: TaskApi| api.start("a", "").map(|started| started.pid);
     let started = pair.during("start", slow, |api| {
@@ -201,7 +197,7 @@ fn a_slow_start_holds_up_nobody() {
 #[test]
 fn a_container_is_killed_while_it_is_slowly_started() {
     let host = Containerd::start();
-    let pair = Pair::new(&host, with_hooks);
+    let pair = Pair::new(&host, add_poststart_hook);
     pair.create().expect("create");
     let slow = |api: TaskApi| api.start("a", "").is_err();
     let failed = pair.during("start", slow, |api| {

@@ -49,7 +49,7 @@ mod spec;
 
 use std::time::{Duration, Instant};
 
-pub use bare::{BareShim, default_config};
+pub use bare::{BareShim, add_poststart_hook, default_config};
 pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
 pub use ctr::{Status, Task};

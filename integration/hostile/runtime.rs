@@ -10,8 +10,8 @@ use containerd_shim_protos::api::{DeleteRequest, Empty, KillRequest, PauseReques
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, BareShim, ContainerSpec, Containerd, Gates, PATIENCE, Status, TaskApi, eventually,
-    on_v2, runtime_under_test, scaled,
+    Answer, BareShim, ContainerSpec, Containerd, Gates, PATIENCE, Status, TaskApi,
+    add_poststart_hook, eventually, on_v2, runtime_under_test, scaled,
 };
 use crate::pod;
 
@@ -151,7 +151,7 @@ fn a_runtime_that_hangs_at_any_verb_keeps_no_container_alive() {
         let gates = Gates::new(&host);
         let hooks = |config: &mut Value| {
             if verb == "start" {
-                config["hooks"] = json!({ "poststart": [{ "path": "/bin/true" }] });
+                add_poststart_hook(config);
             }
         };
         let shim = BareShim::start(&host, &runtime_under_test(), "a", &FOR_EVER, hooks);
@@ -189,11 +189,8 @@ fn a_runtime_that_hangs_at_any_verb_keeps_no_container_alive() {
 fn a_start_that_hangs_behind_its_program_ends_when_that_is_killed() {
     let host = Containerd::start();
     let gates = Gates::new(&host);
-    let hooks = |config: &mut Value| {
-        config["hooks"] = json!({ "poststart": [{ "path": "/bin/true" }] });
-    };
     let args = ["/bin/sh", "-c", ": > /shared/done; exit 3"];
-    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, hooks);
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, add_poststart_hook);
     let api = shim.api();
     api.create(&gates.with(shim.create_request()))
         .expect("Create");
@@ -251,10 +248,7 @@ fn containerds_own_environment_is_kept_from_containers() {
     let script = "env > /shared/env; cat /proc/self/mounts > /shared/mounts; \
                   : > /shared/done; exec sleep 1000";
     let args = ["/bin/sh", "-c", script];
-    let hooks = |config: &mut Value| {
-        config["hooks"] = json!({ "poststart": [{ "path": "/bin/true" }] });
-    };
-    let mut shim = BareShim::prepare(&host, &runtime_under_test(), "a", &args, hooks);
+    let mut shim = BareShim::prepare(&host, &runtime_under_test(), "a", &args, add_poststart_hook);
     let mut command = shim.command("start");
     command.env("NOTIFY_SOCKET", &socket);
     shim.try_start(command, &Default::default()).expect("start");

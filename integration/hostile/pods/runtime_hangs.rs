@@ -1,12 +1,13 @@
 //! From the pod's end on, the OCI runtime hangs at one of its verbs, in every container.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Container, Pod, Stage, sleeper};
+use crate::harness::add_poststart_hook;
 
 /// Makes the OCI runtime's `start` necessary for a release.
 fn with_a_hook(_: &Stage, config: &mut Value) {
-    config["hooks"] = json!({ "poststart": [{ "path": "/bin/true" }] });
+    add_poststart_hook(config);
 }
 
 const FAILS_AT_THE_END: &[&str] = &[
