@@ -289,6 +289,22 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
     nothing_remains(&host);
 }
 
+/// containerd removes the bundle of a container that it gives up, and may be faster than `delete`.
+#[test]
+fn the_sockets_of_a_shim_whose_bundle_is_gone_too_are_removed() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sleep", "1000"], |_| ());
+    let (api, pid) = create_and_start(&shim);
+    drop(api);
+    end_shim(&host, &shim);
+    kill_process(pid);
+    for name in ["config.json", "options.json", "init.pid", "address"] {
+        let _ = fs::remove_file(shim.bundle().join(name));
+    }
+    answer(&delete(&shim));
+    nothing_remains(&host);
+}
+
 #[test]
 fn a_delete_leaves_the_rest_of_the_pod_alone() {
     let host = Containerd::start();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use containerd_shim::StartOpts;
 use containerd_shim_protos::api::ConnectRequest;
 use containerd_shim_protos::shim_async::{Client, TaskClient};
 use nix::errno::Errno;
@@ -63,6 +64,23 @@ enum Answer {
 pub(super) struct Turn {
     path: PathBuf,
     _lock: Flock<File>,
+}
+
+/// Where the shim of a pod listens: of its containers' `group` in this namespace of the containerd that
+/// listens at `containerd`, and in that directory, if containerd says which.
+pub(super) fn of_pod(
+    containerd: &str,
+    namespace: &str,
+    directory: Option<&str>,
+    group: &str,
+) -> String {
+    let options = StartOpts {
+        address: containerd.to_owned(),
+        namespace: namespace.to_owned(),
+        socket_dir: directory.map(str::to_owned),
+        ..StartOpts::default()
+    };
+    options.socket_address(group)
 }
 
 /// The path behind an address as containerd writes it.

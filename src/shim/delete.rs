@@ -34,8 +34,11 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         return Err("no -id is given, expected the container's".to_owned());
     }
     let bundle = start::bundle_directory(flags)?;
-    // First of all: containerd may remove the bundle of a container that it gives up meanwhile.
+    // First of all: containerd may remove the bundle of a container that it gives up meanwhile. Where it
+    // was faster, the container was the first of its pod, and gave it its name.
     let address = address::of_bundle(&bundle);
+    let address = address
+        .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
     let config = Bundle::read(&bundle).unwrap_or_default();
@@ -53,10 +56,8 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     pod::restore(&bundle);
     rootfs::unmount_all(&bundle);
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
-    if let Some(address) = address {
-        address::remove_dead(&address);
-        control::remove_dead(&address::path(&address));
-    }
+    address::remove_dead(&address);
+    control::remove_dead(&address::path(&address));
     // Not before: containerd tries again when it is restarted, and until then this is all there is.
     deleted?;
     let mut answer = DeleteResponse::new();

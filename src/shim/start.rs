@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use containerd_shim::Flags;
 use containerd_shim::cgroup::adjust_oom_score;
-use containerd_shim::{Flags, StartOpts};
 
 use crate::config;
 use crate::plan::identity;
@@ -34,13 +34,8 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     let directory = bundle_directory(flags)?;
     let bundle = Bundle::read(&directory).map_err(|error| error.to_string())?;
     let group = identity::group(&bundle.annotations).unwrap_or(&flags.id);
-    let options = StartOpts {
-        address: said.address.clone(),
-        namespace: flags.namespace.clone(),
-        socket_dir: said.socket_dir.clone(),
-        ..StartOpts::default()
-    };
-    let address = options.socket_address(group);
+    let directory_of_sockets = said.socket_dir.as_deref();
+    let address = address::of_pod(&said.address, &flags.namespace, directory_of_sockets, group);
     let claim = address::claim(&address, &flags.id)
         .map_err(|error| format!("socket {address}: {error}"))?;
     // A pod that lives already goes on under the rules that it began with.
