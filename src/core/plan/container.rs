@@ -17,7 +17,7 @@ use super::signal::{Signal, parse_stop_signal};
 pub struct ContainerPlan {
     /// Tells when a sidecar is started.
     pub startup_probe: Option<Probe>,
-    /// Tells whether a defer container may have more time.
+    /// Tells when a sidecar is restarted in place, and whether a defer container may have more time.
     pub liveness_probe: Option<Probe>,
     /// What comes first when the pod terminates; of apps and sidecars.
     pub termination_hook: Option<Hook>,
@@ -94,7 +94,7 @@ fn is_of_use(setting: ContainerSetting, role: Role) -> bool {
     use Role::{App, Defer, Guest, Init, Sidecar};
     match setting {
         ContainerSetting::StartupProbe => matches!(role, Sidecar),
-        ContainerSetting::LivenessProbe => matches!(role, Defer(_)),
+        ContainerSetting::LivenessProbe => matches!(role, Sidecar | Defer(_)),
         ContainerSetting::TerminationHook => matches!(role, App | Sidecar),
         ContainerSetting::Restart => matches!(role, Sidecar | Defer(_)),
         ContainerSetting::GracePeriod | ContainerSetting::StopSignal => {

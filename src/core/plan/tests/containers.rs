@@ -41,7 +41,7 @@ fn the_settings_of_one_container_are_read_together() {
 fn a_setting_that_the_role_has_no_use_for_is_refused() {
     let settings: [(&str, &str, &[&str]); 7] = [
         ("startup-probe", PROBE, &["sidecar"]),
-        ("liveness-probe", PROBE, &["defer", "later"]),
+        ("liveness-probe", PROBE, &["sidecar", "defer", "later"]),
         ("termination-hook", PROBE, &["sidecar", "app"]),
         ("restart", "Always", &["sidecar", "defer", "later"]),
         (
@@ -150,6 +150,10 @@ fn resources_that_are_none_are_refused() {
         (
             r#"{"limits": {"cpu": "lots"}}"#,
             "\"cpu\": \"lots\" is not a Kubernetes quantity",
+        ),
+        (
+            r#"{"limits": {"memory": "1GiB"}}"#,
+            "\"memory\": \"1GiB\" is not a Kubernetes quantity; expected one such as",
         ),
         (r#"{"limits": {"cpu": null}}"#, "expected a quantity"),
         (r#"{"limits": {"cpu": -1}}"#, "\"-1\" is negative"),

@@ -96,6 +96,8 @@ fn what_is_no_quantity_is_refused() {
         "1e",
         "1e3.5",
         "1Eii",
+        "1GiB",
+        "1GB",
         "1e3Mi",
         "1.1.1",
         "1..1",

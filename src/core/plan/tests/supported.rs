@@ -50,6 +50,7 @@ fn what_is_built_is_accepted() {
         ("startup-probe.usher/p", r#"{"tcpSocket": {"port": "web"}}"#),
         ("startup-probe.usher/p", r#"{"httpGet": {"port": 1}}"#),
         ("startup-probe.usher/p", r#"{"grpc": {"port": 1}}"#),
+        ("liveness-probe.usher/p", r#"{"grpc": {"port": 1}}"#),
         ("stop-signal.usher/p", "INT"),
         ("stop-signal.usher/web", "INT"),
     ];
