@@ -65,6 +65,25 @@ fn less_than_the_node_allows_is_refused() {
 }
 
 #[test]
+fn a_pod_is_refused_for_nothing_that_only_the_node_says() {
+    let host = node(
+        "[defaults]\ngrace-policy = 'Reserve'\n[limits]\nprobe-period = '5s'\n\
+         probe-failure-threshold = 2\n",
+    );
+    let probe = (
+        "startup-probe.usher/web",
+        r#"{"exec":{"command":["/bin/true"]}}"#,
+    );
+    let annotations = [
+        ("usher/sidecars", "web"),
+        ("usher/grace-period", "4s"),
+        probe,
+    ];
+    let run = host.try_run(&ContainerSpec::new("web").annotations(&annotations));
+    assert!(run.ok(), "{}", run.err());
+}
+
+#[test]
 fn an_unknown_key_is_ignored_where_that_is_allowed() {
     let host = node("unknown-keys = 'Warn'\n");
     let pod = Pod(&[("usher/tomorrow", "x")]);

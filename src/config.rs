@@ -241,7 +241,8 @@ fn time(table: &str, name: &str, value: &Option<String>) -> Result<Option<Durati
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Plan, StartMode};
+    use crate::lifecycle::Budget;
+    use crate::plan::{GraceExtension, GracePolicy, Plan, Probe, StartMode};
 
     fn under(rules: &str, annotations: &[(&str, &str)]) -> Result<Plan, String> {
         let rules = parse(rules).unwrap();
@@ -405,6 +406,87 @@ mod tests {
         assert_eq!(plan.settings().startup_timeout, Duration::from_secs(600));
         assert_eq!(plan.settings().termination_window, Duration::from_secs(3));
         assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(5));
+    }
+
+    /// Of a sidecar whose probe says so much of itself, beside what it checks.
+    fn probe(rules: &str, more: &str) -> Result<Probe, String> {
+        let probe = format!(r#"{{"tcpSocket": {{"port": 1}}{more}}}"#);
+        let annotations = [("usher/sidecars", "p"), ("startup-probe.usher/p", &probe)];
+        let plan = under(rules, &annotations)?;
+        Ok(plan.container("p").startup_probe.clone().unwrap())
+    }
+
+    #[test]
+    fn a_default_refuses_no_pod_that_does_not_ask_for_it() {
+        let reserve = "[defaults]\ngrace-policy = 'Reserve'";
+        let short = ("usher/grace-period", "4s");
+        let plan = under(reserve, &[("usher/sidecars", "p"), short]).unwrap();
+        let budget = Budget::new(plan.settings(), Duration::from_secs(4));
+        assert_eq!(budget.policy, GracePolicy::Strict);
+        let asked = under(reserve, &[("usher/grace-policy", "Reserve"), short]);
+        assert!(asked.unwrap_err().contains("too short for"));
+    }
+
+    #[test]
+    fn a_limit_lowers_what_a_probe_does_not_say() {
+        let rules = "[limits]\nprobe-period = '5s'\nprobe-timeout = '500ms'\n\
+            probe-failure-threshold = 2";
+        let lowered = probe(rules, "").unwrap();
+        assert_eq!(lowered.period, Duration::from_secs(5));
+        assert_eq!(lowered.timeout, Duration::from_millis(500));
+        assert_eq!(lowered.failure_threshold, 2);
+        for said in [
+            r#", "periodSeconds": 10"#,
+            r#", "timeoutSeconds": 1"#,
+            r#", "failureThreshold": 3"#,
+        ] {
+            let sentence = probe(rules, said).expect_err(said);
+            assert!(sentence.contains("for this node"), "{sentence}");
+        }
+        let high = probe("[limits]\nprobe-period = '1m'", "").unwrap();
+        assert_eq!(high.period, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_minimum_raises_the_period_that_a_probe_does_not_say() {
+        let rules = "[minimums]\nprobe-period = '20s'";
+        assert_eq!(probe(rules, "").unwrap().period, Duration::from_secs(20));
+        assert!(probe(rules, r#", "periodSeconds": 10"#).is_err());
+    }
+
+    #[test]
+    fn a_limit_that_allows_no_probe_makes_none_that_never_rests() {
+        for limit in [
+            "probe-period = '0s'",
+            "probe-period = '1ns'",
+            "probe-timeout = '0s'",
+            "probe-failure-threshold = 0",
+        ] {
+            let sentence = probe(&format!("[limits]\n{limit}"), "").expect_err(limit);
+            assert!(sentence.contains("for this node"), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_limit_lowers_how_far_an_extension_goes_that_does_not_say_it() {
+        let max = |rules: &str, annotations: &[(&str, &str)]| match under(rules, annotations)?
+            .settings()
+            .grace_extension
+        {
+            Some(GraceExtension::Probe { max } | GraceExtension::Interval { max, .. }) => {
+                Ok(max.as_secs())
+            }
+            None => Err("there is no extension".to_owned()),
+        };
+        let limit = "[limits]\ngrace-extension = '1m'";
+        let extension = |json| [("usher/pre-exit", "d"), ("usher/grace-extension", json)];
+        assert_eq!(max(limit, &extension(r#"{"probe": true}"#)), Ok(60));
+        let intervals = r#"{"intervalSeconds": 9, "count": 9}"#;
+        assert_eq!(max(limit, &extension(intervals)), Ok(60));
+        let said = max(limit, &extension(r#"{"probe": true, "maxSeconds": 100}"#));
+        assert!(said.unwrap_err().contains("expected at most 60s"));
+        let default = format!("[defaults]\ngrace-extension = '{{\"probe\": true}}'\n{limit}");
+        assert_eq!(max(&default, &[("usher/pre-exit", "d")]), Ok(60));
     }
 
     #[test]

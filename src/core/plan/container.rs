@@ -9,6 +9,7 @@ use super::key::ContainerSetting;
 use super::probe::{self, Probe};
 use super::resources::{self, Resources};
 use super::role::Role;
+use super::rules::Unsaid;
 use super::settings::RestartPolicy;
 use super::signal::{Signal, parse_stop_signal};
 
@@ -47,12 +48,12 @@ impl ContainerPlan {
         &mut self,
         setting: ContainerSetting,
         entry: Entry<'_>,
+        unsaid: &Unsaid,
     ) -> Result<(), PlanError> {
+        let probe = |entry: Entry<'_>| entry.read(|text| probe::parse(text, unsaid));
         match setting {
-            ContainerSetting::StartupProbe => self.startup_probe = Some(entry.read(probe::parse)?),
-            ContainerSetting::LivenessProbe => {
-                self.liveness_probe = Some(entry.read(probe::parse)?);
-            }
+            ContainerSetting::StartupProbe => self.startup_probe = Some(probe(entry)?),
+            ContainerSetting::LivenessProbe => self.liveness_probe = Some(probe(entry)?),
             ContainerSetting::TerminationHook => {
                 self.termination_hook = Some(entry.read(hook::parse)?);
             }

@@ -7,7 +7,7 @@ use super::error::{Entry, MAX_TOTAL_BYTES, PlanError, Problem, quote};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::list::MAX_NAMES;
 use super::role::{Cast, Lists, Role};
-use super::rules::{Reading, Rules, UnknownKeys};
+use super::rules::{Reading, Rules, UnknownKeys, Unsaid};
 use super::settings::{GracePolicy, RESERVED, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
 
@@ -19,8 +19,11 @@ const MAX_IGNORED: usize = 8;
 pub(super) struct Draft<'a> {
     given: bool,
     settings: Settings,
+    unsaid: Unsaid,
     /// The pod-wide grace period as it was written.
     grace_period: Option<Entry<'a>>,
+    /// The grace policy that the pod itself asks for.
+    grace_policy: Option<GracePolicy>,
     lists: Lists<'a>,
     containers: BTreeMap<String, ContainerPlan>,
     /// Which settings the containers have, and from where.
@@ -35,6 +38,7 @@ impl<'a> Draft<'a> {
     ) -> Result<Reading, PlanError> {
         let mut draft = Draft {
             settings: rules.defaults.clone(),
+            unsaid: rules.unsaid,
             ..Draft::default()
         };
         let mut ignored = Vec::new();
@@ -95,7 +99,10 @@ impl<'a> Draft<'a> {
                 settings.grace_period = Some(entry.read(duration::parse)?);
                 self.grace_period = Some(entry);
             }
-            PodSetting::GracePolicy => settings.grace_policy = entry.word()?,
+            PodSetting::GracePolicy => {
+                settings.grace_policy = entry.word()?;
+                self.grace_policy = Some(settings.grace_policy);
+            }
             PodSetting::SidecarStopOrder => settings.sidecar_stop_order = entry.word()?,
             PodSetting::SidecarExitCode => settings.sidecar_exit_code = entry.word()?,
             PodSetting::DeferExitCode => settings.defer_exit_code = entry.word()?,
@@ -103,7 +110,9 @@ impl<'a> Draft<'a> {
                 settings.termination_window = entry.read(duration::parse)?;
             }
             PodSetting::GraceExtension => {
-                settings.grace_extension = Some(entry.read(parse_grace_extension)?);
+                let usual = self.unsaid.grace_extension;
+                let read = |text| parse_grace_extension(text, usual);
+                settings.grace_extension = Some(entry.read(read)?);
             }
             PodSetting::OomScore => settings.oom_score = entry.word()?,
             PodSetting::CgroupSizing => settings.cgroup_sizing = entry.word()?,
@@ -125,7 +134,7 @@ impl<'a> Draft<'a> {
         self.containers
             .entry(name.to_owned())
             .or_default()
-            .set(setting, entry)?;
+            .set(setting, entry, &self.unsaid)?;
         self.uses.push((setting, name, entry));
         Ok(())
     }
@@ -141,7 +150,9 @@ impl<'a> Draft<'a> {
             check_essential(&names, &cast).map_err(|problem| entry.invalid(problem))?;
             self.settings.essential = BTreeSet::from_iter(names);
         }
-        if let Some(entry) = self.grace_period {
+        if let Some(entry) = self.grace_period
+            && self.grace_policy == Some(GracePolicy::Reserve)
+        {
             check_grace_period(&self.settings).map_err(|problem| entry.invalid(problem))?;
         }
         Ok(Plan {
@@ -165,11 +176,13 @@ fn check_essential(names: &[String], cast: &Cast) -> Result<(), Problem> {
     }
 }
 
+/// Of a pod that asks for [`GracePolicy::Reserve`] itself. Where only its node does, a short one goes
+/// by another policy.
 fn check_grace_period(settings: &Settings) -> Result<(), Problem> {
     let too_short = settings
         .grace_period
         .is_some_and(|period| period < RESERVED);
-    if settings.grace_policy == GracePolicy::Reserve && too_short {
+    if too_short {
         return Err(Problem::new(
             "is too short for usher/grace-policy Reserve; expected 6s or more",
         ));

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::error::Problem;
 use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
 use super::json::{self, Object, Whole};
+use super::rules::Unsaid;
 
 /// How often something is checked, and how many answers decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,13 +60,13 @@ struct RawGrpc {
     service: Option<String>,
 }
 
-/// Reads a startup or liveness probe from JSON.
+/// Reads a startup or liveness probe from JSON, with what it has where it does not say it.
 ///
 /// # Errors
 ///
 /// Anything that Kubernetes' `Probe` does not have, or has with another type; not exactly one
 /// check; both periods; numbers below what Kubernetes documents as their minimum.
-pub(super) fn parse(text: &str) -> Result<Probe, Problem> {
+pub(super) fn parse(text: &str, unsaid: &Unsaid) -> Result<Probe, Problem> {
     let raw: RawProbe = json::parse(text, "a Kubernetes Probe")?;
     let period = match (raw.period_seconds, raw.period_milliseconds) {
         (Some(_), Some(_)) => {
@@ -75,7 +76,7 @@ pub(super) fn parse(text: &str) -> Result<Probe, Problem> {
         }
         (None, Some(milliseconds)) => Duration::from_millis(milliseconds.get()),
         (Some(seconds), None) => seconds.seconds(),
-        (None, None) => Duration::from_secs(10),
+        (None, None) => unsaid.probe_period,
     };
     Ok(Probe {
         check: check(raw.exec, raw.http_get, raw.tcp_socket, raw.grpc)?,
@@ -85,9 +86,11 @@ pub(super) fn parse(text: &str) -> Result<Probe, Problem> {
         period,
         timeout: raw
             .timeout_seconds
-            .map_or(Duration::from_secs(1), Whole::seconds),
+            .map_or(unsaid.probe_timeout, Whole::seconds),
         success_threshold: raw.success_threshold.map_or(1, Whole::count),
-        failure_threshold: raw.failure_threshold.map_or(3, Whole::count),
+        failure_threshold: raw
+            .failure_threshold
+            .map_or(unsaid.probe_failure_threshold, Whole::count),
     })
 }
 

@@ -18,8 +18,21 @@ pub struct Rules {
     pub unknown_keys: UnknownKeys,
     /// A pod that says nothing.
     pub(super) defaults: Settings,
+    pub(super) unsaid: Unsaid,
     pub(super) limits: Limits,
     pub(super) minimums: Minimums,
+}
+
+/// What a value in JSON has where its author leaves a field out: what Kubernetes has, and usher,
+/// within a node's bounds, so that no pod is refused for what it does not say. Never what the field
+/// cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unsaid {
+    pub(super) probe_period: Duration,
+    pub(super) probe_timeout: Duration,
+    pub(super) probe_failure_threshold: u32,
+    /// `maxSeconds` of a grace extension.
+    pub(super) grace_extension: Duration,
 }
 
 words! {
@@ -81,6 +94,7 @@ impl Default for Rules {
             enabled: true,
             unknown_keys: UnknownKeys::default(),
             defaults: Settings::default(),
+            unsaid: Unsaid::default(),
             limits: Limits::default(),
             minimums: Minimums::default(),
         }
@@ -91,7 +105,8 @@ impl Rules {
     /// With defaults that are written as annotations are, by their settings (`start-mode`).
     ///
     /// A bound holds for what a pod gets that says nothing, too: a default of usher's own that is
-    /// above a limit is lowered, and any default below its minimum is raised.
+    /// above a limit is lowered, and any default below its minimum is raised. What only a default
+    /// asks for is never a reason to refuse a pod.
     ///
     /// # Errors
     ///
@@ -107,6 +122,7 @@ impl Rules {
             .map(|(setting, value)| (format!("usher/{setting}"), value.clone()))
             .collect();
         let mut rules = Rules {
+            unsaid: Unsaid::within(&limits, &minimums),
             limits,
             ..Rules::default()
         };
@@ -122,9 +138,6 @@ impl Rules {
             }
         }
         let mut settings = plan.settings;
-        let lower = |time: &mut Duration, limit: Option<Duration>| {
-            *time = limit.map_or(*time, |limit| limit.min(*time));
-        };
         lower(&mut settings.startup_timeout, limits.startup_timeout);
         lower(&mut settings.termination_window, limits.termination_window);
         if let Some(period) = settings.grace_period.take() {
@@ -132,9 +145,6 @@ impl Rules {
             settings.usual_grace_period = period;
         }
         lower(&mut settings.usual_grace_period, limits.grace_period);
-        let raise = |time: &mut Duration, least: Option<Duration>| {
-            *time = least.map_or(*time, |least| least.max(*time));
-        };
         raise(&mut settings.startup_timeout, minimums.startup_timeout);
         raise(
             &mut settings.termination_window,
@@ -145,6 +155,14 @@ impl Rules {
         rules.defaults = settings;
         Ok(rules)
     }
+}
+
+fn lower<T: Ord + Copy>(value: &mut T, limit: Option<T>) {
+    *value = limit.map_or(*value, |limit| limit.min(*value));
+}
+
+fn raise<T: Ord + Copy>(value: &mut T, least: Option<T>) {
+    *value = least.map_or(*value, |least| least.max(*value));
 }
 
 /// Whether it makes sense for all pods of a node.
@@ -226,6 +244,41 @@ fn check(
         }
     }
     Ok(())
+}
+
+// === impl Unsaid ===
+
+impl Default for Unsaid {
+    fn default() -> Unsaid {
+        Unsaid {
+            probe_period: Duration::from_secs(10),
+            probe_timeout: Duration::from_secs(1),
+            probe_failure_threshold: 3,
+            grace_extension: Duration::from_secs(100),
+        }
+    }
+}
+
+impl Unsaid {
+    /// A limit below all that a field can be lowers it to the least of these, which it then refuses.
+    fn within(limits: &Limits, minimums: &Minimums) -> Unsaid {
+        const LEAST: Duration = Duration::from_millis(1);
+        let mut unsaid = Unsaid::default();
+        lower(&mut unsaid.probe_period, limits.probe_period);
+        raise(
+            &mut unsaid.probe_period,
+            minimums.probe_period.max(Some(LEAST)),
+        );
+        lower(&mut unsaid.probe_timeout, limits.probe_timeout);
+        raise(&mut unsaid.probe_timeout, Some(LEAST));
+        lower(
+            &mut unsaid.probe_failure_threshold,
+            limits.probe_failure_threshold,
+        );
+        raise(&mut unsaid.probe_failure_threshold, Some(1));
+        lower(&mut unsaid.grace_extension, limits.grace_extension);
+        unsaid
+    }
 }
 
 // === impl Limits ===

@@ -191,17 +191,18 @@ impl Default for Settings {
 
 // === impl GraceExtension ===
 
-/// Reads a grace extension from JSON.
+/// Reads a grace extension from JSON; it goes as far as is `usual` where it does not say how far.
 ///
 /// # Errors
 ///
 /// Anything but `{"probe": true}` and `{"intervalSeconds": S, "count": N}`, each with `maxSeconds`
 /// or without.
-pub(super) fn parse_grace_extension(text: &str) -> Result<GraceExtension, Problem> {
+pub(super) fn parse_grace_extension(
+    text: &str,
+    usual: Duration,
+) -> Result<GraceExtension, Problem> {
     let raw: RawGraceExtension = json::parse(text, "a grace extension")?;
-    let max = raw
-        .max_seconds
-        .map_or(Duration::from_secs(100), Whole::seconds);
+    let max = raw.max_seconds.map_or(usual, Whole::seconds);
     match (raw.probe, raw.interval_seconds, raw.count) {
         (Some(true), None, None) => Ok(GraceExtension::Probe { max }),
         (None, Some(interval), Some(count)) => Ok(GraceExtension::Interval {
