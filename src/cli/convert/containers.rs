@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::plan::Role;
+use crate::plan::{Role, Signal};
 
 use super::super::manifest::Node;
 use super::cast::is_native_sidecar;
@@ -52,10 +52,13 @@ impl Rewrite {
         self.notes.push(format!("{name}: {says}"));
     }
 
-    /// What any container can have: a hook, and that its failure is fatal. Not every role has a
-    /// use for them.
+    /// What any container can have: a hook, a stop signal, and that its failure is fatal. Not every
+    /// role has a use for them.
     pub(super) fn common(&mut self, container: &mut Node, role: Role) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
+        if role != Role::NativeInit {
+            self.stop_signal(container, &name);
+        }
         let lifecycle = container.get_mut("lifecycle");
         let of_lifecycle = lifecycle.and_then(|lifecycle| {
             let is_sidecar = lifecycle.take("type") == Some(Node::text("Sidecar"));
@@ -96,11 +99,34 @@ impl Rewrite {
         }
     }
 
-    /// A sidecar: its probe tells when it is started.
-    pub(super) fn sidecar(&mut self, container: &mut Node, started: Started) {
+    /// What kubelet sends, for when nobody has asked for a signal. Kubelet's own is left to it.
+    fn stop_signal(&mut self, container: &Node, name: &str) {
+        let signal = container.at(&["lifecycle", "stopSignal"]);
+        let Some(signal) = signal.and_then(Node::as_text) else {
+            return;
+        };
+        match signal.parse() {
+            Ok(Signal::KILL) | Err(_) => self.note(
+                name,
+                &format!(
+                    "its stopSignal {signal} is kubelet's alone: usher stops it with SIGTERM; \
+                     expected a signal other than SIGKILL"
+                ),
+            ),
+            Ok(_) => self.annotate("stop-signal", name, signal),
+        }
+    }
+
+    /// A sidecar: its probe tells when it is started, and another one when it is to be started again.
+    /// Unless kubelet `restarts` what fails that one, it is usher that has to ask.
+    pub(super) fn sidecar(&mut self, container: &mut Node, started: Started, restarts: bool) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if is_native_sidecar(container) {
             container.take("restartPolicy");
+        }
+        if !restarts && let Some(probe) = container.take("livenessProbe") {
+            let probe = self.probe(&name, "livenessProbe", probe.json());
+            self.annotate("liveness-probe", &name, probe);
         }
         let startup = container.get("startupProbe").map(Node::json);
         let readiness = container.get("readinessProbe").map(Node::json);
@@ -194,6 +220,8 @@ fn outlast(probe: &mut Value) {
     let seconds =
         |field: &str, default| fields.get(field).and_then(Value::as_u64).unwrap_or(default);
     let period = seconds("periodSeconds", 10).max(1);
-    let threshold = seconds("failureThreshold", 3).max(READY_WITHIN.div_ceil(period));
+    let rest = READY_WITHIN.saturating_sub(seconds("initialDelaySeconds", 0));
+    let times = rest.checked_div(period).unwrap_or_default();
+    let threshold = seconds("failureThreshold", 3).max(times);
     fields.insert("failureThreshold".to_owned(), json!(threshold));
 }

@@ -5,6 +5,7 @@ mod containers;
 mod pod;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +28,9 @@ use super::output::{self, Failure, Stdout};
 /// run at the end; annotations with all lists; the pod's restart policy; startup probes and hooks
 /// as annotations; and a runtimeClassName. Everything else stays as it is and where it is, but
 /// comments are lost. What cannot be expressed is said on standard error, and so is what `usher
-/// explain` warns of. Nothing is printed if the shim would refuse a pod of it.
+/// explain` warns of. Nothing is printed if the shim would refuse a pod of it, if Kubernetes would
+/// refuse a quantity in it, or if it is in a form that nobody knows: a bare `pod:`, `sidecar: true`,
+/// `dependsOn`, `startupOrder`, `primaryContainer` and their like.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0, or 1 if nothing was printed.")]
 pub(super) struct Convert {
@@ -82,6 +85,9 @@ pub(super) fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>
     let mut said = Vec::new();
     let mut refused = None;
     for document in documents {
+        if let Some(sentence) = unknown::in_document(document) {
+            refused.get_or_insert(sentence);
+        }
         manifest::for_each_pod(document, &mut |owner, pod| {
             let name = format!("{} {}", owner.kind, owner.name);
             match pod::convert(pod, wish).and_then(|notes| {
@@ -99,6 +105,11 @@ pub(super) fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>
         None => Ok(said),
         Some(error) => Err(error),
     }
+}
+
+/// What is said of a pod with a field that was discussed for Kubernetes and that nobody has.
+pub(super) fn unknown_form(pod: &Node) -> Option<String> {
+    unknown::in_spec(pod.get("spec")?)
 }
 
 /// Whether a pod has fields of the API that was proposed for Kubernetes.

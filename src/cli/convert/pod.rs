@@ -2,12 +2,13 @@
 
 use serde_json::json;
 
-use crate::plan::{DeferTurn, Role};
+use crate::plan::{DeferTurn, RestartPolicy, Role};
 
 use super::super::manifest::Node;
 use super::Wish;
 use super::cast::{Cast, Starting, is_for_us, is_native_sidecar, items, names};
 use super::containers::{Rewrite, Started};
+use super::unknown;
 
 /// Lists of roles; a pod that has some of them is a pod for usher already.
 const LISTS: [&str; 6] = [
@@ -28,6 +29,9 @@ pub(super) fn convert(pod: &mut Node, wish: &Wish) -> Result<Vec<String>, String
     let Some(spec) = pod.get("spec") else {
         return Ok(Vec::new());
     };
+    if let Some(sentence) = unknown::in_spec(spec) {
+        return Err(sentence);
+    }
     let has_native_sidecars = items(spec, "initContainers").iter().any(is_native_sidecar);
     if !is_for_us(spec, wish) {
         let hint = match has_native_sidecars {
@@ -56,7 +60,8 @@ pub(super) fn convert(pod: &mut Node, wish: &Wish) -> Result<Vec<String>, String
                 .to_owned(),
         );
     }
-    rewrite_containers(&mut cast, &mut rewrite);
+    let restarts = policy(spec) == RestartPolicy::Always.to_string();
+    rewrite_containers(&mut cast, restarts, &mut rewrite);
     let settings = settings(spec, &cast, &mut rewrite);
     let essential = rewrite.essential.join(",");
     let mut annotations: Vec<(String, String)> = lists
@@ -111,7 +116,13 @@ fn lists(cast: &Cast) -> Vec<(&'static str, Vec<String>)> {
     ]
 }
 
-fn rewrite_containers(cast: &mut Cast, rewrite: &mut Rewrite) {
+/// As the API server fills it in.
+fn policy(spec: &Node) -> &str {
+    spec.text_of("restartPolicy").unwrap_or("Always")
+}
+
+/// `restarts` is whether kubelet starts again what it has stopped.
+fn rewrite_containers(cast: &mut Cast, restarts: bool, rewrite: &mut Rewrite) {
     for container in &mut cast.native {
         rewrite.common(container, Role::NativeInit);
     }
@@ -123,13 +134,13 @@ fn rewrite_containers(cast: &mut Cast, rewrite: &mut Rewrite) {
             }
             Starting::Sidecar => {
                 rewrite.common(container, Role::Sidecar);
-                rewrite.sidecar(container, Started::ByStartupProbe);
+                rewrite.sidecar(container, Started::ByStartupProbe, restarts);
             }
         }
     }
     for container in &mut cast.sidecars {
         rewrite.common(container, Role::Sidecar);
-        rewrite.sidecar(container, Started::ByReadiness);
+        rewrite.sidecar(container, Started::ByReadiness, restarts);
     }
     for container in &mut cast.apps {
         rewrite.common(container, Role::App);
@@ -142,8 +153,7 @@ fn rewrite_containers(cast: &mut Cast, rewrite: &mut Rewrite) {
 
 /// Pod-wide settings that are no lists.
 fn settings(spec: &Node, cast: &Cast, rewrite: &mut Rewrite) -> Vec<(&'static str, String)> {
-    let policy = spec.text_of("restartPolicy").unwrap_or("Always");
-    let mut settings = vec![("restart-policy", policy.to_owned())];
+    let mut settings = vec![("restart-policy", policy(spec).to_owned())];
     if cast.serial.is_empty() && cast.sidecars.len() > 1 {
         // The draft asks all of them at once; KEP-753 as built, one after another.
         settings.push(("sidecar-stop-order", "Parallel".to_owned()));

@@ -61,7 +61,7 @@ metadata:
     usher/apps: app
     usher/restart-policy: Never
     usher/essential: app
-    startup-probe.usher/proxy: '{"failureThreshold":43,"httpGet":{"port":1},"periodSeconds":7}'
+    startup-probe.usher/proxy: '{"failureThreshold":42,"httpGet":{"port":1},"periodSeconds":7}'
 spec:
   runtimeClassName: usher
   restartPolicy: Never
@@ -250,6 +250,152 @@ fn what_is_no_pod_is_as_it_was() {
     assert_eq!(said.len(), 1);
 }
 
+#[test]
+fn a_form_that_is_not_known_is_refused_and_not_passed_on() {
+    for (text, words) in [
+        (
+            "pod: {spec: {containers: [{name: a}]}}",
+            ["pod", "kind: Pod"],
+        ),
+        ("spec: {containers: [{name: a}]}", ["kind", "kind: Pod"]),
+        (
+            "kind: Pod\nspec: {containers: [{name: a}, {name: b, sidecar: true}]}",
+            ["b: sidecar", "lifecycle.type: Sidecar"],
+        ),
+        (
+            "kind: Pod\nspec: {containers: [{name: a, dependsOn: b}, {name: b}]}",
+            ["a: dependsOn", "lifecycle.type: Sidecar"],
+        ),
+        (
+            "kind: Pod\nspec: {containers: [{name: a, startupOrder: 1}]}",
+            ["a: startupOrder", "usher/startup-order"],
+        ),
+        (
+            "kind: Pod\nspec: {containers: [{name: a, shutdownOrder: 1}]}",
+            ["a: shutdownOrder", "usher/startup-order"],
+        ),
+        (
+            "kind: Pod\nspec: {containers: [{name: a, StartupPhase: post-init}]}",
+            ["a: StartupPhase", "usher/startup-order"],
+        ),
+        (
+            "kind: Pod\nspec: {containers: [{name: a, lifecycle: {type: sidecar}}]}",
+            ["a: lifecycle.type", "Sidecar"],
+        ),
+        (
+            "kind: Pod\nspec: {containers: [{name: a}], sidecarContainers: [{name: b}]}",
+            ["sidecarContainers", "lifecycle.type: Sidecar"],
+        ),
+        (
+            "kind: Pod\nspec: {containers: [{name: a}], primaryContainer: a}",
+            ["primaryContainer", "lifecycle.type: Sidecar"],
+        ),
+        (
+            "kind: Job\nspec: {primaryContainer: a, template: {spec: {containers: [{name: a}]}}}",
+            ["primaryContainer", "lifecycle.type: Sidecar"],
+        ),
+        // Beside one that is known.
+        (
+            "kind: Pod\nspec: {containers: [{name: a, dependsOn: b}, {name: b, lifecycle: {type: \
+             Sidecar}}]}",
+            ["a: dependsOn", "lifecycle.type: Sidecar"],
+        ),
+    ] {
+        let mut documents = parse(text).unwrap();
+        let error = convert(&mut documents, &wish(false)).expect_err(text);
+        for word in words {
+            assert!(error.contains(word), "{word:?} is missing in: {error}");
+        }
+        assert!(error.contains("expected"), "{error}");
+    }
+}
+
+#[test]
+fn a_stop_signal_is_written_for_whom_the_shim_stops() {
+    let signal = |name: &str| format!("lifecycle: {{stopSignal: {name}}}");
+    let text = format!(
+        "kind: Pod\nspec:\n  initContainers: [{{name: i, {}}}]\n  containers: [{{name: a, {}}}, \
+         {{name: k, {}}}, {{name: p, lifecycle: {{type: Sidecar, stopSignal: SIGQUIT}}}}]\n  \
+         deferContainers: [{{name: d, {}}}]\n",
+        signal("SIGINT"),
+        signal("SIGUSR1"),
+        signal("SIGKILL"),
+        signal("SIGRTMIN+3"),
+    );
+    let (pod, notes) = converted(&text, false);
+    for (key, value) in [
+        ("stop-signal.usher/i", None),
+        ("stop-signal.usher/a", Some("SIGUSR1")),
+        ("stop-signal.usher/k", None),
+        ("stop-signal.usher/p", Some("SIGQUIT")),
+        ("stop-signal.usher/d", Some("SIGRTMIN+3")),
+    ] {
+        assert_eq!(annotation(&pod, key), value, "{key}");
+    }
+    // Kubelet's own signal is as it was.
+    assert_eq!(print(&[pod]).unwrap().matches("stopSignal").count(), 5);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("k: its stopSignal SIGKILL"), "{notes:?}");
+    assert_eq!(
+        convert(&mut parse(&text).unwrap(), &wish(false)).map(|said| said.len()),
+        Ok(1)
+    );
+}
+
+#[test]
+fn a_sidecars_liveness_probe_is_ushers_where_kubelet_would_stop_it_for_good() {
+    let text = |policy: &str| {
+        format!(
+            "kind: Pod\nspec:\n  restartPolicy: {policy}\n  containers: [{{name: a}}, {{name: p, \
+             lifecycle: {{type: Sidecar}}, livenessProbe: {{tcpSocket: {{port: 1}}, \
+             terminationGracePeriodSeconds: 1}}}}]\n"
+        )
+    };
+    for (policy, probe) in [
+        ("Always", None),
+        ("OnFailure", Some(r#"{"tcpSocket":{"port":1}}"#)),
+        ("Never", Some(r#"{"tcpSocket":{"port":1}}"#)),
+    ] {
+        let (pod, notes) = converted(&text(policy), false);
+        assert_eq!(
+            annotation(&pod, "liveness-probe.usher/p"),
+            probe,
+            "{policy}"
+        );
+        let left = print(&[pod]).unwrap().contains("livenessProbe");
+        assert_eq!(left, probe.is_none(), "{policy}");
+        assert_eq!(notes.len(), usize::from(probe.is_some()), "{notes:?}");
+    }
+}
+
+#[test]
+fn what_is_waited_for_is_no_longer_than_the_startup_timeout() {
+    for (probe, threshold) in [
+        ("periodSeconds: 7", 42),
+        ("periodSeconds: 10, initialDelaySeconds: 30", 27),
+        ("initialDelaySeconds: 1000", 3),
+    ] {
+        let text = format!(
+            "kind: Pod\nspec: {{containers: [{{name: a}}, {{name: p, lifecycle: {{type: Sidecar}}, \
+             readinessProbe: {{tcpSocket: {{port: 1}}, {probe}}}}}]}}"
+        );
+        let (pod, _) = converted(&text, false);
+        let written = annotation(&pod, "startup-probe.usher/p").unwrap();
+        let expected = format!("\"failureThreshold\":{threshold}");
+        assert!(written.contains(&expected), "{written}");
+    }
+}
+
+#[test]
+fn a_quantity_that_kubernetes_refuses_is_not_printed() {
+    let text = "kind: Pod\nspec: {containers: [{name: app, resources: {limits: {memory: 1GiB}}}, \
+                {name: p, lifecycle: {type: Sidecar}}]}";
+    let error = convert(&mut parse(text).unwrap(), &wish(false)).unwrap_err();
+    for word in ["app", "memory", "1GiB", "expected one such as"] {
+        assert!(error.contains(word), "{word:?} is missing in: {error}");
+    }
+}
+
 // === any pod ===
 
 /// A pod in the terms of the proposals.
@@ -396,10 +542,10 @@ proptest! {
         prop_assert_eq!(plan.settings().restart_policy, model.policy);
         prop_assert_eq!(plan.settings().essential.len(), usize::from(model.essential));
 
-        // Each behind all that it waits for, so that nothing is warned of.
+        // Each behind all that it waits for, so that nothing is warned of but what fails the pod.
         let order = [serial, sidecars, apps, defers].concat();
         prop_assert_eq!(names(&document, "containers"), order);
         let warnings = explain::warnings(Some(&plan), &pod);
-        prop_assert!(warnings.is_empty(), "{:?}", warnings);
+        prop_assert_eq!(warnings.len(), usize::from(model.essential), "{:?}", warnings);
     }
 }

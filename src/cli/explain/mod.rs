@@ -30,10 +30,11 @@ pub(super) use warnings::{Warning, of as warnings};
 /// lists: in which order its containers start, and what each waits for; in which order they stop,
 /// and how long that takes at worst; how large the pod is in each phase, and its QoS class; and
 /// whatever in it does not do what it looks like. An annotation that the shim would refuse is
-/// refused here in the same words.
+/// refused here in the same words, and a quantity (`1GiB`) that Kubernetes would refuse is an error.
 ///
 /// Fields with `-o json`: `pods`, each with `file`, `kind`, `name`, `namespace`, `refused` (a
-/// sentence, or null), `start` (`container`, `role`, `step`, `waitsFor`, `held`, `done`), `stop`
+/// sentence, or null), `start` (`container`, `role`, `step`, `waitsFor`, `held`, `done`, and
+/// `liveness`, what a liveness probe of usher's does), `stop`
 /// (`policy`, `gracePeriodSeconds`, `worstCaseSeconds`, and `steps` with `step`, `containers`,
 /// `inTurn`, `overAfterSeconds`), `resources` (`qosClass`, and `phases` with `phase`,
 /// `requests` and `limits`, both with `cpuMillis` and `memoryBytes`; a limit that is null is

@@ -1,12 +1,11 @@
 //! How large the pod is in each phase of its life, and its QoS class.
 
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::plan::{self, Plan, Role};
 use crate::sizing::{Bytes, Containers, Limit, Millicores, Moment, Size, Starting};
 
-use super::super::manifest::{Container, Pod};
+use super::super::manifest::{Container, Pod, Requirements};
 use super::role;
 
 /// The sizes of a pod.
@@ -36,6 +35,10 @@ pub(super) struct Amounts {
 pub(super) fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     let containers = containers(plan, pod);
     let starting = starting_names(plan, pod);
+    let whole = whole(pod);
+    let capped = |size| whole.map_or(size, |whole| cap(size, whole));
+    let effective = containers.effective();
+    let effective = whole.map_or(effective, |whole| replace(effective, whole));
     let mut phases: Vec<Phase> = containers
         .moments()
         .filter(|moment| match moment {
@@ -58,16 +61,25 @@ pub(super) fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
                 Moment::PostExit => "post-exit".to_owned(),
                 Moment::Sidecars => "sidecars".to_owned(),
             };
-            phase(name, containers.at(moment))
+            phase(name, capped(containers.at(moment)))
         })
         .collect();
-    phases.push(phase("effective".to_owned(), containers.effective()));
+    phases.push(phase("effective".to_owned(), effective.plus(overhead(pod))));
     Resources {
-        qos_class: qos_class(pod),
+        qos_class: qos_class(pod, whole),
         phases,
     }
 }
 
+/// What the pod asks for of CPU in thousandths, and what usher knows of it, its containers' part, if
+/// that is less.
+pub(super) fn unseen_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
+    let asked = whole(pod)?.requests.cpu_millis?;
+    let seen = containers(Some(plan), pod).effective().requests.cpu.0;
+    (asked > seen).then_some((asked, seen))
+}
+
+/// Without overhead.
 fn containers(plan: Option<&Plan>, pod: &Pod) -> Containers {
     let size = |name: &str| pod.container(name).map_or(Size::UNLIMITED, size);
     let mut of_plan = match plan {
@@ -94,16 +106,15 @@ fn containers(plan: Option<&Plan>, pod: &Pod) -> Containers {
     of_plan.starting = native
         .chain(of_plan.starting.iter().skip(listed).copied())
         .collect();
-    if let Some(overhead) = &pod.spec.overhead
-        && let Some(amounts) = read(&serde_json::json!({"limits": overhead}))
-    {
-        let limits = amounts.limits();
-        of_plan.overhead = Size::exactly(
-            Millicores(limits.cpu_millis.unwrap_or_default()),
-            Bytes(limits.memory_bytes.unwrap_or_default()),
-        );
-    }
     of_plan
+}
+
+fn overhead(pod: &Pod) -> Size {
+    let amounts = pod.spec.overhead.unwrap_or_default();
+    Size::exactly(
+        Millicores(amounts.cpu_millis.unwrap_or_default()),
+        Bytes(amounts.memory_bytes.unwrap_or_default()),
+    )
 }
 
 fn starting_names(plan: Option<&Plan>, pod: &Pod) -> Vec<String> {
@@ -115,13 +126,8 @@ fn starting_names(plan: Option<&Plan>, pod: &Pod) -> Vec<String> {
 }
 
 fn size(container: &Container) -> Size {
-    let resources = container.resources.as_ref().and_then(read);
-    resources.as_ref().map_or(Size::UNLIMITED, Size::from)
-}
-
-/// By the parser of the annotation of that name; none if Kubernetes would refuse it.
-pub(super) fn read(resources: &Value) -> Option<plan::Resources> {
-    plan::parse_resources(&resources.to_string()).ok()
+    let resources = container.resources.as_ref();
+    resources.map_or(Size::UNLIMITED, Size::from)
 }
 
 fn phase(phase: String, size: Size) -> Phase {
@@ -145,18 +151,25 @@ fn amount<Q>(limit: Limit<Q>) -> Option<Q> {
     }
 }
 
-/// As kubelet classifies it, by CPU and memory of all containers
+/// As kubelet classifies it, by CPU and memory of the pod as a whole where its manifest says something
+/// of these, else of all its containers
 /// (<https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>).
-fn qos_class(pod: &Pod) -> &'static str {
+fn qos_class(pod: &Pod, whole: Option<Requirements>) -> &'static str {
     let amounts = |container: &Container| {
-        let resources = container.resources.as_ref().and_then(read)?;
-        Some((resources.requests(), resources.limits()))
+        let resources = container.resources.as_ref();
+        resources.map_or_else(Requirements::default, |resources| Requirements {
+            requests: resources.requests(),
+            limits: resources.limits(),
+        })
+    };
+    let parts: Vec<Requirements> = match whole {
+        Some(whole) => vec![whole],
+        None => pod.all().map(amounts).collect(),
     };
     let something = |amount: Option<u64>| amount.filter(|amount| *amount > 0);
     let mut best_effort = true;
     let mut guaranteed = true;
-    for container in pod.all() {
-        let (requests, limits) = amounts(container).unwrap_or_default();
+    for Requirements { requests, limits } in parts {
         for (request, limit) in [
             (requests.cpu_millis, limits.cpu_millis),
             (requests.memory_bytes, limits.memory_bytes),
@@ -171,4 +184,57 @@ fn qos_class(pod: &Pod) -> &'static str {
         (false, true) => "Guaranteed",
         (false, false) => "Burstable",
     }
+}
+
+// === the pod as a whole ===
+
+/// What the pod as a whole asks for and may use, where its manifest says so, as Kubernetes 1.34 fills it
+/// in: where there are limits, a request that is not given is what the containers ask for by its own
+/// formula, else the limit.
+fn whole(pod: &Pod) -> Option<Requirements> {
+    let given = pod.spec.resources?;
+    let Requirements { requests, limits } = given;
+    let nothing = plan::Amounts::default();
+    if limits == nothing {
+        return (requests != nothing).then_some(given);
+    }
+    let asked = containers(None, pod).effective().requests;
+    let fill = |request: Option<u64>, asked: u64, limit: Option<u64>| {
+        request.or(Some(asked).filter(|asked| *asked > 0)).or(limit)
+    };
+    let (cpu, memory) = (asked.cpu.0, asked.memory.0);
+    Some(Requirements {
+        requests: plan::Amounts {
+            cpu_millis: fill(requests.cpu_millis, cpu, limits.cpu_millis),
+            memory_bytes: fill(requests.memory_bytes, memory, limits.memory_bytes),
+        },
+        limits,
+    })
+}
+
+/// What some containers of it have: their cgroups are within the pod's.
+fn cap(mut size: Size, whole: Requirements) -> Size {
+    let of_cpu = Limit::from(whole.limits.cpu_millis.map(Millicores));
+    let of_memory = Limit::from(whole.limits.memory_bytes.map(Bytes));
+    size.limits.cpu = size.limits.cpu.min(of_cpu);
+    size.limits.memory = size.limits.memory.min(of_memory);
+    size
+}
+
+/// What counts in place of what its containers have.
+fn replace(mut size: Size, whole: Requirements) -> Size {
+    let Requirements { requests, limits } = whole;
+    if let Some(cpu) = requests.cpu_millis {
+        size.requests.cpu = Millicores(cpu);
+    }
+    if let Some(memory) = requests.memory_bytes {
+        size.requests.memory = Bytes(memory);
+    }
+    if let Some(cpu) = limits.cpu_millis {
+        size.limits.cpu = Limit::Of(Millicores(cpu));
+    }
+    if let Some(memory) = limits.memory_bytes {
+        size.limits.memory = Limit::Of(Bytes(memory));
+    }
+    size
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::plan::{Check, DeferTurn, Host, Plan, Port, Probe, Role, Stage, StartMode};
+use crate::plan::{
+    Check, DeferTurn, GraceExtension, Host, Plan, Port, Probe, Role, Stage, StartMode,
+};
 
 use super::super::manifest::Pod;
 use super::role;
@@ -23,6 +25,8 @@ pub(super) struct Entry {
     pub(super) held: Held,
     /// When those go on that wait for it; none where nobody waits.
     pub(super) done: Option<String>,
+    /// What its liveness probe is for, if usher makes one.
+    pub(super) liveness: Option<String>,
 }
 
 /// How a container is held back while it waits.
@@ -56,6 +60,7 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
             waits_for: Vec::new(),
             held: Held::No,
             done: Some(done.to_owned()),
+            liveness: None,
         });
     }
     let mut before: Vec<String> = Vec::new();
@@ -69,6 +74,7 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
                 waits_for: before.clone(),
                 held: held(plan, pod, name, &before),
                 done: Some(done(plan, name)),
+                liveness: liveness(plan, name),
             });
         }
         before.extend(names.iter().cloned());
@@ -86,10 +92,11 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
             waits_for: before.clone(),
             held: held(plan, pod, &container.name, &before),
             done: None,
+            liveness: None,
         });
     }
     for container in in_role(Role::Guest) {
-        entries.push(out_of_order(&container.name, Role::Guest, Held::No));
+        entries.push(out_of_order(plan, &container.name, Role::Guest, Held::No));
     }
     for (names, turn) in [
         (plan.pre_exit(), DeferTurn::PreExit),
@@ -97,6 +104,7 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     ] {
         for name in names {
             entries.push(out_of_order(
+                plan,
                 name,
                 Role::Defer(turn),
                 Held::UntilTermination,
@@ -106,7 +114,7 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     entries
 }
 
-fn out_of_order(name: &str, role: Role, held: Held) -> Entry {
+fn out_of_order(plan: &Plan, name: &str, role: Role, held: Held) -> Entry {
     Entry {
         container: name.to_owned(),
         role: role.to_string(),
@@ -114,6 +122,7 @@ fn out_of_order(name: &str, role: Role, held: Held) -> Entry {
         waits_for: Vec::new(),
         held,
         done: None,
+        liveness: liveness(plan, name),
     }
 }
 
@@ -140,8 +149,42 @@ fn done(plan: &Plan, name: &str) -> String {
     }
 }
 
+/// What becomes of a container by its liveness probe.
+fn liveness(plan: &Plan, name: &str) -> Option<String> {
+    let probe = plan.container(name).liveness_probe.as_ref()?;
+    let (what, period) = (check(probe), probe.period);
+    match (plan.role(name), plan.settings().grace_extension) {
+        (Role::Sidecar, _) => Some(format!(
+            "is restarted in place unless {what} (asked every {period:?}, fails at {} in a row)",
+            probe.failure_threshold
+        )),
+        (Role::Defer(_), Some(GraceExtension::Probe { max })) => Some(format!(
+            "goes on past the grace period while {what} (asked every {period:?}, at most {})",
+            shown(max)
+        )),
+        _ => None,
+    }
+}
+
 /// A startup probe in words.
 fn probe(probe: &Probe) -> String {
+    format!(
+        "when {} (asked every {:?}, at most {})",
+        check(probe),
+        probe.period,
+        shown(longest(probe))
+    )
+}
+
+/// How long a startup probe may take until it has failed.
+pub(super) fn longest(probe: &Probe) -> Duration {
+    probe
+        .initial_delay
+        .saturating_add(probe.period.saturating_mul(probe.failure_threshold))
+}
+
+/// What is so where a probe succeeds.
+fn check(probe: &Probe) -> String {
     let host = |host: &Option<Host>| match host {
         None => String::new(),
         Some(Host::Localhost) => "localhost".to_owned(),
@@ -151,7 +194,7 @@ fn probe(probe: &Probe) -> String {
         Port::Number(number) => number.to_string(),
         Port::Name(name) => name.clone(),
     };
-    let what = match &probe.check {
+    match &probe.check {
         Check::Exec { command } => format!("{} succeeds", command.join(" ")),
         Check::TcpSocket { host: at, port: to } => {
             format!("{}:{} accepts connections", host(at), port(to))
@@ -167,15 +210,7 @@ fn probe(probe: &Probe) -> String {
             "" => format!("gRPC :{port} serves"),
             service => format!("gRPC :{port} {service} serves"),
         },
-    };
-    let longest = probe
-        .initial_delay
-        .saturating_add(probe.period.saturating_mul(probe.failure_threshold));
-    format!(
-        "when {what} (asked every {:?}, at most {})",
-        probe.period,
-        shown(longest)
-    )
+    }
 }
 
 /// A duration for people, in whole seconds where it is long.

@@ -286,3 +286,308 @@ fn the_text_has_everything_in_it() {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
 }
+
+// === what is not what it looks like, beside the order ===
+
+/// What is said about one container, or under "pod" about all of it.
+fn said_of(text: &str, container: &str) -> Vec<String> {
+    let warnings = warnings(text).into_iter();
+    warnings
+        .filter_map(|(about, says)| (about == container).then_some(says))
+        .collect()
+}
+
+/// Whether one sentence about `container`, and only one, has all these words in it.
+#[track_caller]
+fn says(text: &str, container: &str, words: &[&str]) {
+    let said = said_of(text, container);
+    let with = said
+        .iter()
+        .filter(|says| words.iter().all(|word| says.contains(word)));
+    assert_eq!(with.count(), 1, "{words:?} in {said:#?}");
+}
+
+/// A pod of these lists and other annotations, under a restart policy that usher knows.
+fn listed(annotations: &str, policy: &str, spec: &str, containers: &str) -> String {
+    format!(
+        "kind: Pod\nmetadata:\n  name: shop\n  annotations: {{usher/apps: app, \
+         usher/restart-policy: {policy}, {annotations}}}\nspec:\n  runtimeClassName: usher\n  \
+         restartPolicy: {policy}\n{spec}  containers:\n{containers}"
+    )
+}
+
+#[test]
+fn probes_and_post_start_of_an_app_behind_an_init_container_are_warned_of() {
+    let app = |mode: &str, more: &str| {
+        let containers = format!("  - {{name: setup}}\n  - {{name: app{more}}}\n");
+        listed(
+            &format!("usher/init: setup, usher/start-mode: {mode}"),
+            "Always",
+            "",
+            &containers,
+        )
+    };
+    let http = "{httpGet: {port: 1}}";
+    for (more, words) in [
+        (
+            format!(", livenessProbe: {http}"),
+            ["livenessProbe", "setup", "expected an exec probe"],
+        ),
+        (
+            format!(", startupProbe: {http}"),
+            ["startupProbe", "setup", "expected an exec probe"],
+        ),
+        (
+            ", lifecycle: {postStart: {exec: {command: [a]}}}".to_owned(),
+            ["postStart", "setup", "never ends"],
+        ),
+        (
+            format!(", lifecycle: {{postStart: {http}}}"),
+            ["postStart", "setup", "fails"],
+        ),
+    ] {
+        let text = app("Auto", &more);
+        says(&text, "app", &words);
+        assert_eq!(warnings(&text).len(), 1, "{more}");
+        // There it does not run before its turn, and nobody asks it anything.
+        assert_eq!(warnings(&app("Block", &more)), [], "{more}");
+    }
+    for harmless in [
+        "",
+        ", livenessProbe: {exec: {command: [a]}}",
+        ", lifecycle: {postStart: {sleep: {seconds: 1}}}",
+        ", readinessProbe: {httpGet: {port: 1}}",
+    ] {
+        assert_eq!(warnings(&app("Auto", harmless)), [], "{harmless}");
+    }
+}
+
+#[test]
+fn a_grace_period_of_two_seconds_is_too_short_for_defers() {
+    let pod = |annotations: &str, seconds: u32| {
+        listed(
+            &format!("usher/post-exit: bye{annotations}"),
+            "Always",
+            &format!("  terminationGracePeriodSeconds: {seconds}\n"),
+            "  - {name: app}\n  - {name: bye}\n",
+        )
+    };
+    for short in [pod("", 2), pod("", 0), pod(", usher/grace-period: 1s", 30)] {
+        says(&short, "bye", &["never runs", "expected 3 s or more"]);
+    }
+    assert_eq!(warnings(&pod("", 3)), []);
+}
+
+#[test]
+fn what_becomes_of_a_pod_whose_essential_container_fails_is_said() {
+    let pod = |policy: &str| {
+        listed(
+            "usher/essential: app, usher/sidecars: proxy",
+            policy,
+            "",
+            BOTH,
+        )
+    };
+    for policy in ["Always", "OnFailure"] {
+        says(
+            &pod(policy),
+            "app",
+            &["essential", "in order", "sandbox is killed", "starts again"],
+        );
+    }
+    says(&pod("Never"), "app", &["essential", "the pod has failed"]);
+    assert_eq!(warnings(&pod("Never")).len(), 1);
+}
+
+#[test]
+fn a_liveness_probe_by_which_kubelet_stops_a_sidecar_for_good_is_warned_of() {
+    let pod = |annotation: &str, policy: &str| {
+        listed(
+            &format!("usher/sidecars: proxy{annotation}"),
+            policy,
+            "",
+            "  - {name: proxy, livenessProbe: {tcpSocket: {port: 1}}}\n  - {name: app}\n",
+        )
+    };
+    let annotation = r#", liveness-probe.usher/proxy: '{"tcpSocket": {"port": 1}}'"#;
+    for policy in ["Never", "OnFailure"] {
+        let words = ["for good", policy, "expected liveness-probe.usher/proxy"];
+        says(&pod("", policy), "proxy", &words);
+        says(&pod(annotation, policy), "proxy", &["for good", "alone"]);
+    }
+    assert_eq!(warnings(&pod("", "Always")), []);
+}
+
+#[test]
+fn a_startup_probe_beyond_the_startup_timeout_is_warned_of() {
+    let pod = |timeout: &str| {
+        let probe = r#"{"tcpSocket": {"port": 1}, "initialDelaySeconds": 10, "periodSeconds": 10}"#;
+        listed(
+            &format!(
+                "usher/sidecars: proxy, usher/startup-timeout: {timeout}, \
+                 startup-probe.usher/proxy: '{probe}'"
+            ),
+            "Always",
+            "",
+            BOTH,
+        )
+    };
+    says(
+        &pod("39s"),
+        "proxy",
+        &["startup probe", "40s", "39s", "expected"],
+    );
+    assert_eq!(warnings(&pod("40s")), []);
+}
+
+#[test]
+fn a_restart_policy_of_a_containers_own_is_warned_of_where_it_matters() {
+    let pod = |policy: &str, app: &str, proxy: &str| {
+        listed(
+            "usher/sidecars: proxy",
+            policy,
+            "",
+            &format!("  - {{name: proxy{proxy}}}\n  - {{name: app{app}}}\n"),
+        )
+    };
+    let own = |policy: &str| format!(", restartPolicy: {policy}");
+    let rules = ", restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: \
+                 {operator: In, values: [42]}}]";
+    for more in [&own("Always"), &own("OnFailure"), rules] {
+        let words = [
+            "does not see",
+            "complete",
+            "after the end of the old run is over",
+        ];
+        says(&pod("Never", more, ""), "app", &words);
+    }
+    says(
+        &pod("OnFailure", &own("Never"), ""),
+        "app",
+        &["does not see", "never complete"],
+    );
+    says(
+        &pod("Never", "", &own("Always")),
+        "proxy",
+        &["does not see", "restart.usher/proxy"],
+    );
+    for same in ["Always", "OnFailure", "Never"] {
+        assert_eq!(warnings(&pod(same, &own(same), &own(same))), [], "{same}");
+    }
+}
+
+#[test]
+fn resources_of_the_pod_as_a_whole_count() {
+    let said = |annotations: &str, pod: &str, app: &str| {
+        let text = format!(
+            "kind: Pod\nmetadata: {{annotations: {{{annotations}}}}}\nspec:\n  runtimeClassName: \
+             usher\n  overhead: {{cpu: 10m}}\n  resources: {pod}\n  containers:\n  - {{name: app, \
+             resources: {app}}}\n  - {{name: proxy}}\n"
+        );
+        explained(&text).resources
+    };
+    let both = "{cpu: 2, memory: 1Gi}";
+    for annotations in ["", "usher/sidecars: proxy"] {
+        // Requests are the limits where no container asks for anything.
+        let whole = said(annotations, &format!("{{limits: {both}}}"), "{}");
+        assert_eq!(whole.qos_class, "Guaranteed");
+        let effective = whole.phases.last().unwrap();
+        assert_eq!(effective.requests.cpu_millis, Some(2010));
+        assert_eq!(effective.limits.cpu_millis, Some(2010));
+        assert_eq!(effective.limits.memory_bytes, Some(1 << 30));
+        // No container has more than its pod.
+        let running = whole
+            .phases
+            .iter()
+            .find(|it| it.phase == "running")
+            .unwrap();
+        assert_eq!(running.limits.cpu_millis, Some(2000));
+        // Else what they ask for.
+        let asked = said(
+            annotations,
+            &format!("{{limits: {both}}}"),
+            "{requests: {cpu: 1}}",
+        );
+        assert_eq!(asked.qos_class, "Burstable");
+        let effective = asked.phases.last().unwrap();
+        assert_eq!(effective.requests.cpu_millis, Some(1010));
+        assert_eq!(effective.requests.memory_bytes, Some(1 << 30));
+        let requests = said(annotations, &format!("{{requests: {both}}}"), "{}");
+        assert_eq!(requests.qos_class, "Burstable");
+        let effective = requests.phases.last().unwrap();
+        assert_eq!(effective.requests.cpu_millis, Some(2010));
+        assert_eq!(effective.limits.cpu_millis, None);
+    }
+}
+
+#[test]
+fn a_share_of_cpu_that_only_the_pod_as_a_whole_asks_for_is_warned_of() {
+    let pod = |annotations: &str, resources: &str| {
+        listed(
+            &format!("usher/sidecars: proxy{annotations}"),
+            "Always",
+            &format!("  resources: {resources}\n"),
+            "  - {name: proxy}\n  - {name: app, resources: {requests: {cpu: 1}}}\n",
+        )
+    };
+    let two = "{requests: {cpu: 2}}";
+    says(&pod("", two), "pod", &["spec.resources", "cgroup-sizing"]);
+    assert_eq!(warnings(&pod(", usher/cgroup-sizing: \"Off\"", two)), []);
+    assert_eq!(warnings(&pod("", "{requests: {cpu: 1}}")), []);
+}
+
+#[test]
+fn a_quantity_that_kubernetes_refuses_is_refused() {
+    let amount = "{limits: {memory: 1GiB}}";
+    for (text, place) in [
+        (
+            format!("containers: [{{name: app, resources: {amount}}}]"),
+            "app",
+        ),
+        (
+            format!("initContainers: [{{name: app, resources: {amount}}}]"),
+            "app",
+        ),
+        (format!("resources: {amount}"), "spec"),
+        ("overhead: {memory: 1GiB}".to_owned(), "overhead"),
+    ] {
+        let document = parse(&format!("kind: Pod\nspec: {{{text}}}")).unwrap();
+        let (owner, pod) = pods(&document[0]).remove(0);
+        let explained = explain("pod.yaml", &owner, &pod, &Rules::default());
+        let Err(Failure::Because(sentence)) = explained else {
+            panic!("{text} is explained");
+        };
+        for word in [place, "memory", "1GiB", "expected one such as"] {
+            assert!(sentence.contains(word), "{word:?} is missing in {sentence}");
+        }
+    }
+}
+
+#[test]
+fn a_liveness_probe_of_ushers_is_shown() {
+    let probe = r#"{"tcpSocket": {"port": 1}, "periodSeconds": 5}"#;
+    let text = listed(
+        &format!(
+            "usher/sidecars: proxy, usher/post-exit: bye, usher/grace-extension: '{{\"probe\": \
+             true}}', liveness-probe.usher/proxy: '{probe}', liveness-probe.usher/bye: '{probe}'"
+        ),
+        "Never",
+        "",
+        "  - {name: proxy}\n  - {name: app}\n  - {name: bye}\n",
+    );
+    let said = explained(&text);
+    let text = anstream::adapter::strip_str(&said.text()).to_string();
+    for part in [
+        "proxy is restarted in place unless :1 accepts connections (asked every 5s, fails at 3 in a row)",
+        "bye goes on past the grace period while :1 accepts connections (asked every 5s, at most 1m40s)",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+    assert_eq!(said.refused, None);
+}
+
+#[test]
+fn forms_that_nobody_knows_are_warned_of() {
+    let text = "kind: Pod\nspec: {containers: [{name: a}, {name: b, sidecar: true}]}";
+    only_warning(text, "pod", "sidecar");
+}

@@ -92,7 +92,13 @@ fn start(entries: &[Entry]) -> String {
             entry.done.clone().unwrap_or_else(|| "-".to_owned()),
         ]);
     }
-    format!("{}{table}", heading("Start", ""))
+    let mut text = format!("{}{table}", heading("Start", ""));
+    for entry in entries {
+        if let Some(liveness) = &entry.liveness {
+            text.push_str(&format!("{} {liveness}\n", entry.container));
+        }
+    }
+    text
 }
 
 fn stop(stop: &Termination) -> String {
@@ -119,7 +125,7 @@ fn seconds(seconds: f64) -> String {
 }
 
 /// As Kubernetes writes it; no limit is a dash.
-fn cpus(millis: Option<u64>) -> String {
+pub(super) fn cpus(millis: Option<u64>) -> String {
     match millis {
         None => "-".to_owned(),
         Some(millis) if millis.is_multiple_of(1000) => (millis / 1000).to_string(),

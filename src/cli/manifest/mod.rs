@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::Path;
 
 pub(super) use node::Node;
-pub(super) use pod::{Container, Pod};
+pub(super) use pod::{Container, Pod, Requirements};
 
 use super::output::Failure;
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use serde_json::Value;
 
-use crate::plan::{self, RestartPolicy};
+use crate::plan::{self, Amounts, Resources, RestartPolicy};
 
 use super::{Node, Owner};
 
@@ -28,7 +29,19 @@ pub(crate) struct Spec {
     termination_grace_period_seconds: Option<u64>,
     pub(crate) init_containers: Vec<Container>,
     pub(crate) containers: Vec<Container>,
-    pub(crate) overhead: Option<Value>,
+    /// Of all containers together, as it was written.
+    #[serde(deserialize_with = "requirements")]
+    pub(crate) resources: Option<Requirements>,
+    #[serde(deserialize_with = "overhead")]
+    pub(crate) overhead: Option<Amounts>,
+}
+
+/// Kubernetes' `ResourceRequirements`, as far as a pod is sized by them.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Requirements {
+    pub(crate) requests: Amounts,
+    pub(crate) limits: Amounts,
 }
 
 /// Kubernetes' `Container`.
@@ -36,8 +49,11 @@ pub(crate) struct Spec {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Container {
     pub(crate) name: String,
-    restart_policy: Option<String>,
-    pub(crate) resources: Option<Value>,
+    /// Of its own, which the pod's is not.
+    pub(crate) restart_policy: Option<String>,
+    restart_policy_rules: Vec<Value>,
+    #[serde(deserialize_with = "resources")]
+    pub(crate) resources: Option<Resources>,
     pub(crate) startup_probe: Option<Value>,
     pub(crate) liveness_probe: Option<Value>,
     pub(crate) readiness_probe: Option<Value>,
@@ -76,9 +92,10 @@ impl Pod {
                 .iter()
                 .enumerate()
             {
-                let _: Container = container
-                    .read()
-                    .map_err(|error| wrong(&format!("spec.{list}[{index}]"), error))?;
+                let _: Container = container.read().map_err(|error| {
+                    let name = container.text_of("name").unwrap_or("without a name");
+                    wrong(&format!("spec.{list}[{index}] ({name})"), error)
+                })?;
             }
         }
         Ok(Pod {
@@ -132,4 +149,38 @@ impl Container {
     pub(crate) fn is_native_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
+
+    /// Whether kubelet goes by its exit codes.
+    pub(crate) fn has_restart_rules(&self) -> bool {
+        !self.restart_policy_rules.is_empty()
+    }
+}
+
+// === fields ===
+
+/// A field whose own errors do not tell which one it is.
+fn field<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    name: &str,
+    deserializer: D,
+) -> Result<T, D::Error> {
+    T::deserialize(deserializer).map_err(|error| D::Error::custom(format_args!("{name}: {error}")))
+}
+
+fn overhead<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Amounts>, D::Error> {
+    field("overhead", deserializer)
+}
+
+fn requirements<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Requirements>, D::Error> {
+    field("resources", deserializer)
+}
+
+fn resources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Resources>, D::Error> {
+    let Some(given) = requirements(deserializer)? else {
+        return Ok(None);
+    };
+    Resources::new(given.requests, given.limits)
+        .map(Some)
+        .map_err(|problem| D::Error::custom(format_args!("resources: {problem}")))
 }

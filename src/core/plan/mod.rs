@@ -41,7 +41,7 @@ pub use identity::{ContainerKind, Identity, PodIdentity};
 pub use key::{ContainerSetting, PodSetting};
 pub use kubelet::{Allotment, KubeletFacts, PreStop};
 pub use probe::{Check, Probe};
-pub use resources::{Amounts, Resources, parse as parse_resources};
+pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Role, Stage};
 pub use rules::{Limits, Minimums, Reading, Rules, UnknownKeys};
 pub use settings::{

@@ -45,23 +45,18 @@ struct RawClaim {
     _request: Option<IgnoredText>,
 }
 
-/// Reads resources from JSON. A request that is not given is the limit, as in Kubernetes.
+/// Reads resources from JSON.
 ///
 /// # Errors
 ///
 /// Anything that Kubernetes' `ResourceRequirements` does not have, or has with another type;
 /// a quantity that is negative or too large; a request above its limit.
-pub fn parse(text: &str) -> Result<Resources, Problem> {
+pub(super) fn parse(text: &str) -> Result<Resources, Problem> {
     let raw: RawResources = json::parse(text, "Kubernetes ResourceRequirements")?;
-    let limits = raw.limits.unwrap_or_default();
-    let given = raw.requests.unwrap_or_default();
-    let requests = Amounts {
-        cpu_millis: given.cpu_millis.or(limits.cpu_millis),
-        memory_bytes: given.memory_bytes.or(limits.memory_bytes),
-    };
-    check_order("cpu", requests.cpu_millis, limits.cpu_millis)?;
-    check_order("memory", requests.memory_bytes, limits.memory_bytes)?;
-    Ok(Resources { requests, limits })
+    Resources::new(
+        raw.requests.unwrap_or_default(),
+        raw.limits.unwrap_or_default(),
+    )
 }
 
 fn check_order(name: &str, request: Option<u64>, limit: Option<u64>) -> Result<(), Problem> {
@@ -76,6 +71,21 @@ fn check_order(name: &str, request: Option<u64>, limit: Option<u64>) -> Result<(
 // === impl Resources ===
 
 impl Resources {
+    /// A request that is not given is the limit, as in Kubernetes.
+    ///
+    /// # Errors
+    ///
+    /// A request above its limit.
+    pub fn new(given: Amounts, limits: Amounts) -> Result<Resources, Problem> {
+        let requests = Amounts {
+            cpu_millis: given.cpu_millis.or(limits.cpu_millis),
+            memory_bytes: given.memory_bytes.or(limits.memory_bytes),
+        };
+        check_order("cpu", requests.cpu_millis, limits.cpu_millis)?;
+        check_order("memory", requests.memory_bytes, limits.memory_bytes)?;
+        Ok(Resources { requests, limits })
+    }
+
     /// What the container asks for; the limit of a resource where only that was given.
     pub fn requests(&self) -> Amounts {
         self.requests

@@ -1,14 +1,15 @@
 //! What in a manifest does not do what it looks like.
 
-use serde::Serialize;
-use serde_json::Value;
+mod container;
 
-use crate::plan::{GracePolicy, Plan, RESERVED, RestartPolicy, Role, Stage, StartMode};
+use serde::Serialize;
+
+use crate::plan::{CgroupSizing, GracePolicy, Plan, RESERVED, RestartPolicy, Role, Stage};
 
 use super::super::convert;
-use super::super::manifest::{Container, Node, Pod};
-use super::start::{Held, held};
-use super::{role, sizes};
+use super::super::manifest::{Node, Pod};
+use super::sizes;
+use super::text::cpus;
 
 /// One sentence about a container, or about the whole pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,8 +25,9 @@ pub(crate) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
     };
     let mut warnings = of_pod(plan, pod);
     warnings.extend(of_names(plan, pod));
+    warnings.extend(of_essential(plan));
     for container in &pod.spec.containers {
-        let of_container = of_container(plan, pod, container);
+        let of_container = container::of(plan, pod, container);
         warnings.extend(of_container.into_iter().map(|says| Warning {
             container: Some(container.name.clone()),
             says,
@@ -36,6 +38,9 @@ pub(crate) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
 
 /// Fields that no cluster has, which are dropped or refused there, and mean nothing to usher.
 pub(super) fn of_other_apis(pod: &Node) -> Option<Warning> {
+    if let Some(sentence) = convert::unknown_form(pod) {
+        return Some(about_pod(sentence));
+    }
     convert::is_of_proposals(pod).then(|| {
         about_pod(
             "it has fields of an API that Kubernetes does not have; expected what usher convert \
@@ -98,17 +103,44 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
         ))),
         _ => {}
     }
-    if settings.grace_policy == GracePolicy::Reserve
-        && settings.grace_period.unwrap_or(kubelets) < RESERVED
+    let grace = settings.grace_period.unwrap_or(kubelets).min(kubelets);
+    if settings.grace_policy == GracePolicy::Reserve && grace < RESERVED {
+        warnings.push(about_pod(format!(
+            "the grace period is {grace:?}, too short for the grace policy Reserve, which then is as \
+             Strict; expected {RESERVED:?} or more"
+        )));
+    }
+    if settings.cgroup_sizing != CgroupSizing::Off
+        && let Some((asked, seen)) = sizes::unseen_cpu(plan, pod)
     {
         warnings.push(about_pod(format!(
-            "terminationGracePeriodSeconds is {}, too short for the grace policy Reserve, which \
-             then is as Strict; expected {} or more",
-            kubelets.as_secs(),
-            RESERVED.as_secs()
+            "spec.resources asks for {} of CPU, which usher does not see: the pod's cgroup has the \
+             weight of what its containers ask for, {}; expected as much of these, or \
+             usher/cgroup-sizing {}",
+            cpus(Some(asked)),
+            cpus(Some(seen)),
+            CgroupSizing::Off
         )));
     }
     warnings
+}
+
+/// What an essential container does to its pod.
+fn of_essential(plan: &Plan) -> Vec<Warning> {
+    let settings = plan.settings();
+    let then = match settings.restart_policy {
+        RestartPolicy::Never => "and the pod has failed",
+        RestartPolicy::Always | RestartPolicy::OnFailure => {
+            "then its sandbox is killed, so that the whole pod starts again"
+        }
+    };
+    let essential = settings.essential.iter();
+    essential
+        .map(|name| Warning {
+            container: Some(name.clone()),
+            says: format!("is essential: when it fails the pod ends in order, {then}"),
+        })
+        .collect()
 }
 
 /// Names that the annotations and the manifest do not share.
@@ -158,133 +190,4 @@ fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
         }
     }
     warnings
-}
-
-fn of_container(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let name = container.name.as_str();
-    let role = role(plan, pod, name);
-    let waits_for = waits_for(plan, role, name);
-    match role {
-        Role::App | Role::Init | Role::Sidecar => {
-            warnings.extend(of_held(plan, pod, container, &waits_for));
-        }
-        Role::Defer(_) => warnings.extend(of_defer(container)),
-        Role::Guest => warnings
-            .push("is in no list: a guest, which starts at once and nobody waits for".to_owned()),
-        Role::NativeInit => {}
-    }
-    if role == Role::Sidecar
-        && container.startup_probe.is_some()
-        && plan.container(name).startup_probe.is_none()
-    {
-        warnings.push(format!(
-            "has a startupProbe, which usher does not see: it is started when its program runs; \
-             expected startup-probe.usher/{name} too"
-        ));
-    }
-    if let (Some(annotated), Some(given)) = (&plan.container(name).resources, &container.resources)
-        && sizes::read(given).as_ref() != Some(annotated)
-    {
-        warnings.push(format!(
-            "resources.usher/{name} says something else than its resources"
-        ));
-    }
-    warnings
-}
-
-fn waits_for(plan: &Plan, role: Role, name: &str) -> Vec<String> {
-    let stages = match role {
-        Role::App => plan.stages(),
-        _ => {
-            let position = plan.position(name).unwrap_or(0);
-            plan.stages().get(..position).unwrap_or_default()
-        }
-    };
-    stages
-        .iter()
-        .flat_map(|Stage(names)| names.clone())
-        .collect()
-}
-
-/// Of a container that may be held while kubelet takes it for running.
-fn of_held(plan: &Plan, pod: &Pod, container: &Container, waits_for: &[String]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let place = |name: &str| pod.spec.containers.iter().position(|it| it.name == name);
-    let own = place(&container.name);
-    let later: Vec<&str> = waits_for
-        .iter()
-        .map(String::as_str)
-        .filter(|name| place(name) > own)
-        .collect();
-    let names = later.join(", ");
-    match held(plan, pod, &container.name, waits_for) {
-        Held::Blocked if !later.is_empty() => {
-            warnings.push(format!(
-                "is listed before {names}, and with the start mode {} its Start is not answered \
-                 until kubelet has created what it waits for, which it never does; expected it \
-                 behind them, or Auto",
-                StartMode::Block
-            ));
-            return warnings;
-        }
-        Held::AtOnce if !later.is_empty() => {
-            let reads = match container.readiness_probe {
-                None => "it is held and reads Ready before it runs",
-                Some(_) => "it is held and reads Running before it runs",
-            };
-            warnings.push(format!(
-                "is listed before {names}: {reads}; expected it behind them"
-            ));
-        }
-        Held::AtOnce => {}
-        Held::No | Held::Blocked | Held::UntilTermination => return warnings,
-    }
-    for (kind, probe) in [
-        ("livenessProbe", &container.liveness_probe),
-        ("startupProbe", &container.startup_probe),
-    ] {
-        if asks_from_outside(probe.as_ref()) {
-            warnings.push(format!(
-                "its {kind} fails while it is held, and kubelet restarts it; expected an exec probe, \
-                 which does not count then"
-            ));
-        }
-    }
-    if container.lifecycle.post_start.is_some() {
-        warnings.push(
-            "its postStart runs while it is held: one that waits for the container's own program \
-             never ends"
-                .to_owned(),
-        );
-    }
-    warnings
-}
-
-/// Of a container that is held until the pod terminates.
-fn of_defer(container: &Container) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for (kind, probe) in [
-        ("livenessProbe", &container.liveness_probe),
-        ("startupProbe", &container.startup_probe),
-    ] {
-        if asks_from_outside(probe.as_ref()) {
-            warnings.push(format!(
-                "its {kind} fails as long as it is held, and kubelet restarts it; expected none"
-            ));
-        }
-    }
-    if container.readiness_probe.is_some() {
-        warnings.push(
-            "its readinessProbe never succeeds while it is held: the pod is never Ready; expected \
-             none"
-                .to_owned(),
-        );
-    }
-    warnings
-}
-
-/// Whether a probe is one that kubelet does not discard while its container is held.
-fn asks_from_outside(probe: Option<&Value>) -> bool {
-    probe.is_some_and(|probe| probe.get("exec").is_none_or(Value::is_null))
 }

@@ -1,0 +1,243 @@
+//! What in one container does not do what it looks like.
+
+use serde_json::Value;
+
+use crate::lifecycle::LEAST;
+use crate::plan::{Plan, RestartPolicy, Role, Stage, StartMode};
+
+use super::super::super::manifest::{Container, Pod};
+use super::super::role;
+use super::super::start::{Held, held, longest, shown};
+
+/// All sentences about a container.
+pub(super) fn of(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let name = container.name.as_str();
+    let role = role(plan, pod, name);
+    match role {
+        Role::App | Role::Init => warnings.extend(of_waiting(plan, pod, container, role)),
+        Role::Sidecar => {
+            warnings.extend(of_waiting(plan, pod, container, role));
+            warnings.extend(of_sidecar(plan, pod, container));
+        }
+        Role::Defer(_) => warnings.extend(of_defer(plan, pod, container)),
+        Role::Guest => warnings
+            .push("is in no list: a guest, which starts at once and nobody waits for".to_owned()),
+        Role::NativeInit => {}
+    }
+    warnings.extend(of_own_policy(plan, container, role));
+    if let (Some(annotated), Some(given)) = (&plan.container(name).resources, &container.resources)
+        && given != annotated
+    {
+        warnings.push(format!(
+            "resources.usher/{name} says something else than its resources"
+        ));
+    }
+    warnings
+}
+
+fn waits_for(plan: &Plan, role: Role, name: &str) -> Vec<String> {
+    let stages = match role {
+        Role::App => plan.stages(),
+        _ => {
+            let position = plan.position(name).unwrap_or(0);
+            plan.stages().get(..position).unwrap_or_default()
+        }
+    };
+    stages
+        .iter()
+        .flat_map(|Stage(names)| names.clone())
+        .collect()
+}
+
+/// Of a container that may be held while kubelet takes it for running.
+fn of_waiting(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let waits_for = waits_for(plan, role, &container.name);
+    let place = |name: &str| pod.spec.containers.iter().position(|it| it.name == name);
+    let own = place(&container.name);
+    let later: Vec<&str> = waits_for
+        .iter()
+        .map(String::as_str)
+        .filter(|name| place(name) > own)
+        .collect();
+    let names = later.join(", ");
+    let when = match held(plan, pod, &container.name, &waits_for) {
+        Held::Blocked if !later.is_empty() => {
+            warnings.push(format!(
+                "is listed before {names}, and with the start mode {} its Start is not answered \
+                 until kubelet has created what it waits for, which it never does; expected it \
+                 behind them, or Auto",
+                StartMode::Block
+            ));
+            return warnings;
+        }
+        Held::AtOnce if !later.is_empty() => {
+            let reads = match container.readiness_probe {
+                None => "it is held and reads Ready before it runs",
+                Some(_) => "it is held and reads Running before it runs",
+            };
+            warnings.push(format!(
+                "is listed before {names}: {reads}; expected it behind them"
+            ));
+            String::new()
+        }
+        Held::AtOnce => String::new(),
+        // Sidecars take as long seldom, init containers often.
+        Held::Blocked if plan.settings().start_mode == StartMode::Auto => {
+            let is_init = |name: &&String| plan.role(name) == Role::Init;
+            let inits: Vec<&str> = waits_for
+                .iter()
+                .filter(is_init)
+                .map(String::as_str)
+                .collect();
+            if inits.is_empty() {
+                return warnings;
+            }
+            format!(", as it is when {} takes more than 10 s", inits.join(", "))
+        }
+        Held::No | Held::Blocked | Held::UntilTermination => return warnings,
+    };
+    for (kind, probe) in [
+        ("livenessProbe", &container.liveness_probe),
+        ("startupProbe", &container.startup_probe),
+    ] {
+        if asks_from_outside(probe.as_ref()) {
+            warnings.push(format!(
+                "its {kind} fails while it is held{when}, and kubelet ends it; expected an exec \
+                 probe, which does not count then"
+            ));
+        }
+    }
+    warnings.extend(of_post_start(container, &when));
+    warnings
+}
+
+/// Kubelet runs it as soon as the Start is answered.
+fn of_post_start(container: &Container, when: &str) -> Option<String> {
+    let has = |kind: &str| {
+        let handler = container.lifecycle.post_start.as_ref()?.get(kind)?;
+        (!handler.is_null()).then_some(())
+    };
+    if has("exec").is_some() {
+        return Some(format!(
+            "its postStart runs while it is held{when}: one that waits for the container's own \
+             program never ends"
+        ));
+    }
+    has("httpGet").or(has("tcpSocket")).map(|()| {
+        format!(
+            "its postStart fails while it is held{when}, and kubelet ends it; expected an exec, \
+             or none"
+        )
+    })
+}
+
+fn of_sidecar(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let name = container.name.as_str();
+    let settings = plan.settings();
+    match &plan.container(name).startup_probe {
+        None if container.startup_probe.is_some() => warnings.push(format!(
+            "has a startupProbe, which usher does not see: it is started when its program runs; \
+             expected startup-probe.usher/{name} too"
+        )),
+        Some(probe) if longest(probe) > settings.startup_timeout => warnings.push(format!(
+            "its startup probe may take {}, and what waits for it is ended after {} \
+             (usher/startup-timeout); expected a probe that takes no longer",
+            shown(longest(probe)),
+            shown(settings.startup_timeout)
+        )),
+        _ => {}
+    }
+    let policy = pod.restart_policy().unwrap_or(settings.restart_policy);
+    if container.liveness_probe.is_some() && policy != RestartPolicy::Always {
+        let instead = match plan.container(name).liveness_probe {
+            None => "in its place, by which usher restarts it in place",
+            Some(_) => "alone",
+        };
+        warnings.push(format!(
+            "its livenessProbe is kubelet's, which under {policy} stops it for good; expected \
+             liveness-probe.usher/{name} {instead}"
+        ));
+    }
+    warnings
+}
+
+/// Of a container that is held until the pod terminates.
+fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let kubelets = pod.grace_period();
+    let annotated = plan.settings().grace_period;
+    if annotated.unwrap_or(kubelets).min(kubelets) <= LEAST {
+        warnings.push(format!(
+            "never runs when the pod is deleted: a grace period of {LEAST:?} or less counts as a \
+             forced deletion; expected 3 s or more"
+        ));
+    }
+    for (kind, probe) in [
+        ("livenessProbe", &container.liveness_probe),
+        ("startupProbe", &container.startup_probe),
+    ] {
+        if asks_from_outside(probe.as_ref()) {
+            warnings.push(format!(
+                "its {kind} fails as long as it is held, and kubelet ends it; expected none"
+            ));
+        }
+    }
+    if container.readiness_probe.is_some() {
+        warnings.push(
+            "its readinessProbe never succeeds while it is held: the pod is never Ready; expected \
+             none"
+                .to_owned(),
+        );
+    }
+    warnings.extend(of_post_start(container, ""));
+    warnings
+}
+
+/// Of a container that kubelet starts again by other rules than the pod's, which only the pod's spec
+/// tells.
+fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Option<String> {
+    let name = container.name.as_str();
+    let policy = plan.settings().restart_policy;
+    let own = container.restart_policy.as_deref();
+    let field = match container.has_restart_rules() {
+        true => "restartPolicyRules, which usher does not see",
+        false if own.is_some_and(|own| own != policy.to_string()) => {
+            "restartPolicy of its own, which usher does not see"
+        }
+        false => return None,
+    };
+    let means = match (role, policy) {
+        (Role::App, RestartPolicy::OnFailure)
+            if own == Some("Never") && !container.has_restart_rules() =>
+        {
+            "the run is never complete once it has failed; expected it to be the pod's".to_owned()
+        }
+        (Role::App, RestartPolicy::Never | RestartPolicy::OnFailure) => {
+            let exited = match policy {
+                RestartPolicy::OnFailure => "exited with 0",
+                _ => "exited",
+            };
+            format!(
+                "the run is complete when every app has {exited}, and an app that is created again \
+                 then starts after the end of the old run is over; expected none"
+            )
+        }
+        (Role::Init, RestartPolicy::Never) => {
+            "its failure ends the pod, whether kubelet would start it again or not; expected none"
+                .to_owned()
+        }
+        (Role::Sidecar | Role::Defer(_), _) if plan.container(name).restart.is_none() => {
+            format!("it goes by restart.usher/{name}; expected that in its place")
+        }
+        _ => return None,
+    };
+    Some(format!("has {field}: {means}"))
+}
+
+/// Whether a probe is one that kubelet does not discard while its container is held.
+fn asks_from_outside(probe: Option<&Value>) -> bool {
+    probe.is_some_and(|probe| probe.get("exec").is_none_or(Value::is_null))
+}
