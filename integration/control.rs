@@ -197,7 +197,9 @@ fn a_stop_has_the_grace_period_it_is_given() {
     assert!(host.record().has("deaf", "signal"));
     let pod = run(usher(&host, &["inspect", "deaf", "-o", "json"]), PATIENCE);
     let pod: Value = serde_json::from_str(&pod.out()).expect("JSON");
-    assert_eq!(container(&pod, "deaf")["kills"]["grace-over"], 1, "{pod:#}");
+    let kills = &container(&pod, "deaf")["kills"];
+    assert_eq!(kills[0]["why"], "grace-over", "{pod:#}");
+    assert_eq!(kills[0]["count"], 1, "{pod:#}");
 }
 
 #[test]
@@ -255,6 +257,89 @@ fn a_timeline_tells_the_life_of_a_pod_when_it_is_over() {
         picture.starts_with("<svg") && picture.contains("proxy: ready"),
         "{picture}"
     );
+}
+
+#[test]
+fn what_is_stopped_with_a_signal_of_its_own_is_drawn_as_stopping() {
+    const RESIZED: Pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        ("stop-signal.usher/web", "SIGWINCH"),
+    ]);
+    let host = Containerd::start();
+    host.run(&RESIZED.witness("proxy", &[]));
+    // It does not end by it.
+    host.run(&RESIZED.witness("web", &[]));
+    host.await_event("web", "start");
+    let asked = run(usher(&host, &["stop", "pod1", "--no-wait"]), PATIENCE);
+    assert!(asked.ok(), "{asked:?}");
+    pod_that(&host, "stopping", |pod| {
+        container(pod, "web")["state"] == "stopping"
+    });
+    host.kill("web", "SIGKILL");
+    assert_eq!(host.wait_exit("web"), 137);
+    let facts = says(&host, &["timeline", "pod1", "-o", "json"], "exited");
+    let pod: Value = serde_json::from_str(&facts).expect("JSON");
+    let events = pod["events"].as_array().expect("events").iter();
+    let signals: Vec<_> = events
+        .filter(|event| event["container"] == "web")
+        .filter(|event| event["what"] == "signalled" || event["what"] == "killed")
+        .map(|event| (&event["number"], &event["why"]))
+        .collect();
+    let expected = [(28, "turn"), (9, "caller")];
+    let expected = expected.map(|(number, why)| (number.into(), why.into()));
+    let expected: Vec<(&Value, &Value)> = expected.iter().map(|(one, two)| (one, two)).collect();
+    assert_eq!(signals, expected, "{pod:#}");
+    assert_eq!(container(&pod, "web")["kills"][0]["why"], "caller");
+    let file = host.dir().join("timeline.svg");
+    let file = file.to_str().expect("a path of ours");
+    let drawn = run(usher(&host, &["timeline", "pod1", "--svg", file]), PATIENCE);
+    assert!(drawn.ok(), "{drawn:?}");
+    let picture = std::fs::read_to_string(file).expect("the picture");
+    assert!(picture.contains("web: stopping"), "{picture}");
+    assert!(
+        picture.contains("signal SIGWINCH: its turn has come"),
+        "{picture}"
+    );
+}
+
+#[test]
+fn a_sidecar_that_is_unwell_is_restarted_and_it_is_told_which_probe_says_so() {
+    const WATCHED: Pod = Pod(&[
+        ("usher/sidecars", "proxy"),
+        (
+            "liveness-probe.usher/proxy",
+            r#"{"exec":{"command":["/bin/test","!","-e","/shared/unwell"]},"periodSeconds":1,"failureThreshold":2,"timeoutSeconds":15}"#,
+        ),
+    ]);
+    let host = Containerd::start();
+    host.run(&WATCHED.witness("proxy", &[]));
+    host.run(&WATCHED.witness("web", &[]));
+    host.await_event("web", "start");
+    std::fs::write(host.shared_dir().join("unwell"), "").expect("the mark");
+    let pod = pod_that(&host, "restarted", |pod| {
+        container(pod, "proxy")["restarts"].as_u64() > Some(0)
+    });
+    assert_eq!(container(&pod, "web")["restarts"], 0, "{pod:#}");
+    let facts = says(&host, &["timeline", "pod1", "-o", "json"], "probe-failed");
+    let pod: Value = serde_json::from_str(&facts).expect("JSON");
+    let events = pod["events"].as_array().expect("events").iter();
+    let events: Vec<_> = events
+        .filter(|event| event["container"] == "proxy")
+        .collect();
+    let failures = events
+        .iter()
+        .filter(|event| event["what"] == "probe-failed");
+    let failures: Vec<_> = failures
+        .take(2)
+        .map(|event| (&event["probe"], &event["number"], &event["threshold"]))
+        .collect();
+    let (liveness, once, twice) = ("liveness".into(), 1.into(), 2.into());
+    let expected = [(&liveness, &once, &twice), (&liveness, &twice, &twice)];
+    assert_eq!(failures, expected, "{pod:#}");
+    let signalled = events.iter().find(|event| event["what"] == "signalled");
+    let signalled = signalled.expect("a stop signal");
+    assert_eq!(signalled["why"], "liveness-probe-failed", "{pod:#}");
+    assert_eq!(signalled["stops"], true);
 }
 
 #[test]

@@ -27,6 +27,7 @@ const LISTS: &[(&str, &str)] = &[
     ("usher/sidecars", "proxy"),
     ("usher/apps", "web"),
     ("usher/start-mode", "Hold"),
+    ("usher/cgroup-sizing", "Phase"),
     ("usher/oom-score", "Off"),
     ("usher/termination-window", "100ms"),
     ("io.kubernetes.cri.sandbox-uid", UID),

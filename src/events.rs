@@ -6,11 +6,12 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use containerd_shim::event::Event;
-use containerd_shim::util::{convert_to_any, timestamp};
+use containerd_shim::util::convert_to_any;
 use containerd_shim_protos::api::ForwardRequest;
+use containerd_shim_protos::protobuf::well_known_types::timestamp::Timestamp;
 use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim_async::{Client, EventsClient};
 use tokio::net::UnixStream;
@@ -18,6 +19,16 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use ttrpc::Code;
 use ttrpc::r#async::transport::Socket;
+
+/// A point in time as the messages have it.
+pub fn timestamp(at: SystemTime) -> Timestamp {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since.subsec_nanos()).unwrap_or_default(),
+        ..Timestamp::new()
+    }
+}
 
 /// How many events wait at most; then the oldest is dropped. Exits are not lost with it: containerd
 /// asks for the state of every task when it is back.
@@ -66,7 +77,8 @@ impl Publisher {
     pub fn publish(&self, event: impl Event) {
         let Some(queue) = &self.queue else { return };
         let topic = event.topic();
-        let packed = timestamp().and_then(|time| Ok((time, convert_to_any(Box::new(event))?)));
+        let packed =
+            convert_to_any(Box::new(event)).map(|event| (timestamp(SystemTime::now()), event));
         let (time, event) = match packed {
             Ok(packed) => packed,
             Err(error) => return tracing::error!(topic, %error, "an event could not be encoded"),

@@ -18,6 +18,7 @@
 //! | [`reaper`] | the one owner of all child processes |
 //! | [`events`] | events out, in order |
 //! | [`record`] | what has happened to a pod |
+//! | [`api`] | what shims tell `usher`, in messages, and what is kept of pods that have ended |
 //! | [`control`] | what `usher` is told of a pod, and what it may tell the pod to do |
 //! | [`shim`] | the process: arguments, bootstrap, serving, `delete` |
 //! | [`cli`] | the `usher` command: one file a command |
@@ -43,6 +44,10 @@
 
 pub use usher_core::{lifecycle, plan, process, sizing, text};
 
+/// The version of this crate.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub mod api;
 pub mod cgroup;
 pub mod cli;
 pub mod config;

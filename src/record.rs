@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::lifecycle::{Cause, ContainerId, HookKind, Report, Step, Time};
+use crate::lifecycle::{Cause, ContainerId, HookKind, ProbeKind, Report, Step, Time, Why};
 use crate::plan::{ContainerKind, Role, Signal};
 
 /// How many events are kept. Each takes 48 bytes and what it says in words, if anything.
@@ -15,15 +15,6 @@ const EVENTS_AT_MOST: usize = 256;
 
 /// How many names are kept.
 const NAMES_AT_MOST: usize = 64;
-
-/// Signals that a program takes for its end.
-const USUALLY_STOPS: [Signal; 5] = [
-    Signal::TERM,
-    Signal::INT,
-    Signal::QUIT,
-    Signal::PWR,
-    Signal::RTMIN_3,
-];
 
 /// How many steps of terminations are kept.
 const STEPS_AT_MOST: usize = 16;
@@ -69,19 +60,9 @@ pub struct Past {
     /// In place, and by its caller.
     pub restarts: u32,
     pub oom_kills: u32,
-    pub kills: BTreeMap<Killer, u32>,
+    /// The SIGKILLs that it got, and why.
+    pub kills: BTreeMap<Why, u32>,
     pub is_gone: bool,
-}
-
-/// Who has sent a SIGKILL, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Killer {
-    /// Whoever asked for the container.
-    Caller,
-    /// The shim: the grace period was over.
-    Grace,
-    /// The shim: its program was not to be executed any more.
-    Held,
 }
 
 /// One thing that has happened.
@@ -104,20 +85,37 @@ pub enum What {
     Ready,
     /// Its turn had not come, and a person wanted it.
     Released,
-    /// The caller has sent a signal.
-    Asked(Signal),
+    /// The caller has sent a signal; the core knows whether it is one to stop with.
+    Asked {
+        signal: Signal,
+        is_stop: bool,
+    },
     /// A signal has been delivered.
-    Signalled(Signal),
-    Killed(Killer),
+    Signalled {
+        signal: Signal,
+        why: Why,
+    },
+    /// SIGKILL has been delivered.
+    Killed(Why),
     /// As it was.
     Exited(u32),
     /// As the caller was told.
     Reported(u32),
     /// It is restarted in place after so long.
     BackingOff(Duration),
+    /// It could not be, and why.
+    NotRestarted(Box<str>),
     OomKilled,
+    /// A probe has begun to fail, or has failed too often.
+    ProbeFailed {
+        probe: ProbeKind,
+        failures: u32,
+        threshold: u32,
+    },
     /// A hook is over: well, or not and why.
     HookOver(HookKind, Option<Box<str>>),
+    /// The postStart handler of a restart in place is over: well, or not and why.
+    PostStarted(Option<Box<str>>),
     /// A defer container is not run.
     Skipped,
     /// A defer container may go on for so long.
@@ -126,8 +124,10 @@ pub enum What {
     /// Of the pod: what the core has decided.
     Terminating(Box<Cause>),
     NotTerminating,
+    StartsOver,
     StepOver(Step),
     GraceOver,
+    SandboxKilled,
 }
 
 // === what happened ===
@@ -189,15 +189,11 @@ impl Record {
         }
     }
 
-    /// A signal has been delivered to a container: the caller's own, or one of the shim's.
-    pub fn delivered(&mut self, now: Time, id: &ContainerId, signal: Signal, is_callers: bool) {
-        let past = self.names.iter().find(|past| past.id == *id);
-        let has_run = past.is_some_and(|past| past.executed.is_some());
-        let what = match (signal == Signal::KILL, is_callers, has_run) {
-            (false, _, _) => What::Signalled(signal),
-            (true, true, _) => What::Killed(Killer::Caller),
-            (true, false, true) => What::Killed(Killer::Grace),
-            (true, false, false) => What::Killed(Killer::Held),
+    /// A signal has been delivered to a container.
+    pub fn delivered(&mut self, now: Time, id: &ContainerId, signal: Signal, why: Why) {
+        let what = match signal == Signal::KILL {
+            true => What::Killed(why),
+            false => What::Signalled { signal, why },
         };
         self.note(now, id, what);
     }
@@ -210,14 +206,46 @@ impl Record {
             Report::Restarts { name, wait, .. } => {
                 self.note_of_name(now, name, What::BackingOff(*wait));
             }
+            Report::NotRestarted { name, reason } => {
+                let reason = Box::from(reason.as_str());
+                self.note_of_name(now, name, What::NotRestarted(reason));
+            }
+            Report::ProbeFailed {
+                name,
+                probe,
+                failures,
+                threshold,
+            } => {
+                // A startup probe fails until it succeeds: that is what it is there for. And of many
+                // failures in a row the first and the last tell all.
+                let is_news = *probe == ProbeKind::Liveness && *failures == 1;
+                if is_news || failures >= threshold {
+                    let (probe, failures, threshold) = (*probe, *failures, *threshold);
+                    let what = What::ProbeFailed {
+                        probe,
+                        failures,
+                        threshold,
+                    };
+                    self.note_of_name(now, name, what);
+                }
+            }
+            Report::PostStarted { name, outcome } => {
+                let outcome = outcome.clone().err().map(Box::from);
+                self.note_of_name(now, name, What::PostStarted(outcome));
+            }
             Report::Overridden { name, .. } => self.note_of_name(now, name, What::Released),
             Report::Terminating { because, .. } => {
                 self.push(now, None, What::Terminating(Box::new(because.clone())));
             }
-            Report::NotTerminating { .. } | Report::StartsOver { .. } => {
+            Report::NotTerminating { .. } => {
                 self.steps.clear();
                 self.push(now, None, What::NotTerminating);
             }
+            Report::StartsOver { .. } => {
+                self.steps.clear();
+                self.push(now, None, What::StartsOver);
+            }
+            Report::SandboxKilled => self.push(now, None, What::SandboxKilled),
             Report::StepOver { step, took, .. } => {
                 if self.steps.len() < STEPS_AT_MOST {
                     self.steps.push((*step, *took));
@@ -235,7 +263,12 @@ impl Record {
             Report::DeferSkipped { name } => self.note_of_name(now, name, What::Skipped),
             Report::Extended { name, by } => self.note_of_name(now, name, What::Extended(*by)),
             Report::GraceOver { .. } => self.push(now, None, What::GraceOver),
-            _ => {}
+            // What else there is to say of them is in the log.
+            Report::Released { .. }
+            | Report::Stretched { .. }
+            | Report::Misplaced { .. }
+            | Report::DeferOver { .. }
+            | Report::OtherPlan { .. } => {}
         }
     }
 
@@ -273,12 +306,12 @@ impl Record {
         match &what {
             What::Executed => past.executed(now),
             What::Ready => past.became_ready = Some(now),
-            What::Signalled(signal) if USUALLY_STOPS.contains(signal) => {
+            What::Signalled { why, .. } if why.is_stop() => {
                 past.told.get_or_insert(now);
             }
-            What::Killed(killer) => {
+            What::Killed(why) => {
                 past.told.get_or_insert(now);
-                let count = past.kills.entry(*killer).or_default();
+                let count = past.kills.entry(*why).or_default();
                 *count = count.saturating_add(1);
             }
             What::Exited(code) => {
@@ -396,7 +429,7 @@ mod tests {
     fn a_past_is_what_happened_to_the_container_that_had_the_name_last() {
         let (mut record, id) = with("proxy", Role::Sidecar);
         record.note(at(3), &id, What::Executed);
-        record.note(at(4), &id, What::Killed(Killer::Caller));
+        record.note(at(4), &id, What::Killed(Why::PassedOn));
         record.note(at(5), &id, What::Exited(137));
         let past = &record.names()[0];
         assert_eq!((past.held, past.exit_code), (Some(2 * SECOND), Some(137)));
@@ -408,7 +441,7 @@ mod tests {
         );
         let past = &record.names()[0];
         assert_eq!((past.held, past.exit_code, past.restarts), (None, None, 1));
-        assert_eq!(past.kills[&Killer::Caller], 1);
+        assert_eq!(past.kills[&Why::PassedOn], 1);
         // What is said of the first does not become the past of the second.
         record.note(at(7), &id, What::Gone);
         assert!(!record.names()[0].is_gone);
@@ -442,6 +475,79 @@ mod tests {
         }
         assert_eq!(record.names().len(), NAMES_AT_MOST);
         assert!(size_of::<Event>() <= 48, "{}", size_of::<Event>());
+    }
+
+    #[test]
+    fn what_was_told_to_stop_is_what_the_core_meant_to_stop_by_whatever_signal() {
+        let (mut record, id) = with("web", Role::App);
+        let signal: Signal = "WINCH".parse().unwrap();
+        record.note(at(2), &id, What::Executed);
+        record.delivered(at(3), &id, signal, Why::Other);
+        record.delivered(at(4), &id, Signal::TERM, Why::Other);
+        assert_eq!(record.names()[0].told, None);
+        record.delivered(at(5), &id, signal, Why::Turn);
+        assert_eq!(record.names()[0].told, Some(at(5)));
+    }
+
+    #[test]
+    fn kills_are_counted_by_why_they_came() {
+        let (mut record, id) = with("web", Role::App);
+        let probe = Why::ProbeFailed(ProbeKind::Liveness);
+        for why in [Why::PassedOn, Why::TimeOver, probe, Why::TimeOver] {
+            record.delivered(at(2), &id, Signal::KILL, why);
+        }
+        let kills: Vec<_> = record.names()[0].kills.clone().into_iter().collect();
+        assert_eq!(kills, [(Why::PassedOn, 1), (Why::TimeOver, 2), (probe, 1)]);
+    }
+
+    #[test]
+    fn of_failures_in_a_row_those_that_tell_something_are_kept() {
+        let (mut record, _) = with("proxy", Role::Sidecar);
+        for probe in [ProbeKind::Startup, ProbeKind::Liveness] {
+            for failures in 1..=3 {
+                let (name, threshold) = ("proxy".to_owned(), 3);
+                let report = Report::ProbeFailed {
+                    name,
+                    probe,
+                    failures,
+                    threshold,
+                };
+                record.decided(at(2), &report);
+            }
+        }
+        let kept: Vec<_> = record
+            .events()
+            .map(|(name, event)| match event.what {
+                What::ProbeFailed {
+                    probe, failures, ..
+                } => (name, probe, failures),
+                ref other => panic!("{other:?}"),
+            })
+            .collect();
+        let name = Some("proxy");
+        let expected = [
+            (name, ProbeKind::Startup, 3),
+            (name, ProbeKind::Liveness, 1),
+            (name, ProbeKind::Liveness, 3),
+        ];
+        assert_eq!(kept, expected);
+    }
+
+    #[test]
+    fn a_pod_that_starts_over_has_no_steps_behind_it() {
+        let (mut record, _) = with("web", Role::App);
+        let over = Report::StepOver {
+            step: Step::Apps,
+            took: SECOND,
+            used: Vec::new(),
+        };
+        record.decided(at(2), &over);
+        assert_eq!(record.steps().len(), 1);
+        let with = "web".to_owned();
+        record.decided(at(3), &Report::StartsOver { with });
+        assert!(record.steps().is_empty());
+        let (_, last) = record.events().last().unwrap();
+        assert_eq!(last.what, What::StartsOver);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use protobuf::Message;
 
-use crate::control::api;
+use crate::api;
 use crate::fuzz::cost::assert_bounded;
 use crate::plan::Rules;
 
@@ -11,7 +11,7 @@ use super::explain::explain as explain_one;
 use super::manifest::{self, Node};
 use super::output::{self, Failure};
 use super::timeline::draw_all;
-use super::{inspect, kernel, metrics, node, ps};
+use super::{inspect, json, kernel, metrics, node, ps};
 
 /// How many bytes may be allocated at once for each of a manifest, and in any case: an item of a list
 /// that is `-` and a line break becomes a node.
@@ -119,7 +119,7 @@ pub(crate) fn answers(input: &[u8]) {
     assert!(metrics::text(&seen, &pods).is_ok(), "{pods:?}");
     let [pod] = pods;
     // A time may be none that JSON has a form for.
-    let _ = node::json(&pod);
+    let _ = json::json(&pod);
 }
 
 /// That a terminal does nothing but print it, in colours.

@@ -5,19 +5,19 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::json::json;
 use super::kernel;
-use super::node::{Node, json, namespace};
+use super::node::{Node, namespace};
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
-use super::release::obstacle;
-use super::time;
-use super::{ps, time::span};
-use crate::control::api;
+use super::time::{self, span};
+use super::{ps, words};
+use crate::api;
 
 /// Shows everything about a pod: first what it waits for, since when, and what ends the wait
 ///
 /// Then its containers: role, state, exit codes (as it was, and as containerd was told where that is
-/// another), OOM score, and the limits of the cgroups as they are in the kernel. Works for an hour
-/// after the pod has ended.
+/// another), OOM score, why they were killed, and the limits of the cgroups as they are in the kernel.
+/// Works for an hour after the pod has ended.
 #[derive(Debug, Args)]
 pub(super) struct Inspect {
     /// The pod: its name, namespace/name, or the beginning of its id
@@ -46,6 +46,7 @@ pub(super) fn text(pod: &api::Pod, now: f64) -> String {
     let _ = writeln!(text);
     facts(&mut text, pod, now);
     let _ = write!(text, "\n{}", containers(pod, now));
+    kills(&mut text, pod);
     limits(&mut text, pod);
     text
 }
@@ -67,24 +68,28 @@ fn waiting(pod: &api::Pod) -> impl Iterator<Item = (&api::Container, &api::Wait)
     let containers = pod.containers.iter();
     // A defer container waits for the end of the pod: that is no trouble.
     containers.filter_map(|container| {
-        let is_idle = container.role.ends_with("-exit") && pod.phase != "Terminating";
+        let is_idle = words::is_defer(container.role) && !is_terminating(pod);
         let wait = container.wait.as_ref().filter(|_| !is_idle)?;
         Some((container, wait))
     })
+}
+
+fn is_terminating(pod: &api::Pod) -> bool {
+    pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATING)
 }
 
 /// For each container that waits: for what, since when, and what would end the wait.
 fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     let mut lines = Vec::new();
     for (container, wait) in waiting(pod) {
-        let obstacles: Vec<_> = wait.obstacles.iter().map(obstacle).collect();
+        let obstacles: Vec<_> = wait.obstacles.iter().map(words::obstacle).collect();
         let since = time::seconds(&wait.since).or(time::seconds(&container.since));
         let since = since.map_or(String::new(), |since| format!(" for {}", span(now - since)));
         lines.push(format!(
             "{} {} is {}{since}, waiting for {}",
-            container.role,
+            words::word(container.role),
             styled(BOLD, &container.name),
-            container.state,
+            words::state(container.state),
             match obstacles.is_empty() {
                 true => "nothing any more".to_owned(),
                 false => styled(WARNING, obstacles.join(", ")),
@@ -92,11 +97,16 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         ));
         let until = time::seconds(&wait.until).map(|until| span(until - now));
         let then = match until {
-            Some(until) => format!("otherwise in {until}: {}", wait.then),
+            Some(until) => {
+                let then = words::then(wait.then.unwrap_or_default());
+                format!("otherwise in {until}: {then}")
+            }
             None => "nothing else ends this wait".to_owned(),
         };
-        let by_hand = match container.state.as_str() {
-            "held" | "starting" if !container.role.ends_with("-exit") => {
+        let by_hand = match container.state.enum_value_or_default() {
+            api::State::STATE_HELD | api::State::STATE_STARTING
+                if !words::is_defer(container.role) =>
+            {
                 format!("; or: usher release {} {}", pod.name, container.name)
             }
             _ => String::new(),
@@ -104,19 +114,24 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         lines.push(styled(FAINT, format!("  {then}{by_hand}")));
     }
     let mut obstacles = waiting(pod).flat_map(|(_, wait)| &wait.obstacles);
-    if obstacles.any(|obstacle| obstacle.missing == "never created") {
+    let never = Ok(api::Missing::MISSING_NEVER_CREATED);
+    if obstacles.any(|obstacle| obstacle.missing.enum_value() == never) {
         let advice = "one that is never created, since kubelet runs it as an init container of the pod, belongs in usher/native-init";
         lines.push(styled(FAINT, advice));
     }
-    let is_terminating = pod.phase == "Terminating" && pod.ended.is_none();
-    if let Some(termination) = pod.termination.as_ref().filter(|_| is_terminating) {
+    let is_under_way = is_terminating(pod) && pod.ended.is_none();
+    if let Some(termination) = pod.termination.as_ref().filter(|_| is_under_way) {
         let since = time::seconds(&termination.since).map_or(0.0, |since| now - since);
         let left = time::seconds(&termination.deadline).map_or(0.0, |deadline| deadline - now);
         lines.push(format!(
             "the pod has been terminating for {}: {}; step {}, {} of the grace period left",
             span(since),
-            termination.because,
-            termination.step,
+            words::because(
+                termination.cause,
+                termination.failed.as_deref(),
+                termination.exit_code.unwrap_or_default()
+            ),
+            words::word(termination.step),
             span(left)
         ));
     }
@@ -177,7 +192,7 @@ fn facts(text: &mut String, pod: &api::Pod, now: f64) {
     if let Some(termination) = pod.termination.as_ref() {
         let over = termination.over.iter().map(|step| {
             let took = time::duration(&step.took).unwrap_or_default();
-            format!("{} in {}", step.name, span(took))
+            format!("{} in {}", words::word(step.name), span(took))
         });
         let over: Vec<_> = over.collect();
         if !over.is_empty() {
@@ -211,7 +226,7 @@ fn containers(pod: &api::Pod, now: f64) -> Table {
         let held = time::duration(&container.held);
         table.row([
             container.name.clone(),
-            container.role.clone(),
+            words::word(container.role),
             state(container),
             time::age(since),
             held.map_or("-".to_owned(), span),
@@ -225,13 +240,14 @@ fn containers(pod: &api::Pod, now: f64) -> Table {
 }
 
 fn state(container: &api::Container) -> String {
-    let style = match container.state.as_str() {
-        "running" | "completed" if container.ready => GOOD,
-        "stopped" | "gone" if container.exit_code.unwrap_or(0) != 0 => BAD,
-        "stopped" | "gone" => FAINT,
+    use api::State::*;
+    let style = match container.state.enum_value_or_default() {
+        STATE_RUNNING | STATE_COMPLETED if container.ready => GOOD,
+        STATE_STOPPED | STATE_GONE if container.exit_code.unwrap_or(0) != 0 => BAD,
+        STATE_STOPPED | STATE_GONE => FAINT,
         _ => WARNING,
     };
-    styled(style, &container.state)
+    styled(style, words::word(container.state))
 }
 
 /// As it was, and as it was told where that is another.
@@ -258,6 +274,20 @@ fn number_or_dash(number: u32) -> String {
     match number {
         0 => "-".to_owned(),
         number => number.to_string(),
+    }
+}
+
+/// Who was killed, and why.
+fn kills(text: &mut String, pod: &api::Pod) {
+    for container in &pod.containers {
+        for kills in &container.kills {
+            let times = match kills.count {
+                1 => String::new(),
+                count => format!(" {count} times"),
+            };
+            let (name, why) = (styled(BOLD, &container.name), words::why(kills.why));
+            let _ = writeln!(text, "{name} was killed{times}: {why}");
+        }
     }
 }
 
@@ -309,27 +339,31 @@ mod tests {
     fn held() -> api::Pod {
         let obstacle = api::Obstacle {
             container: "proxy".to_owned(),
-            role: "sidecar".to_owned(),
-            missing: "not started yet".to_owned(),
+            role: Some(api::Role::ROLE_SIDECAR.into()),
+            missing: api::Missing::MISSING_NOT_STARTED.into(),
             ..api::Obstacle::new()
         };
         let wait = api::Wait {
             obstacles: vec![obstacle],
             since: at(1000),
             until: at(1300),
-            then: "it is ended".to_owned(),
+            then: Some(api::Then::THEN_ENDED.into()),
             ..api::Wait::new()
         };
         let web = api::Container {
             name: "web".to_owned(),
-            role: "app".to_owned(),
-            state: "held".to_owned(),
+            role: api::Role::ROLE_APP.into(),
+            state: api::State::STATE_HELD.into(),
             wait: MessageField::some(wait),
             ..api::Container::new()
         };
         api::Pod {
             name: "shop".to_owned(),
-            status: "Sidecar:0/1".to_owned(),
+            status: MessageField::some(api::Status {
+                doing: api::Doing::DOING_SIDECAR.into(),
+                total: 1,
+                ..api::Status::new()
+            }),
             containers: vec![web],
             created: at(998),
             ..api::Pod::new()
@@ -343,9 +377,59 @@ mod tests {
         let expected = [
             "shop waits: Sidecar:0/1 (web)",
             "  app web is held for 12.0s, waiting for sidecar proxy (not started yet)",
-            "    otherwise in 4m48s: it is ended; or: usher release shop web",
+            "    otherwise in 4m48s: it is ended with exit code 1 (usher/startup-timeout); or: usher release shop web",
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn who_waits_for_what_is_never_created_is_told_where_it_may_belong() {
+        let mut pod = held();
+        assert!(!plain(&text(&pod, 1012.0)).contains("usher/native-init"));
+        if let Some(wait) = pod.containers[0].wait.as_mut() {
+            wait.obstacles[0].missing = api::Missing::MISSING_NEVER_CREATED.into();
+        }
+        let text = plain(&text(&pod, 1012.0));
+        assert!(text.contains("sidecar proxy (never created)"), "{text}");
+        assert!(text.contains("belongs in usher/native-init"), "{text}");
+    }
+
+    #[test]
+    fn a_pod_that_terminates_says_why_and_how_far_it_is() {
+        let termination = api::Termination {
+            cause: api::Cause::CAUSE_SIDECAR_FAILED.into(),
+            failed: Some("proxy".to_owned()),
+            exit_code: Some(3),
+            since: at(1000),
+            deadline: at(1030),
+            step: api::StepName::STEP_APPS.into(),
+            ..api::Termination::new()
+        };
+        let mut pod = held();
+        pod.phase = api::Phase::PHASE_TERMINATING.into();
+        pod.termination = MessageField::some(termination);
+        let text = plain(&text(&pod, 1012.0));
+        let expected = "the pod has been terminating for 12.0s: its sidecar proxy ended with 3 before \
+            it was started, and is never restarted; step apps, 18.0s of the grace period left";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn who_was_killed_is_named_with_the_reason() {
+        let kills = |why: api::Why, count| api::Kills {
+            why: why.into(),
+            count,
+            ..api::Kills::new()
+        };
+        let mut pod = held();
+        pod.containers[0].kills = vec![
+            kills(api::Why::WHY_GRACE_OVER, 1),
+            kills(api::Why::WHY_LIVENESS_PROBE_FAILED, 3),
+        ];
+        let text = plain(&text(&pod, 1012.0));
+        let expected = "web was killed: the grace period was over\n\
+            web was killed 3 times: its liveness probe has failed\n";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -12,12 +12,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{GaugeVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use protobuf::Enum;
 use tokio::net::TcpListener;
 
 use super::node::{Node, Seen, namespace, status_of};
 use super::output::{Failure, Stdout, note};
-use super::time;
-use crate::control::api;
+use super::{time, words};
+use crate::api;
 
 /// Prints figures of all pods of this node in Prometheus' text format
 ///
@@ -124,11 +125,14 @@ pub(super) fn text(seen: &Seen, ended: &[api::Pod]) -> Result<String, Failure> {
     for pod in ended.iter().chain(living()) {
         pods.insert((&pod.containerd_namespace, namespace(pod), &pod.name), pod);
     }
-    for phase in ["Initializing", "Running", "Terminating", "Terminated"] {
+    let phases = api::Phase::VALUES.iter();
+    for phase in phases.filter(|phase| **phase != api::Phase::PHASE_UNKNOWN) {
+        let phase = words::word((*phase).into());
         figures.pods.with_label_values(&[phase]).set(0);
     }
     for pod in living() {
-        figures.pods.with_label_values(&[pod.phase.as_str()]).inc();
+        let phase = words::word(pod.phase);
+        figures.pods.with_label_values(&[phase]).inc();
     }
     let silent = i64::try_from(seen.silent).unwrap_or(i64::MAX);
     figures.silent.with_label_values::<&str>(&[]).set(silent);
@@ -194,7 +198,7 @@ impl Figures {
             )?,
             kills: integers(
                 "usher_container_kills",
-                "SIGKILLs to a container: by its caller, at the end of the grace period, or because its program was never to be executed",
+                "SIGKILLs to a container, by why they came: Why in control.proto, as caller, grace-over, held",
                 &with(&["container", "role", "reason"]),
             )?,
             registry,
@@ -227,11 +231,15 @@ impl Figures {
             .flat_map(|termination| &termination.over)
         {
             let took = time::duration(&step.took).unwrap_or_default();
-            self.step.with_label_values(&with(&[&step.name])).set(took);
+            let labels = with(&[&words::word(step.name)]);
+            self.step.with_label_values(&labels).set(took);
         }
-        let workload = |container: &&api::Container| container.role != "sandbox";
+        let workload = |container: &&api::Container| {
+            container.role.enum_value() != Ok(api::Role::ROLE_SANDBOX)
+        };
         for container in pod.containers.iter().filter(workload) {
-            let labels = with(&[&container.name, &container.role]);
+            let role = words::word(container.role);
+            let labels = with(&[&container.name, &role]);
             if let Some(held) = time::duration(&container.held) {
                 self.held.with_label_values(&labels).set(held);
             }
@@ -239,9 +247,11 @@ impl Figures {
             self.restarts.with_label_values(&labels).set(restarts);
             let kills = i64::from(container.oom_kills);
             self.oom_kills.with_label_values(&labels).set(kills);
-            for (reason, count) in &container.kills {
-                let labels = with(&[&container.name, &container.role, reason]);
-                self.kills.with_label_values(&labels).set(i64::from(*count));
+            for kills in &container.kills {
+                let labels = with(&[&container.name, &role, &words::word(kills.why)]);
+                // More than one reason may be unknown.
+                let count = i64::from(kills.count);
+                self.kills.with_label_values(&labels).add(count);
             }
         }
     }
@@ -254,11 +264,16 @@ mod tests {
 
     #[test]
     fn the_figures_of_pods_that_live_and_that_have_ended() {
+        let kills = api::Kills {
+            why: api::Why::WHY_CALLER.into(),
+            count: 2,
+            ..api::Kills::new()
+        };
         let container = api::Container {
             name: "web".to_owned(),
-            role: "app".to_owned(),
+            role: api::Role::ROLE_APP.into(),
             held: Some(time::message(Duration::from_millis(1500))).into(),
-            kills: [("caller".to_owned(), 2)].into(),
+            kills: vec![kills],
             restarts: 3,
             ..api::Container::new()
         };
@@ -266,13 +281,13 @@ mod tests {
             containerd_namespace: "k8s.io".to_owned(),
             namespace: "shop".to_owned(),
             name: "a\"b".to_owned(),
-            phase: "Running".to_owned(),
+            phase: api::Phase::PHASE_RUNNING.into(),
             containers: vec![container],
             ..api::Pod::new()
         };
         let old = api::Pod {
             name: "old".to_owned(),
-            phase: "Terminated".to_owned(),
+            phase: api::Phase::PHASE_TERMINATED.into(),
             containers: pod.containers.clone(),
             ..pod.clone()
         };

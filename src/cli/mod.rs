@@ -12,6 +12,7 @@ mod explain;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod inspect;
+mod json;
 mod kernel;
 mod man;
 mod manifest;
@@ -25,6 +26,7 @@ mod stop;
 mod tests;
 mod time;
 mod timeline;
+mod words;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

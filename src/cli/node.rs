@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use protobuf_json_mapping::PrintOptions;
-use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -18,7 +16,7 @@ use ttrpc::Code;
 use ttrpc::r#async::Client;
 use ttrpc::r#async::transport::Socket;
 
-use crate::control::{self, ControlClient, Ended, api};
+use crate::api::{self, ControlClient, Ended};
 
 use super::output::{Failure, warn};
 
@@ -83,7 +81,7 @@ impl Node {
             .enable_all()
             .build()
             .map_err(|error| Failure::because(format!("this process cannot wait: {error}")))?;
-        let directory = control::directory();
+        let directory = api::directory();
         if let Err(error) = std::fs::read_dir(&directory)
             // Where there is none no shim has ever run.
             && error.kind() != ErrorKind::NotFound
@@ -282,19 +280,6 @@ pub(super) fn namespace(pod: &api::Pod) -> &str {
 
 fn key(pod: &api::Pod) -> (String, String, String) {
     (namespace(pod).to_owned(), pod.name.clone(), pod.id.clone())
-}
-
-/// A message as JSON.
-pub(super) fn json(message: &dyn protobuf::MessageDyn) -> Result<Value, Failure> {
-    let options = PrintOptions {
-        always_output_default_values: true,
-        ..PrintOptions::default()
-    };
-    let text = protobuf_json_mapping::print_to_string_with_options(message, &options);
-    let value = text
-        .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
-    value.map_err(|error| Failure::because(format!("the answer cannot be encoded: {error}")))
 }
 
 // === sockets ===

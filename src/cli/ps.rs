@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
 
-use super::node::{Node, json, namespace, status_of};
+use super::json::json;
+use super::node::{Node, namespace, status_of};
 use super::output::{BAD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
-use super::time;
-use crate::control::api;
+use super::{time, words};
+use crate::api;
 
 /// Lists the pods of this node, those without annotations of usher too
 ///
@@ -46,8 +46,8 @@ impl Ps {
             pods.extend(node.ended());
         }
         if self.output.is_json() {
-            let pods: Result<Vec<_>, _> = pods.iter().map(|pod| json(pod)).collect();
-            stdout.json(&json!({ "pods": pods? }))?;
+            let pods: Result<Vec<_>, _> = pods.iter().map(json).collect();
+            stdout.json(&serde_json::json!({ "pods": pods? }))?;
             return Ok(status_of(seen.silent));
         }
         let mut table = Table::new(HEADING);
@@ -84,7 +84,11 @@ impl Ps {
             };
             let facts = format!(
                 "{} {} {} {} {}",
-                pod.id, pod.ready, pod.total, pod.status, pod.restarts
+                pod.id,
+                pod.ready,
+                pod.total,
+                words::status(&pod.status),
+                pod.restarts
             );
             if before.is_none_or(|(shown, _)| shown != facts) {
                 self.show(&pod, &mut widths, stdout)?;
@@ -149,14 +153,15 @@ pub(super) fn row(pod: &api::Pod) -> [String; 6] {
 
 /// The status in the colour that says how it is.
 pub(super) fn status(pod: &api::Pod) -> String {
+    use api::Doing::*;
     let is_ready = pod.ready == pod.total;
-    let style = match (pod.status.as_str(), pod.phase.as_str()) {
-        (status, _) if status.contains("Error") || status == "Failed" => BAD,
-        ("Completed" | "Stopped" | "Terminated", _) => FAINT,
-        ("Running", _) if is_ready => GOOD,
+    let style = match pod.status.doing.enum_value_or_default() {
+        _ if words::is_bad(&pod.status) => BAD,
+        DOING_COMPLETED | DOING_STOPPED | DOING_TERMINATED => FAINT,
+        DOING_RUNNING if is_ready => GOOD,
         _ => WARNING,
     };
-    styled(style, &pod.status)
+    styled(style, words::status(&pod.status))
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::node::{Node, json};
+use super::json::json;
+use super::node::Node;
 use super::output::{Failure, Output, Stdout};
-use crate::control::api;
+use super::words::obstacle;
+use crate::api;
 
 /// Lets a held container run though its turn has not come
 ///
@@ -47,13 +49,5 @@ impl Release {
             self.container, pod.name
         ))?;
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// One thing that is waited for.
-pub(super) fn obstacle(obstacle: &api::Obstacle) -> String {
-    match obstacle.container.as_str() {
-        "" => obstacle.missing.clone(),
-        name => format!("{} {name} ({})", obstacle.role, obstacle.missing),
     }
 }

@@ -10,7 +10,7 @@ use clap::Args;
 use super::node::{Found, Node, Silence, full_name};
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Stdout, styled, warn};
 use super::time;
-use crate::control::api;
+use crate::api;
 use crate::plan::parse_duration;
 
 /// Stops pods in their order: apps, then sidecars, each after the one before
@@ -142,7 +142,7 @@ fn follow(
             let is_over = match node.status(&socket) {
                 Ok(pod) => {
                     one.show(&pod, stdout)?;
-                    pod.phase == "Terminated"
+                    pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATED)
                 }
                 // With its last container the shim has nothing to tell any more.
                 Err(Silence::Over) => true,
@@ -181,17 +181,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 impl Stopping {
     /// A line for each container of which there is something new to say.
     fn show(&mut self, pod: &api::Pod, stdout: &mut Stdout) -> Result<(), Failure> {
+        use api::State::*;
+        let sandbox = Ok(api::Role::ROLE_SANDBOX);
         for container in &pod.containers {
-            let news = match (container.state.as_str(), container.exit_code) {
-                ("stopping", _) => "is told to stop".to_owned(),
-                ("stopped" | "gone", Some(0)) => "has exited with 0".to_owned(),
-                ("stopped" | "gone", Some(code)) => {
+            let state = container.state.enum_value_or_default();
+            let news = match (state, container.exit_code) {
+                (STATE_STOPPING, _) => "is told to stop".to_owned(),
+                (STATE_STOPPED | STATE_GONE, Some(0)) => "has exited with 0".to_owned(),
+                (STATE_STOPPED | STATE_GONE, Some(code)) => {
                     format!("has exited with {}", styled(BAD, code))
                 }
                 _ => continue,
             };
             let before = self.states.insert(container.name.clone(), news.clone());
-            if before.as_ref() != Some(&news) && container.role != "sandbox" {
+            if before.as_ref() != Some(&news) && container.role.enum_value() != sandbox {
                 let after = time::span(self.began.elapsed().as_secs_f64());
                 stdout.text(format!(
                     "{}: {} {news} {}\n",

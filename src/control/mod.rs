@@ -1,45 +1,24 @@
-//! What `usher` is told of a pod, and what it may tell the pod to do.
+//! What a person may ask of a pod and tell it: the service behind `usher`.
 //!
 //! Each shim listens on a socket of its own in [`directory`], named like the one that containerd
-//! knows; so `usher` finds all of them without containerd. What is known of a pod that has ended is
-//! kept there in files, for an hour.
+//! knows; so `usher` finds all of them without containerd.
 
 mod clients;
-mod ended;
 mod service;
 
-/// Messages and service of `protos/usher/v1/control.proto`.
-#[allow(warnings, clippy::all, clippy::restriction)]
-mod generated {
-    include!(concat!(env!("OUT_DIR"), "/protos/mod.rs"));
-}
-
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use crate::api::{directory, make_directory};
+
 pub use clients::Clients;
-pub use ended::{Ended, keep};
-pub use generated::control as api;
-pub use generated::control_ttrpc::{Control, ControlClient, create_control};
 pub use service::Service;
-
-/// The variable that names another directory than the usual one.
-pub const DIRECTORY_VARIABLE: &str = "USHER_SOCKETS";
-
-/// Beside the shims' own sockets.
-const DIRECTORY: &str = "/run/containerd/usher";
 
 /// So many characters of the name of a shim's socket, a hash, are its name here: a path to a socket
 /// has 107 characters at most.
 const NAME: usize = 32;
-
-/// Where the sockets are.
-pub fn directory() -> PathBuf {
-    let given = std::env::var_os(DIRECTORY_VARIABLE).filter(|given| !given.is_empty());
-    given.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from)
-}
 
 /// The socket that belongs to the shim whose own socket is at `path`.
 pub fn socket_of(path: &Path) -> Option<PathBuf> {
@@ -64,11 +43,4 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
-}
-
-fn make_directory(path: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
 }

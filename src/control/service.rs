@@ -10,11 +10,11 @@ use tokio::time::timeout;
 use ttrpc::r#async::{ServerStreamSender, TtrpcContext};
 use ttrpc::{Code, get_status};
 
-use super::api::{
+use crate::api::Control;
+use crate::api::{
     Pod as PodMessage, ReleaseRequest, ReleaseResponse, StatusRequest, StatusResponse, StopRequest,
     StopResponse,
 };
-use super::generated::control_ttrpc::Control;
 use crate::pod::{CallError, Kind, Pod};
 use crate::task;
 

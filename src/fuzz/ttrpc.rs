@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
-use crate::control::{self, Clients, create_control};
+use crate::api::create_control;
+use crate::control::{self, Clients};
 use crate::events::Publisher;
 use crate::plan::Rules;
 use crate::pod::{Actor, Pod};

@@ -20,7 +20,7 @@ use crate::runtime::{Namespaces, OciRuntime, RuntimeError, release};
 use crate::stdio;
 
 use super::error::caught;
-use super::process::{Remains, Task};
+use super::process::{Remains, SignalOrder, Task};
 use super::sizes::Sizing;
 use super::{CallError, MAILBOX, Message, Panicked, Pod, Reply};
 
@@ -358,9 +358,17 @@ impl Actor {
                     signal,
                     all,
                     request,
+                    why,
                 } => {
-                    self.signal(&id, signal, all, request);
+                    let order = SignalOrder {
+                        signal,
+                        all,
+                        request,
+                        why,
+                    };
+                    self.signal(&id, order);
                 }
+                Action::PostStart { id, life } => self.post_start(id, life),
                 Action::Restart { id } => self.restart(&id),
                 Action::Halt { id } => self.halt(&id),
                 Action::Probe { id, life } => self.probe(id, life),
@@ -471,16 +479,11 @@ impl Actor {
         }
     }
 
-    pub(super) fn signal(
-        &mut self,
-        id: &ContainerId,
-        signal: Signal,
-        all: bool,
-        request: Option<RequestId>,
-    ) {
-        if self.signal_unborn(id, signal, all, request) {
+    pub(super) fn signal(&mut self, id: &ContainerId, order: SignalOrder) {
+        if self.signal_unborn(id, order) {
             return;
         }
+        let SignalOrder { signal, all, .. } = order;
         // What is under way for a container that is to be killed is of no use any more, whoever delivers
         // the signal and whether its init is still there; but what it is written to is kept whole.
         if signal == Signal::KILL
@@ -496,23 +499,18 @@ impl Actor {
                 Err(CallError::finished(id.as_str()))
             }
             Some(task) if !task.takes_natively(id, signal, all) => {
-                return self.signal_by_runtime(id, signal, all, request);
+                return self.signal_by_runtime(id, order);
             }
             Some(task) if signal == Signal::KILL => self.kill_init(id, task),
             Some(task) => self.kill_process(task.init.pid, signal, id.as_str()),
         };
-        self.signalled(id, signal, request, outcome);
+        self.signalled(id, order, outcome);
     }
 
     /// The way for all that a plain kill(2) cannot do: every process of the cgroup, a container that
     /// is frozen, a runtime whose init process is not the container's.
-    fn signal_by_runtime(
-        &mut self,
-        id: &ContainerId,
-        signal: Signal,
-        all: bool,
-        request: Option<RequestId>,
-    ) {
+    fn signal_by_runtime(&mut self, id: &ContainerId, order: SignalOrder) {
+        let SignalOrder { signal, all, .. } = order;
         let Some(task) = self.tasks.get(id) else {
             return;
         };
@@ -543,7 +541,7 @@ impl Actor {
                 }
                 (Err(error), _) => Err(CallError::unknown(error)),
             };
-            actor.signalled(&id, signal, request, outcome);
+            actor.signalled(&id, order, outcome);
         });
     }
 
@@ -559,18 +557,18 @@ impl Actor {
     pub(super) fn signalled(
         &mut self,
         id: &ContainerId,
-        signal: Signal,
-        request: Option<RequestId>,
+        order: SignalOrder,
         outcome: Result<(), CallError>,
     ) {
+        let SignalOrder { signal, why, .. } = order;
         if outcome.is_ok() {
             let now = self.now();
-            self.record.delivered(now, id, signal, request.is_some());
+            self.record.delivered(now, id, signal, why);
         }
-        match (request, outcome) {
+        match (order.request, outcome) {
             (Some(request), outcome) => self.answer_kill(request, outcome),
-            (None, Ok(())) => info!(container = %id, %signal, "signalled"),
-            (None, Err(error)) => warn!(container = %id, %signal, %error, "not signalled"),
+            (None, Ok(())) => info!(container = %id, %signal, ?why, "signalled"),
+            (None, Err(error)) => warn!(container = %id, %signal, ?why, %error, "not signalled"),
         }
     }
 
@@ -605,7 +603,10 @@ impl Actor {
 
 fn log(report: &Report) {
     match report {
-        Report::OtherPlan { .. } | Report::GraceOver { .. } | Report::Stretched { .. } => {
+        Report::OtherPlan { .. }
+        | Report::GraceOver { .. }
+        | Report::Stretched { .. }
+        | Report::Misplaced { .. } => {
             warn!("{report}")
         }
         Report::ProbeFailed { .. } => debug!("{report}"),

@@ -8,7 +8,7 @@ use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
-use crate::lifecycle::{ContainerId, RequestId};
+use crate::lifecycle::ContainerId;
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::reaper::Child;
@@ -16,7 +16,7 @@ use crate::record::What;
 use crate::runtime::{Checkpoint, ProcessStdio, Restore, RuntimeError};
 use crate::stdio::Streams;
 
-use super::process::{Deleted, Exit, Remains};
+use super::process::{Deleted, Exit, Remains, SignalOrder};
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 
 /// How far a container is that has no process before it is restored.
@@ -25,21 +25,13 @@ pub(super) enum Restoring {
     /// Its turn has not come.
     Waiting(Restore, ProcessStdio),
     /// The OCI runtime is at it; what it is to be sent meanwhile.
-    UnderWay(Vec<PendingSignal>),
+    UnderWay(Vec<SignalOrder>),
     /// It could not be restored.
     Failed,
 }
 
 /// A container that runs again, with its streams if they come from a terminal.
 type Restored = (Child, Option<Streams>);
-
-/// A signal for a process that is still to come.
-#[derive(Debug)]
-pub(super) struct PendingSignal {
-    signal: Signal,
-    all: bool,
-    request: Option<RequestId>,
-}
 
 impl Actor {
     /// Writes a running container to files, with which it ends if that is asked for.
@@ -168,35 +160,23 @@ impl Actor {
                 self.core.handle_released(now, id, Err(error.to_string()));
             }
         }
-        for PendingSignal {
-            signal,
-            all,
-            request,
-        } in pending
-        {
-            self.signal(id, signal, all, request);
+        for order in pending {
+            self.signal(id, order);
         }
     }
 
     /// A signal for a container that has no process yet. False if it has one.
-    pub(super) fn signal_unborn(
-        &mut self,
-        id: &ContainerId,
-        signal: Signal,
-        all: bool,
-        request: Option<RequestId>,
-    ) -> bool {
+    pub(super) fn signal_unborn(&mut self, id: &ContainerId, order: SignalOrder) -> bool {
+        let SignalOrder {
+            signal, request, ..
+        } = order;
         let Some(task) = self.tasks.get_mut(id) else {
             return false;
         };
         match (&mut task.restoring, request) {
             (None, _) => return false,
             (Some(Restoring::UnderWay(pending)), _) => {
-                pending.push(PendingSignal {
-                    signal,
-                    all,
-                    request,
-                });
+                pending.push(order);
                 if signal == Signal::KILL {
                     task.runtime.halt();
                 }
@@ -204,7 +184,7 @@ impl Actor {
             (Some(_), Some(_)) => {
                 let message = format!("task {id} has no process: it is still to be restored");
                 let error = CallError::new(Kind::NotFound, message);
-                self.signalled(id, signal, request, Err(error));
+                self.signalled(id, order, Err(error));
             }
             (Some(_), None) if signal == Signal::KILL => {
                 // There is nothing to kill: this is its end.

@@ -146,6 +146,7 @@ impl Actor {
                 remains: Remains::default(),
                 restart_due: false,
                 first_pid: None,
+                post_start: None,
                 resources: None,
                 ended: None,
                 unpublished: None,

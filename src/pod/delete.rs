@@ -139,7 +139,7 @@ impl Actor {
             container_id: id.to_string(),
             pid: u32::try_from(pid).unwrap_or_default(),
             exit_status: exit.code,
-            exited_at: MessageField::some(crate::task::timestamp(exit.at)),
+            exited_at: MessageField::some(crate::events::timestamp(exit.at)),
             ..TaskDelete::new()
         });
         let _ = reply.send(Ok(deleted));

@@ -117,6 +117,7 @@ impl From<Refusal> for CallError {
             Refusal::SandboxGone { .. }
             | Refusal::NotCreated { .. }
             | Refusal::Terminating { .. }
+            | Refusal::NeverComes { .. }
             | Refusal::EndedBeforeStart { .. }
             | Refusal::NotHeld { .. }
             | Refusal::TurnAtTheEnd { .. }

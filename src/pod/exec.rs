@@ -81,6 +81,11 @@ impl Actor {
             has_deadline: call.has_deadline,
         };
         self.core.handle_exec(now, &id, &exec)?;
+        if self.core.is_post_start(&id, &call.exec_id)
+            && let Some(task) = self.tasks.get_mut(&id)
+        {
+            task.post_start = Some(call.spec.clone());
+        }
         if let Entry::Vacant(place) = self.task_mut(&call.id)?.execs.entry(call.exec_id.clone()) {
             let process = Process::new(call.paths);
             place.insert(Exec {
@@ -345,7 +350,7 @@ pub(super) fn exit_event(id: &ContainerId, process: &str, pid: i32, exit: Exit) 
         id: process.to_owned(),
         pid: u32::try_from(pid).unwrap_or_default(),
         exit_status: exit.code,
-        exited_at: MessageField::some(crate::task::timestamp(exit.at)),
+        exited_at: MessageField::some(crate::events::timestamp(exit.at)),
         ..TaskExit::new()
     }
 }

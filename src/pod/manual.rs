@@ -2,11 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::control::api;
+use crate::api;
+use crate::events::timestamp;
 use crate::lifecycle::ContainerId;
-use crate::task::timestamp;
 
-use super::status::obstacle;
 use super::{Actor, CallError, Kind, Reply};
 
 impl Actor {
@@ -45,7 +44,7 @@ impl Actor {
             Some(id) => self.core.handle_release(now, &id).map_err(CallError::from),
         };
         let answer = answer.map(|overridden| api::ReleaseResponse {
-            overridden: overridden.iter().map(obstacle).collect(),
+            overridden: overridden.iter().map(api::Obstacle::from).collect(),
             ..api::ReleaseResponse::new()
         });
         let _ = reply.send(answer);

@@ -16,6 +16,7 @@ mod exec;
 pub(crate) mod fuzz;
 mod manual;
 mod messages;
+mod post_start;
 mod process;
 mod restart;
 mod scores;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroup, OomWatch};
-use crate::lifecycle::{ContainerId, RequestId};
+use crate::lifecycle::{ContainerId, RequestId, Why};
 use crate::plan::{Allotment, Signal};
 use crate::runtime::{Namespaces, OciRuntime};
 use crate::stdio::{Owner, Paths, Size, Streams};
@@ -76,6 +76,9 @@ pub(super) struct Task {
     pub restart_due: bool,
     /// Its first init process, the one that the caller was told of, if it may read running without.
     pub first_pid: Option<i32>,
+    /// What was taken for its postStart handler, if it may have several lives: the process as its caller
+    /// wants it.
+    pub post_start: Option<Vec<u8>>,
     /// What the caller has changed of its resources, if it may have several lives.
     pub resources: Option<Value>,
     /// When its init process was collected; its exit may not have been published yet.
@@ -88,6 +91,17 @@ pub(super) struct Task {
     pub releasing: Option<oneshot::Sender<()>>,
     /// Who wants it deleted as soon as it has ended.
     pub delete: Option<Reply<Deleted>>,
+}
+
+/// A signal that is to be delivered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SignalOrder {
+    pub signal: Signal,
+    /// To all processes of the container, not to its init alone.
+    pub all: bool,
+    /// The Kill that is answered with what becomes of it.
+    pub request: Option<RequestId>,
+    pub why: Why,
 }
 
 /// What the OCI runtime knows of a container: its state and its cgroup.

@@ -6,11 +6,11 @@ use protobuf::MessageField;
 use protobuf::well_known_types::duration::Duration as DurationMessage;
 use protobuf::well_known_types::timestamp::Timestamp;
 
-use crate::control::{self, api};
-use crate::lifecycle::{Cause, ContainerView, Obstacle, Phase, Time, View, Wait};
-use crate::plan::{ContainerKind, DeferTurn, Role};
-use crate::record::{Event, Killer, Past, What};
-use crate::task::timestamp;
+use crate::api;
+use crate::events::timestamp;
+use crate::lifecycle::{Cause, Time, View, Wait};
+use crate::plan::{Role, Signal};
+use crate::record::{Event, Past, What};
 
 use super::{Actor, CallError, Kind, Reply};
 
@@ -44,7 +44,7 @@ impl Actor {
         if has_been {
             pod.ended = MessageField::some(timestamp(SystemTime::now()));
             // Not now: somebody is waiting for the answer to a Delete.
-            tokio::spawn(async move { control::keep(&pod) });
+            tokio::spawn(async move { api::keep(&pod) });
         }
     }
 
@@ -69,14 +69,8 @@ impl Actor {
             namespace: self.identity.namespace.clone(),
             uid: self.identity.uid.clone(),
             shim_pid: std::process::id(),
-            status: view.status.clone(),
-            phase: match view.phase {
-                Phase::Initializing => "Initializing",
-                Phase::Running => "Running",
-                Phase::Terminating(_) => "Terminating",
-                Phase::Terminated => "Terminated",
-            }
-            .to_owned(),
+            status: MessageField::some(view.status.into()),
+            phase: api::Phase::from(view.phase).into(),
             ready: number(view.ready.0),
             total: number(view.ready.1),
             restarts: restarts.fold(0, u32::saturating_add),
@@ -111,16 +105,18 @@ impl Actor {
             return MessageField::none();
         };
         let over = self.record.steps().iter().map(|(step, took)| api::Step {
-            name: step.word().to_owned(),
+            name: api::StepName::from(*step).into(),
             took: MessageField::some(duration(*took)),
             ..api::Step::new()
         });
+        let (cause, whose) = api::cause(&termination.cause);
         MessageField::some(api::Termination {
-            cause: cause_word(&termination.cause).to_owned(),
-            because: termination.cause.to_string(),
+            cause: cause.into(),
+            failed: whose.map(|(name, _)| name.to_owned()),
+            exit_code: whose.map(|(_, code)| code),
             since: clock.some(termination.since),
             deadline: clock.some(termination.deadline),
-            step: termination.step.word().to_owned(),
+            step: api::StepName::from(termination.step).into(),
             step_since: clock.some(termination.step_began),
             over: over.collect(),
             ..api::Termination::new()
@@ -131,20 +127,18 @@ impl Actor {
         let live = view.containers.iter().find(|live| live.id == past.id);
         let pid = self.tasks.get(&past.id).filter(|task| task.ended.is_none());
         let pid = pid.map_or(0, |task| task.init.pid);
-        let kills = past.kills.iter().map(|(killer, count)| {
-            let who = match killer {
-                Killer::Caller => "caller",
-                Killer::Grace => "grace-over",
-                Killer::Held => "held",
-            };
-            (who.to_owned(), *count)
+        let kills = past.kills.iter().map(|(why, count)| api::Kills {
+            why: api::Why::from(*why).into(),
+            count: *count,
+            ..api::Kills::new()
         });
+        let state = live.map_or(api::State::STATE_GONE, |live| live.state.into());
         let has_succeeded = past.role == Role::Init && past.exit_code == Some(0);
         api::Container {
             name: past.name.clone(),
             id: past.id.to_string(),
-            role: role_word(past.kind, past.role).to_owned(),
-            state: live.map_or("gone", |live| live.state).to_owned(),
+            role: api::role(past.kind, past.role).into(),
+            state: state.into(),
             since: clock.maybe(past.since()),
             ready: has_succeeded || live.is_some_and(|live| live.is_ready),
             pid: u32::try_from(pid).unwrap_or_default(),
@@ -158,7 +152,7 @@ impl Actor {
             restarts: past.restarts.max(live.map_or(0, |live| live.restart_count)),
             oom_kills: past.oom_kills,
             kills: kills.collect(),
-            wait: clock.wait(live.and_then(|live| live.wait.as_ref().map(|wait| (live, wait)))),
+            wait: clock.wait(live.and_then(|live| live.wait.as_ref())),
             ..api::Container::new()
         }
     }
@@ -196,80 +190,128 @@ impl Clock {
         MessageField(time.map(|time| Box::new(self.at(time))))
     }
 
-    fn wait(self, wait: Option<(&ContainerView, &Wait)>) -> MessageField<api::Wait> {
-        let Some((_, wait)) = wait else {
+    fn wait(self, wait: Option<&Wait>) -> MessageField<api::Wait> {
+        let Some(wait) = wait else {
             return MessageField::none();
         };
         // Who waits for ever need not be told of an end of time.
-        let until = wait.until.filter(|until| until.since(self.core) < NEVER);
+        let until = wait
+            .until
+            .filter(|(until, _)| until.since(self.core) < NEVER);
         MessageField::some(api::Wait {
-            obstacles: wait.obstacles.iter().map(obstacle).collect(),
+            obstacles: wait.obstacles.iter().map(api::Obstacle::from).collect(),
             since: self.maybe(wait.since),
-            until: self.maybe(until),
-            then: wait.then.to_owned(),
+            until: self.maybe(until.map(|(until, _)| until)),
+            then: until.map(|(_, then)| api::Then::from(then).into()),
             ..api::Wait::new()
         })
     }
 
     fn event(self, name: Option<&str>, event: &Event) -> api::Event {
-        let signal_of = |signal: crate::plan::Signal| u32::try_from(signal.number()).unwrap_or(0);
-        let (what, number, detail) = match &event.what {
-            What::Created => ("created", 0, String::new()),
-            What::Held => ("held", 0, String::new()),
-            What::Executed => ("executed", 0, String::new()),
-            What::Ready => ("ready", 0, String::new()),
-            What::Released => ("released", 0, String::new()),
-            What::Asked(signal) => ("asked", signal_of(*signal), signal.to_string()),
-            What::Signalled(signal) => ("signalled", signal_of(*signal), signal.to_string()),
-            What::Killed(killer) => {
-                let by = match killer {
-                    Killer::Caller => "by its caller",
-                    Killer::Grace => "the grace period was over",
-                    Killer::Held => "its program was not executed",
-                };
-                ("killed", 9, by.to_owned())
-            }
-            What::Exited(code) => ("exited", *code, String::new()),
-            What::Reported(code) => ("reported", *code, String::new()),
-            What::BackingOff(wait) => ("backing-off", 0, format!("{wait:?}")),
-            What::OomKilled => ("oom-killed", 0, String::new()),
-            What::HookOver(kind, None) => ("hook-over", 0, kind.to_string()),
-            What::HookOver(kind, Some(why)) => ("hook-failed", 0, format!("{kind}: {why}")),
-            What::Skipped => ("skipped", 0, String::new()),
-            What::Extended(by) => ("extended", 0, format!("by {by:?}")),
-            What::Gone => ("gone", 0, String::new()),
-            What::Terminating(cause) => ("terminating", 0, cause.to_string()),
-            What::NotTerminating => ("not-terminating", 0, String::new()),
-            What::StepOver(step) => ("step-over", 0, step.to_string()),
-            What::GraceOver => ("grace-over", 0, String::new()),
-        };
-        api::Event {
+        let mut message = api::Event {
             at: self.some(event.at),
             container: name.unwrap_or_default().to_owned(),
-            what: what.to_owned(),
-            number,
-            detail,
             ..api::Event::new()
+        };
+        message.what = tell(&mut message, &event.what).into();
+        message
+    }
+}
+
+/// Tells what has happened, but for when and to whom.
+fn tell(event: &mut api::Event, what: &What) -> api::What {
+    let number = |signal: &Signal| u32::try_from(signal.number()).unwrap_or(0);
+    let over_or_failed = |event: &mut api::Event, hook: api::Hook, why: &Option<Box<str>>| {
+        event.hook = Some(hook.into());
+        event.reason = why.as_deref().map(str::to_owned);
+        match why {
+            None => api::What::WHAT_HOOK_OVER,
+            Some(_) => api::What::WHAT_HOOK_FAILED,
         }
+    };
+    match what {
+        What::Created => api::What::WHAT_CREATED,
+        What::Held => api::What::WHAT_HELD,
+        What::Executed => api::What::WHAT_EXECUTED,
+        What::Ready => api::What::WHAT_READY,
+        What::Released => api::What::WHAT_RELEASED,
+        What::Asked { signal, is_stop } => {
+            event.number = number(signal);
+            event.stops = Some(*is_stop);
+            api::What::WHAT_ASKED
+        }
+        What::Signalled { signal, why } => {
+            event.number = number(signal);
+            event.stops = Some(why.is_stop());
+            event.why = Some(api::Why::from(*why).into());
+            api::What::WHAT_SIGNALLED
+        }
+        What::Killed(why) => {
+            event.number = number(&Signal::KILL);
+            event.why = Some(api::Why::from(*why).into());
+            api::What::WHAT_KILLED
+        }
+        What::Exited(code) => {
+            event.number = *code;
+            api::What::WHAT_EXITED
+        }
+        What::Reported(code) => {
+            event.number = *code;
+            api::What::WHAT_REPORTED
+        }
+        What::BackingOff(wait) => {
+            event.duration = MessageField::some(duration(*wait));
+            api::What::WHAT_BACKING_OFF
+        }
+        What::NotRestarted(why) => {
+            event.reason = Some(why.to_string());
+            api::What::WHAT_NOT_RESTARTED
+        }
+        What::OomKilled => api::What::WHAT_OOM_KILLED,
+        What::ProbeFailed {
+            probe,
+            failures,
+            threshold,
+        } => {
+            event.probe = Some(api::Probe::from(*probe).into());
+            event.number = *failures;
+            event.threshold = Some(*threshold);
+            api::What::WHAT_PROBE_FAILED
+        }
+        What::HookOver(kind, why) => over_or_failed(event, (*kind).into(), why),
+        What::PostStarted(why) => over_or_failed(event, api::Hook::HOOK_POST_START, why),
+        What::Skipped => api::What::WHAT_SKIPPED,
+        What::Extended(by) => {
+            event.duration = MessageField::some(duration(*by));
+            api::What::WHAT_EXTENDED
+        }
+        What::Gone => api::What::WHAT_GONE,
+        What::Terminating(because) => {
+            tell_cause(event, because);
+            api::What::WHAT_TERMINATING
+        }
+        What::NotTerminating => api::What::WHAT_NOT_TERMINATING,
+        What::StartsOver => api::What::WHAT_STARTS_OVER,
+        What::StepOver(step) => {
+            event.step = Some(api::StepName::from(*step).into());
+            api::What::WHAT_STEP_OVER
+        }
+        What::GraceOver => api::What::WHAT_GRACE_OVER,
+        What::SandboxKilled => api::What::WHAT_SANDBOX_KILLED,
+    }
+}
+
+fn tell_cause(event: &mut api::Event, because: &Cause) {
+    let (cause, whose) = api::cause(because);
+    event.cause = Some(cause.into());
+    if let Some((name, code)) = whose {
+        event.failed = Some(name.to_owned());
+        event.number = code;
     }
 }
 
 /// What is that far away does not come.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// What is waited for, as the messages have it.
-pub(super) fn obstacle(obstacle: &Obstacle) -> api::Obstacle {
-    let (container, role) = match &obstacle.container {
-        Some((name, role)) => (name.clone(), role_word(ContainerKind::Workload, *role)),
-        None => (String::new(), ""),
-    };
-    api::Obstacle {
-        container,
-        role: role.to_owned(),
-        missing: obstacle.missing.clone(),
-        ..api::Obstacle::new()
-    }
-}
 
 fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
@@ -277,28 +319,4 @@ fn number(count: usize) -> u32 {
 
 fn duration(duration: Duration) -> DurationMessage {
     DurationMessage::from(duration)
-}
-
-fn role_word(kind: ContainerKind, role: Role) -> &'static str {
-    match (kind, role) {
-        (ContainerKind::Sandbox, _) => "sandbox",
-        (_, Role::Init) => "init",
-        (_, Role::NativeInit) => "native-init",
-        (_, Role::Sidecar) => "sidecar",
-        (_, Role::App) => "app",
-        (_, Role::Defer(DeferTurn::PreExit)) => "pre-exit",
-        (_, Role::Defer(DeferTurn::PostExit)) => "post-exit",
-        (_, Role::Guest) => "guest",
-    }
-}
-
-fn cause_word(cause: &Cause) -> &'static str {
-    match cause {
-        Cause::Inferred => "inferred",
-        Cause::SandboxDied => "sandbox-died",
-        Cause::Completed => "completed",
-        Cause::EssentialFailed { .. } => "essential-failed",
-        Cause::InitFailed { .. } => "init-failed",
-        Cause::Stopped => "stopped",
-    }
 }

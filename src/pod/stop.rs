@@ -50,7 +50,8 @@ impl Actor {
             patience: call.patience,
         };
         let (now, id) = (self.now(), ContainerId::from(call.id.as_str()));
-        self.record.note(now, &id, What::Asked(signal));
+        let is_stop = self.core.is_stop(&id, signal);
+        self.record.note(now, &id, What::Asked { signal, is_stop });
         self.core.handle_kill(now, &id, request, kill);
     }
 

@@ -79,11 +79,26 @@ pub(super) fn process(bundle: &Path, argv: &[String]) -> Result<Vec<u8>, BundleE
         let process = process.ok_or_else(|| io::Error::other("there is no process in it"))?;
         let mut process: Map<String, Value> = serde_json::from_str(process.get())?;
         process.insert("args".to_owned(), json!(argv));
-        process.insert("terminal".to_owned(), json!(false));
-        process.remove("consoleSize");
+        without_terminal(&mut process);
         Ok(serde_json::to_vec(&process)?)
     });
     process.map_err(|source| BundleError::Unreadable { path, source })
+}
+
+/// The process that a caller has had executed, for nobody to look at.
+///
+/// # Errors
+///
+/// If it is not a JSON object.
+pub(super) fn unattended(process: &[u8]) -> serde_json::Result<Vec<u8>> {
+    let mut process: Map<String, Value> = serde_json::from_slice(process)?;
+    without_terminal(&mut process);
+    serde_json::to_vec(&process)
+}
+
+fn without_terminal(process: &mut Map<String, Value>) {
+    process.insert("terminal".to_owned(), json!(false));
+    process.remove("consoleSize");
 }
 
 /// Where a part of a text is in it.

@@ -277,6 +277,26 @@ impl OciRuntime {
             .await
     }
 
+    /// Executes once more in a container what its caller had executed in it before, with nobody to look
+    /// at it. The OCI runtime may take `limit` for it.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError`], with the runtime's own words, or why it is no process.
+    pub async fn exec_again(
+        &self,
+        id: &str,
+        process: &[u8],
+        limit: Duration,
+    ) -> Result<Child, RuntimeError> {
+        let process = config::unattended(process).map_err(|error| RuntimeError::Failed {
+            verb: Verb::Exec,
+            message: error.to_string(),
+        })?;
+        self.exec_within(limit, id, &process, ProcessStdio::default())
+            .await
+    }
+
     async fn exec_within(
         &self,
         limit: Duration,

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
-use crate::control::{self, Clients, Service, create_control};
+use crate::api::create_control;
+use crate::control::{self, Clients, Service};
 use crate::pod::Pod;
 
 use super::address::{self, Turn};

@@ -9,11 +9,11 @@ use containerd_shim::protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::api::DeleteResponse;
 
 use crate::cgroup::{place, remains};
+use crate::events::timestamp;
 use crate::pod;
 use crate::reaper::Reaper;
 use crate::rootfs;
 use crate::runtime::{Bundle, OciRuntime, options};
-use crate::task::timestamp;
 
 use super::{address, control, leftovers, start};
 

@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 
 use crate::runtime::DEFAULT_BINARY;
 
-use super::{REVISION, VERSION, bootstrap, start};
+use super::{REVISION, bootstrap, start};
 
 /// The type under which containerd knows the features of an OCI runtime, as JSON
 /// (<https://github.com/opencontainers/runtime-spec/blob/main/features.md>).
@@ -32,7 +32,7 @@ pub(super) fn info(program: &str) -> Result<Vec<u8>, String> {
     let mut info = RuntimeInfo::new();
     info.name = runtime_name(program);
     let mut version = RuntimeVersion::new();
-    version.version = VERSION.to_owned();
+    version.version = crate::VERSION.to_owned();
     version.revision = REVISION.to_owned();
     info.version = MessageField::some(version);
     // As they came: what we do not know of them is for others.

@@ -28,11 +28,9 @@ use std::process::ExitCode;
 
 use containerd_shim::Flags;
 
+use crate::VERSION;
 use crate::cgroup::place;
 use crate::probe::prober;
-
-/// The version of this crate.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The commit it was built from; empty if that was not known.
 pub const REVISION: &str = env!("USHER_REVISION");

@@ -4,7 +4,7 @@
 //! away. So no handler does anything itself.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use containerd_shim_protos::api::{
@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
+use crate::events;
 use crate::pod::{
     CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members, Pod,
     Status as TaskStatus,
@@ -39,16 +40,6 @@ impl Service {
     /// The service in front of `pod`.
     pub fn new(pod: Pod) -> Service {
         Service { pod }
-    }
-}
-
-/// A point in time as the messages have it.
-pub fn timestamp(at: SystemTime) -> Timestamp {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp {
-        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(since.subsec_nanos()).unwrap_or_default(),
-        ..Timestamp::new()
     }
 }
 
@@ -84,7 +75,7 @@ fn pid(pid: i32) -> u32 {
 }
 
 fn exited(exit: Exit) -> (u32, MessageField<Timestamp>) {
-    (exit.code, MessageField::some(timestamp(exit.at)))
+    (exit.code, MessageField::some(events::timestamp(exit.at)))
 }
 
 #[async_trait]
@@ -367,7 +358,7 @@ impl Task for Service {
         Ok(ConnectResponse {
             shim_pid: std::process::id(),
             task_pid: pid(task.map_err(status)?),
-            version: crate::shim::VERSION.to_owned(),
+            version: crate::VERSION.to_owned(),
             ..ConnectResponse::new()
         })
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use toml::{Table, Value};
 
-use crate::shim::VERSION;
+use crate::VERSION;
 
 use super::super::manifest;
 use super::Finding;

@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 
+use crate::api;
 use crate::lifecycle::{Budget, STEPS, Step};
 use crate::plan::{Plan, Role, SidecarStopOrder, Stage};
 
 use super::super::manifest::Pod;
+use super::super::words::word;
 use super::role;
 
 /// How the pod ends.
@@ -23,7 +25,7 @@ pub(super) struct Termination {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StopStep {
-    pub(super) step: &'static str,
+    pub(super) step: String,
     pub(super) containers: Vec<String>,
     /// Whether they go one after another.
     pub(super) in_turn: bool,
@@ -50,7 +52,7 @@ pub(super) fn termination(plan: &Plan, pod: &Pod) -> Termination {
         .into_iter()
         .zip(&worst)
         .map(|((step, containers), (_, over))| StopStep {
-            step: step.word(),
+            step: word(api::StepName::from(step).into()),
             in_turn: is_serial(step) && containers.len() > 1,
             containers,
             over_after_seconds: over.as_secs_f64(),

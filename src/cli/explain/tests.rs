@@ -55,7 +55,7 @@ fn sidecars_start_first_and_stop_last() {
     let steps: Vec<_> = stop
         .steps
         .iter()
-        .map(|it| (it.step, it.over_after_seconds))
+        .map(|it| (it.step.as_str(), it.over_after_seconds))
         .collect();
     assert_eq!(steps, [("apps", 32.0), ("sidecars", 32.0)]);
     assert_eq!(stop.worst_case_seconds, 32.0);

@@ -106,7 +106,7 @@ fn stop(stop: &Termination) -> String {
     for step in &stop.steps {
         let between = if step.in_turn { ", then " } else { ", " };
         table.row([
-            step.step.to_owned(),
+            step.step.clone(),
             step.containers.join(between),
             seconds(step.over_after_seconds),
         ]);

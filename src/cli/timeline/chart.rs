@@ -1,13 +1,10 @@
 //! What is to be drawn: rows of spans and marks, made of what the shim has recorded.
 
-use crate::control::api;
+use crate::api;
 
 use super::super::node::namespace;
-use super::super::time;
+use super::super::{time, words};
 use super::axis::Axis;
-
-/// The signals that a program takes for its end: TERM, INT, QUIT, PWR, RTMIN+3.
-const STOPS: [u32; 5] = [15, 2, 3, 30, 37];
 
 /// A bar that takes a smaller share of the line needs no explanation.
 const SEEN_FROM: f64 = 0.002;
@@ -65,6 +62,7 @@ pub(super) struct Mark {
 pub(super) enum Kind {
     Asked,
     Ready,
+    Again,
     Released,
     Signal,
     Exit,
@@ -94,9 +92,10 @@ impl State {
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 8] = [
+    pub(super) const ALL: [Kind; 9] = [
         Kind::Asked,
         Kind::Ready,
+        Kind::Again,
         Kind::Released,
         Kind::Signal,
         Kind::Exit,
@@ -109,6 +108,7 @@ impl Kind {
         match self {
             Kind::Asked => "asked to stop",
             Kind::Ready => "ready",
+            Kind::Again => "once more",
             Kind::Released => "released by hand",
             Kind::Signal => "signal",
             Kind::Exit => "exit 0",
@@ -132,7 +132,9 @@ impl Chart {
         let begin = times.clone().fold(end, f64::min);
         let begin = time::seconds(&pod.created).map_or(begin, |created| created.min(begin));
         let mut rows = vec![pod_row(pod, begin, end)];
-        let sandbox_last = |container: &&api::Container| container.role == "sandbox";
+        let sandbox_last = |container: &&api::Container| {
+            container.role.enum_value() == Ok(api::Role::ROLE_SANDBOX)
+        };
         let workload = pod.containers.iter().filter(|one| !sandbox_last(one));
         let sandboxes = pod.containers.iter().filter(sandbox_last);
         rows.extend(
@@ -142,7 +144,7 @@ impl Chart {
         );
         Chart {
             title: format!("{}/{}", namespace(pod), pod.name),
-            status: pod.status.clone(),
+            status: words::status(&pod.status),
             rows,
             axis: Axis::new(begin, end, times.collect()),
             is_cut: pod.forgotten_events > 0,
@@ -186,13 +188,28 @@ fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
         pen.mark(ready, Kind::Ready, "all is started".to_owned());
     }
     for (at, event) in events {
-        match event.what.as_str() {
-            "terminating" => {
+        match event.what.enum_value_or_default() {
+            api::What::WHAT_TERMINATING => {
                 pen.change(at, State::Stopping);
-                pen.mark(at, Kind::Asked, format!("terminates: {}", event.detail));
+                let cause = event.cause.unwrap_or_default();
+                let because = words::because(cause, event.failed.as_deref(), event.number);
+                pen.mark(at, Kind::Asked, format!("terminates: {because}"));
             }
-            "not-terminating" => pen.change(at, State::Running),
-            "grace-over" => pen.mark(at, Kind::Kill, "the grace period is over".to_owned()),
+            api::What::WHAT_NOT_TERMINATING => {
+                pen.change(at, State::Running);
+                pen.mark(at, Kind::Again, "does not terminate".to_owned());
+            }
+            api::What::WHAT_STARTS_OVER => {
+                pen.change(at, State::Running);
+                pen.mark(at, Kind::Again, "starts over".to_owned());
+            }
+            api::What::WHAT_GRACE_OVER => {
+                pen.mark(at, Kind::Kill, "the grace period is over".to_owned());
+            }
+            api::What::WHAT_SANDBOX_KILLED => {
+                let text = "its sandbox is killed, so that all of it starts again";
+                pen.mark(at, Kind::Kill, text.to_owned());
+            }
             _ => {}
         }
     }
@@ -202,8 +219,8 @@ fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
         role: String::new(),
         spans,
         marks,
-        end: pod.status.clone(),
-        is_bad: pod.status.contains("Error") || pod.status == "Failed",
+        end: words::status(&pod.status),
+        is_bad: words::is_bad(&pod.status),
     }
 }
 
@@ -211,7 +228,7 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
     let created = time::seconds(&container.created).unwrap_or(begin);
     // What was there before the oldest event that is known is known by its last state alone.
     let mut pen = Pen::nowhere();
-    let is_probed = container.role == "sidecar";
+    let is_probed = container.role.enum_value() == Ok(api::Role::ROLE_SIDECAR);
     let mut has_events = false;
     for event in pod
         .events
@@ -222,40 +239,7 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
             continue;
         };
         has_events = true;
-        match event.what.as_str() {
-            "created" => pen.change(at, State::Held),
-            "executed" if is_probed => pen.change(at, State::Starting),
-            "executed" => pen.change(at, State::Running),
-            "ready" => {
-                pen.change(at, State::Running);
-                pen.mark(at, Kind::Ready, "ready".to_owned());
-            }
-            "released" => pen.mark(at, Kind::Released, "released by hand".to_owned()),
-            "asked" if STOPS.contains(&event.number) => {
-                pen.mark(at, Kind::Asked, format!("asked to stop: {}", event.detail));
-            }
-            "signalled" => {
-                if STOPS.contains(&event.number) {
-                    pen.change(at, State::Stopping);
-                }
-                pen.mark(at, Kind::Signal, format!("signal {}", event.detail));
-            }
-            "killed" => {
-                pen.change(at, State::Stopping);
-                pen.mark(at, Kind::Kill, format!("killed: {}", event.detail));
-            }
-            "oom-killed" => pen.mark(at, Kind::OutOfMemory, "memory ran out".to_owned()),
-            "backing-off" => pen.change(at, State::BackOff),
-            "exited" => {
-                pen.stop(at);
-                let kind = match event.number {
-                    0 => Kind::Exit,
-                    _ => Kind::Failure,
-                };
-                pen.mark(at, kind, format!("exited with {}", event.number));
-            }
-            _ => {}
-        }
+        draw(&mut pen, at, event, is_probed);
     }
     if !has_events {
         pen.change(created.max(begin), State::Running);
@@ -265,14 +249,79 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
     let is_killed = !container.kills.is_empty();
     Row {
         name: container.name.clone(),
-        role: container.role.clone(),
+        role: words::word(container.role),
         spans,
         marks,
         end: match code {
             Some(code) => format!("exit {code}"),
-            None => container.state.clone(),
+            None => words::word(container.state),
         },
         is_bad: code.is_some_and(|code| code != 0) || is_killed && code.is_some(),
+    }
+}
+
+/// What has happened to a container, which is not started when its program is executed if it
+/// `is_probed`.
+fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
+    use api::What::*;
+    let is_stop = event.stops.unwrap_or_default();
+    let why = words::why(event.why.unwrap_or_default());
+    let reason = event.reason.as_deref().unwrap_or_default();
+    let hook = event.hook.unwrap_or_default();
+    let is_post_start = hook.enum_value() == Ok(api::Hook::HOOK_POST_START);
+    match event.what.enum_value_or_default() {
+        WHAT_CREATED => pen.change(at, State::Held),
+        WHAT_EXECUTED if is_probed => pen.change(at, State::Starting),
+        WHAT_EXECUTED => pen.change(at, State::Running),
+        WHAT_READY => {
+            pen.change(at, State::Running);
+            pen.mark(at, Kind::Ready, "ready".to_owned());
+        }
+        WHAT_RELEASED => pen.mark(at, Kind::Released, "released by hand".to_owned()),
+        WHAT_ASKED if is_stop => {
+            let signal = words::signal(event.number);
+            pen.mark(at, Kind::Asked, format!("asked to stop: {signal}"));
+        }
+        WHAT_SIGNALLED => {
+            if is_stop {
+                pen.change(at, State::Stopping);
+            }
+            let signal = words::signal(event.number);
+            pen.mark(at, Kind::Signal, format!("signal {signal}: {why}"));
+        }
+        WHAT_KILLED => {
+            pen.change(at, State::Stopping);
+            pen.mark(at, Kind::Kill, format!("killed: {why}"));
+        }
+        WHAT_OOM_KILLED => pen.mark(at, Kind::OutOfMemory, "memory ran out".to_owned()),
+        WHAT_BACKING_OFF => pen.change(at, State::BackOff),
+        WHAT_NOT_RESTARTED => {
+            let text = format!("could not be restarted: {reason}");
+            pen.mark(at, Kind::Failure, text);
+        }
+        WHAT_PROBE_FAILED => {
+            let probe = words::word(event.probe.unwrap_or_default());
+            let (failures, threshold) = (event.number, event.threshold.unwrap_or_default());
+            let text = format!("{probe} probe failed {failures} of {threshold} times");
+            pen.mark(at, Kind::Failure, text);
+        }
+        WHAT_HOOK_OVER if is_post_start => {
+            let text = "postStart handler was executed once more";
+            pen.mark(at, Kind::Again, text.to_owned());
+        }
+        WHAT_HOOK_FAILED => {
+            let text = format!("{} failed: {reason}", words::hook(hook));
+            pen.mark(at, Kind::Failure, text);
+        }
+        WHAT_EXITED => {
+            pen.stop(at);
+            let kind = match event.number {
+                0 => Kind::Exit,
+                _ => Kind::Failure,
+            };
+            pen.mark(at, kind, format!("exited with {}", event.number));
+        }
+        _ => {}
     }
 }
 
@@ -333,6 +382,7 @@ pub(super) mod tests {
     use protobuf::well_known_types::timestamp::Timestamp;
 
     use super::*;
+    use api::What::*;
 
     fn at(millis: i64) -> MessageField<Timestamp> {
         MessageField::some(Timestamp {
@@ -342,22 +392,51 @@ pub(super) mod tests {
         })
     }
 
-    fn event(millis: i64, container: &str, what: &str, number: u32, detail: &str) -> api::Event {
+    fn event(millis: i64, container: &str, what: api::What) -> api::Event {
         api::Event {
             at: at(millis),
             container: container.to_owned(),
-            what: what.to_owned(),
-            number,
-            detail: detail.to_owned(),
+            what: what.into(),
             ..api::Event::new()
         }
     }
 
-    fn container(name: &str, role: &str, code: u32) -> api::Container {
+    fn exited(millis: i64, container: &str, code: u32) -> api::Event {
+        api::Event {
+            number: code,
+            ..event(millis, container, WHAT_EXITED)
+        }
+    }
+
+    fn signalled(millis: i64, container: &str, signal: u32, stops: bool) -> api::Event {
+        api::Event {
+            number: signal,
+            stops: Some(stops),
+            why: Some(api::Why::WHY_TURN.into()),
+            ..event(millis, container, WHAT_SIGNALLED)
+        }
+    }
+
+    fn terminating(millis: i64) -> api::Event {
+        api::Event {
+            cause: Some(api::Cause::CAUSE_STOPPED.into()),
+            ..event(millis, "", WHAT_TERMINATING)
+        }
+    }
+
+    fn killed(millis: i64, container: &str) -> api::Event {
+        api::Event {
+            number: 9,
+            why: Some(api::Why::WHY_GRACE_OVER.into()),
+            ..event(millis, container, WHAT_KILLED)
+        }
+    }
+
+    fn container(name: &str, role: api::Role, code: u32) -> api::Container {
         api::Container {
             name: name.to_owned(),
-            role: role.to_owned(),
-            state: "gone".to_owned(),
+            role: role.into(),
+            state: api::State::STATE_GONE.into(),
             exit_code: Some(code),
             exited: at(9000),
             ..api::Container::new()
@@ -370,46 +449,155 @@ pub(super) mod tests {
         api::Pod {
             name: "shop".to_owned(),
             namespace: "default".to_owned(),
-            status: "Stopped".to_owned(),
+            status: MessageField::some(api::Status {
+                doing: api::Doing::DOING_STOPPED.into(),
+                ..api::Status::new()
+            }),
             created: at(0),
             became_ready: at(2030),
             ended: at(9100),
             containers: vec![
-                container("web", "app", 0),
-                container("proxy", "sidecar", 0),
-                container("worker", "app", 137),
+                container("web", api::Role::ROLE_APP, 0),
+                container("proxy", api::Role::ROLE_SIDECAR, 0),
+                container("worker", api::Role::ROLE_APP, 137),
             ],
             events: vec![
-                event(40, "web", "created", 0, ""),
-                event(45, "web", "held", 0, ""),
-                event(200, "proxy", "created", 0, ""),
-                event(260, "proxy", "executed", 0, ""),
-                event(420, "worker", "created", 0, ""),
-                event(1980, "proxy", "ready", 0, ""),
-                event(2010, "web", "executed", 0, ""),
-                event(2030, "worker", "executed", 0, ""),
-                event(4000, "", "terminating", 0, "it was asked for by hand"),
-                event(4000, "web", "signalled", 15, "SIGTERM"),
-                event(4000, "worker", "signalled", 15, "SIGTERM"),
-                event(5200, "web", "exited", 0, ""),
-                event(7000, "worker", "killed", 9, "the grace period was over"),
-                event(7010, "worker", "exited", 137, ""),
-                event(7010, "", "step-over", 0, "apps"),
-                event(7015, "proxy", "signalled", 15, "SIGTERM"),
-                event(9000, "proxy", "exited", 0, ""),
+                event(40, "web", WHAT_CREATED),
+                event(45, "web", WHAT_HELD),
+                event(200, "proxy", WHAT_CREATED),
+                event(260, "proxy", WHAT_EXECUTED),
+                event(420, "worker", WHAT_CREATED),
+                event(1980, "proxy", WHAT_READY),
+                event(2010, "web", WHAT_EXECUTED),
+                event(2030, "worker", WHAT_EXECUTED),
+                terminating(4000),
+                signalled(4000, "web", 15, true),
+                signalled(4000, "worker", 15, true),
+                exited(5200, "web", 0),
+                killed(7000, "worker"),
+                exited(7010, "worker", 137),
+                event(7010, "", WHAT_STEP_OVER),
+                signalled(7015, "proxy", 15, true),
+                exited(9000, "proxy", 0),
             ],
             ..api::Pod::new()
         }
     }
 
+    /// The row of a container that runs, to which this happens.
+    fn row_with(events: Vec<api::Event>) -> Row {
+        let first = [
+            event(100, "web", WHAT_CREATED),
+            event(200, "web", WHAT_EXECUTED),
+        ];
+        let pod = api::Pod {
+            containers: vec![container("web", api::Role::ROLE_APP, 0)],
+            events: first.into_iter().chain(events).collect(),
+            ..pod()
+        };
+        let mut rows = Chart::of(&pod, 0.0).rows.into_iter();
+        rows.find(|row| row.name == "web").unwrap()
+    }
+
+    fn states(row: &Row) -> Vec<State> {
+        row.spans.iter().map(|span| span.state).collect()
+    }
+
+    fn marks(row: &Row) -> Vec<(Kind, &str)> {
+        let marks = row.marks.iter();
+        marks.map(|mark| (mark.kind, mark.text.as_str())).collect()
+    }
+
+    #[test]
+    fn what_was_stopped_with_a_signal_of_its_own_is_drawn_as_stopping() {
+        use State::{Held, Running, Stopping};
+        let asked = api::Event {
+            number: 28,
+            stops: Some(true),
+            ..event(300, "web", WHAT_ASKED)
+        };
+        let row = row_with(vec![asked, signalled(310, "web", 28, true)]);
+        assert_eq!(states(&row), [Held, Running, Stopping]);
+        assert_eq!(
+            marks(&row),
+            [
+                (Kind::Asked, "asked to stop: SIGWINCH"),
+                (Kind::Signal, "signal SIGWINCH: its turn has come")
+            ]
+        );
+        // One that only resizes its window goes on.
+        let row = row_with(vec![signalled(310, "web", 28, false)]);
+        assert_eq!(states(&row), [Held, Running]);
+    }
+
+    #[test]
+    fn probes_and_handlers_that_fail_leave_marks() {
+        let probe = api::Event {
+            probe: Some(api::Probe::PROBE_LIVENESS.into()),
+            number: 3,
+            threshold: Some(3),
+            ..event(300, "web", WHAT_PROBE_FAILED)
+        };
+        let again = api::Event {
+            hook: Some(api::Hook::HOOK_POST_START.into()),
+            ..event(400, "web", WHAT_HOOK_OVER)
+        };
+        let failed = api::Event {
+            reason: Some("it exited with 1".to_owned()),
+            what: WHAT_HOOK_FAILED.into(),
+            ..again.clone()
+        };
+        assert_eq!(
+            marks(&row_with(vec![probe, again, failed])),
+            [
+                (Kind::Failure, "liveness probe failed 3 of 3 times"),
+                (Kind::Again, "postStart handler was executed once more"),
+                (Kind::Failure, "postStart handler failed: it exited with 1"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pod_that_starts_again_says_how() {
+        let pod = api::Pod {
+            events: vec![
+                terminating(4000),
+                event(5000, "", WHAT_SANDBOX_KILLED),
+                event(6000, "", WHAT_STARTS_OVER),
+            ],
+            ..pod()
+        };
+        let chart = Chart::of(&pod, 0.0);
+        let row = &chart.rows[0];
+        use State::{Running, Starting, Stopping};
+        assert_eq!(states(row), [Starting, Running, Stopping, Running]);
+        assert_eq!(
+            marks(row)[1..],
+            [
+                (Kind::Asked, "terminates: it was asked for by hand"),
+                (
+                    Kind::Kill,
+                    "its sandbox is killed, so that all of it starts again"
+                ),
+                (Kind::Again, "starts over"),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_newer_shim_says_is_not_drawn() {
+        use protobuf::EnumOrUnknown;
+        let mut news = event(300, "web", WHAT_CREATED);
+        news.what = EnumOrUnknown::from_i32(99);
+        let row = row_with(vec![news]);
+        assert_eq!(states(&row), [State::Held, State::Running]);
+        assert!(row.marks.is_empty());
+    }
+
     #[test]
     fn a_row_goes_through_the_states_that_were_recorded() {
         let chart = Chart::of(&pod(), 0.0);
-        let states = |name: &str| {
-            let row = chart.rows.iter().find(|row| row.name == name).unwrap();
-            let states: Vec<_> = row.spans.iter().map(|span| span.state).collect();
-            states
-        };
+        let states = |name: &str| states(chart.rows.iter().find(|row| row.name == name).unwrap());
         use State::{Held, Running, Starting, Stopping};
         assert_eq!(states("web"), [Held, Running, Stopping]);
         assert_eq!(states("proxy"), [Held, Starting, Running, Stopping]);

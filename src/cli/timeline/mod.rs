@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::node::{Node, json};
+use super::json::json;
+use super::node::Node;
 use super::output::{Failure, Output, Stdout};
 use super::time;
 use chart::Chart;
@@ -18,7 +19,7 @@ use chart::Chart;
 /// Shows what happened to a pod when: a row for each container, with bars and marks
 ///
 /// Bars say whether the container was held, starting, running or stopping; marks say when it was
-/// ready, signalled, killed, or exited. Long times in which nothing happens are cut short, and the
+/// ready, signalled, killed, or exited, and when a probe or handler of it failed. Long times in which nothing happens are cut short, and the
 /// axis says where. Works for an hour after the pod has ended.
 #[derive(Debug, Args)]
 pub(super) struct Timeline {
@@ -59,7 +60,7 @@ impl Timeline {
 
 /// As wide as may be, as narrow as may be, and as a picture.
 #[cfg(any(test, fuzzing))]
-pub(super) fn draw_all(pod: &crate::control::api::Pod, now: f64) -> ([String; 2], String) {
+pub(super) fn draw_all(pod: &crate::api::Pod, now: f64) -> ([String; 2], String) {
     let chart = Chart::of(pod, now);
     let glyphs = terminal::Glyphs::for_locale();
     let texts = [60, 400].map(|width| terminal::draw(&chart, width, &glyphs));

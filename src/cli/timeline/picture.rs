@@ -172,6 +172,7 @@ fn shape(x: f64, y: f64, kind: Kind) -> Path {
         Kind::Asked => ("m-6,-14 h12 l-6,8 z", "m-exit"),
         Kind::Signal => ("m-6,-15 h12 l-6,12 z", "m-signal"),
         Kind::Ready => ("m0,-8 l8,8 l-8,8 l-8,-8 z", "m-ready"),
+        Kind::Again => ("m-7,-7 l14,7 l-14,7 z", "m-ready"),
         Kind::Released => ("m-7,14 h14 l-7,-12 z", "m-ready"),
         Kind::Exit => (
             "m-5.5,0 a5.5,5.5 0 1,0 11,0 a5.5,5.5 0 1,0 -11,0 z",
@@ -268,7 +269,7 @@ mod tests {
         for container in &mut pod.containers {
             container.name = "<b>".to_owned();
         }
-        pod.status = "\u{1b}]0;\u{ffff}".to_owned();
+        pod.namespace = "\u{1b}]0;\u{ffff}".to_owned();
         let picture = draw(&Chart::of(&pod, 0.0));
         assert!(!picture.contains(is_no_xml), "{picture}");
         assert!(!picture.contains("<script>"), "{picture}");

@@ -10,7 +10,7 @@ use super::chart::{Chart, Kind, Row, State};
 /// Characters to draw with.
 pub(super) struct Glyphs {
     states: [char; 5],
-    kinds: [char; 8],
+    kinds: [char; 9],
     line: char,
     tick: char,
     cut: char,
@@ -21,8 +21,8 @@ impl Glyphs {
     const UNICODE: Glyphs = Glyphs {
         states: ['\u{2591}', '\u{2592}', '\u{2588}', '\u{2593}', '\u{00b7}'],
         kinds: [
-            '\u{25bd}', '\u{25c6}', '\u{25b3}', '\u{25bc}', '\u{25cf}', '\u{2716}', '\u{25a0}',
-            '\u{21af}',
+            '\u{25bd}', '\u{25c6}', '\u{25b6}', '\u{25b3}', '\u{25bc}', '\u{25cf}', '\u{2716}',
+            '\u{25a0}', '\u{21af}',
         ],
         line: '\u{2500}',
         tick: '\u{252c}',
@@ -31,7 +31,7 @@ impl Glyphs {
 
     const ASCII: Glyphs = Glyphs {
         states: ['.', '~', '=', '-', ':'],
-        kinds: ['v', 'R', '^', 'V', 'o', 'x', '!', 'X'],
+        kinds: ['v', 'R', '>', '^', 'V', 'o', 'x', '!', 'X'],
         line: '-',
         tick: '+',
         cut: '/',
@@ -189,7 +189,7 @@ fn style_of(state: State) -> Style {
 fn style_of_mark(kind: Kind) -> Style {
     match kind {
         Kind::Asked | Kind::Exit | Kind::Signal => Style::new().bold(),
-        Kind::Ready | Kind::Released => AnsiColor::BrightCyan.on_default().bold(),
+        Kind::Ready | Kind::Again | Kind::Released => AnsiColor::BrightCyan.on_default().bold(),
         Kind::Failure | Kind::OutOfMemory | Kind::Kill => BAD,
     }
 }

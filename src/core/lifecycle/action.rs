@@ -8,6 +8,8 @@ use thiserror::Error;
 
 use crate::plan::{Hook, Role, Signal};
 
+use super::life::Phrase;
+
 /// The id of a container as containerd knows it; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerId(Arc<str>);
@@ -37,7 +39,7 @@ pub struct RequestId(pub u64);
 
 /// One thing for the driver to do. Actions are to be carried out in the order they are polled;
 /// none of them may make the driver wait before it polls the next.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Let the parked program of a container be executed, and say so with
     /// [`handle_released`](super::Pod::handle_released).
@@ -61,6 +63,7 @@ pub enum Action {
         signal: Signal,
         all: bool,
         request: Option<RequestId>,
+        why: Why,
     },
     /// Execute the program of a container anew whose process has ended, and say so with
     /// [`handle_restarted`](super::Pod::handle_restarted): with the same streams, and with nothing
@@ -69,6 +72,9 @@ pub enum Action {
     /// End what is under way to execute a container's program anew: it is to be killed. That its
     /// restart has come to nothing is then said with [`handle_restarted`](super::Pod::handle_restarted).
     Halt { id: ContainerId },
+    /// Execute once more what was taken for the container's postStart handler, in this `life` of it,
+    /// and say with [`handle_post_started`](super::Pod::handle_post_started) when it is over.
+    PostStart { id: ContainerId, life: u64 },
     /// Make one attempt of the container's [`probe`](super::Pod::probe), bounded by its timeout, and
     /// report it with [`handle_probed`](super::Pod::handle_probed): as that of this `life`, for the
     /// container may have been restarted by then.
@@ -94,8 +100,63 @@ pub enum Action {
     Report(Report),
 }
 
+/// Why a signal is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// The caller has sent it, and it is passed on as it came: it is not meant to stop the container.
+    Other,
+    /// The caller has asked for it, and it is passed on as it came.
+    PassedOn,
+    /// The caller has asked for it, and it is a stop of this container alone.
+    Alone,
+    /// It is the container's turn in the termination of its pod.
+    Turn,
+    /// The grace period ends, or its caller kills it before its turn: SIGKILL follows in a moment.
+    TimeShort,
+    /// Its time is over: SIGKILL.
+    TimeOver,
+    /// Its program is not to be executed any more: its parked process is killed.
+    NotStarted,
+    /// A probe of it has failed too often.
+    ProbeFailed(ProbeKind),
+    /// Its postStart handler has failed when it was restarted in place.
+    PostStartFailed,
+    /// Its pod is to start again from the beginning, in another sandbox.
+    StartsAnew,
+}
+
+impl Why {
+    /// Whether the signal is meant to stop the container.
+    pub fn is_stop(self) -> bool {
+        self != Why::Other
+    }
+
+    /// Whether the container has failed: then it was not told to go.
+    pub fn is_failure(self) -> bool {
+        matches!(self, Why::ProbeFailed(_) | Why::PostStartFailed)
+    }
+}
+
+/// Which probe of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProbeKind {
+    /// Tells that it is started.
+    Startup,
+    /// Tells that it still does its work.
+    Liveness,
+}
+
+impl fmt::Display for ProbeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ProbeKind::Startup => "startup",
+            ProbeKind::Liveness => "liveness",
+        })
+    }
+}
+
 /// Which hook of a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HookKind {
     /// What its author wants done first when the pod terminates.
     Termination,
@@ -104,7 +165,7 @@ pub enum HookKind {
 }
 
 /// Decisions for the log, so that somebody who reads it at night knows why.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Report {
     /// Start was answered though the container's turn has not come.
     Held {
@@ -119,11 +180,17 @@ pub enum Report {
     },
     /// A sidecar is started: what waited for it may go on.
     Started { name: String, took: Duration },
-    /// An attempt of a startup probe failed.
+    /// An attempt of a probe failed.
     ProbeFailed {
         name: String,
+        probe: ProbeKind,
         failures: u32,
         threshold: u32,
+    },
+    /// The postStart handler of a container that was restarted in place is over, well or not.
+    PostStarted {
+        name: String,
+        outcome: Result<(), String>,
     },
     /// The attempts of this container's probe, and of others, come less often than they should: they
     /// would take more of the CPU than a pod's probes may.
@@ -145,8 +212,12 @@ pub enum Report {
     Terminating { because: Cause, grace: Duration },
     /// What looked like a termination was none: the caller has created a container.
     NotTerminating { disproved_by: String },
-    /// The pod was stopped by hand, and its caller creates a container again.
+    /// The pod has ended, and its caller has created a container again.
     StartsOver { with: String },
+    /// The sandbox is killed, so that its caller starts the whole pod again.
+    SandboxKilled,
+    /// Something happened that is not on the drawing of a container's life.
+    Misplaced { name: String, what: String },
     /// A container's turn has not come, and it is released by hand.
     Overridden {
         name: String,
@@ -192,14 +263,26 @@ impl fmt::Display for Report {
             Report::Started { name, took } => write!(f, "sidecar {name} is started after {took:?}"),
             Report::ProbeFailed {
                 name,
+                probe,
                 failures,
                 threshold,
             } => {
                 write!(
                     f,
-                    "startup probe of {name} failed {failures} of {threshold} times"
+                    "{probe} probe of {name} failed {failures} of {threshold} times"
                 )
             }
+            Report::PostStarted {
+                name,
+                outcome: Ok(()),
+            } => write!(f, "postStart of {name} is over again"),
+            Report::PostStarted {
+                name,
+                outcome: Err(reason),
+            } => write!(
+                f,
+                "postStart of {name} failed when it was restarted: {reason}"
+            ),
             Report::Stretched { name, period, to } => {
                 write!(
                     f,
@@ -226,8 +309,12 @@ impl fmt::Display for Report {
                 )
             }
             Report::StartsOver { with } => {
-                write!(f, "the pod starts over: {with} is being created")
+                write!(f, "the pod starts over: {with} was created")
             }
+            Report::SandboxKilled => {
+                f.write_str("the sandbox is killed: its caller is to start the whole pod again")
+            }
+            Report::Misplaced { name, what } => write!(f, "{name}: {what}"),
             Report::Overridden { name, waited_for } => {
                 write!(
                     f,
@@ -280,7 +367,7 @@ impl fmt::Display for Report {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Inferred => f.write_str("two of its containers are asked to stop"),
+            Cause::Inferred => f.write_str("its containers are asked to stop"),
             Cause::SandboxDied => f.write_str("its sandbox has died"),
             Cause::Completed => f.write_str("its apps have done their work"),
             Cause::EssentialFailed { name, code } => {
@@ -289,6 +376,10 @@ impl fmt::Display for Cause {
             Cause::InitFailed { name, code } => write!(
                 f,
                 "its init container {name} failed with {code}, and is never restarted"
+            ),
+            Cause::SidecarFailed { name, code } => write!(
+                f,
+                "its sidecar {name} ended with {code} before it was started, and is never restarted"
             ),
             Cause::Stopped => f.write_str("it was asked for by hand"),
         }
@@ -318,9 +409,9 @@ impl fmt::Display for Step {
 }
 
 /// Why a pod terminates.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The stop requests of two containers are open at once: a hypothesis.
+    /// Stop requests of its containers say so: a hypothesis.
     Inferred,
     /// The sandbox container is gone.
     SandboxDied,
@@ -330,6 +421,8 @@ pub enum Cause {
     EssentialFailed { name: String, code: u32 },
     /// An init container has failed that the caller will not restart.
     InitFailed { name: String, code: u32 },
+    /// A sidecar has ended before it was started, and nobody will start it again.
+    SidecarFailed { name: String, code: u32 },
     /// A person has asked for it (`usher stop`).
     Stopped,
 }
@@ -339,6 +432,17 @@ impl Cause {
     /// container.
     pub fn is_decided(&self) -> bool {
         *self != Cause::Inferred
+    }
+
+    /// Whether its caller stops the containers as well, each with its preStop handler first. Of any
+    /// other end it knows nothing.
+    pub fn is_callers(&self) -> bool {
+        matches!(self, Cause::Inferred | Cause::SandboxDied)
+    }
+
+    /// Whether the caller is to start all of the pod again afterwards.
+    pub fn is_followed_by_another(&self) -> bool {
+        matches!(self, Cause::SandboxDied | Cause::EssentialFailed { .. })
     }
 }
 
@@ -361,18 +465,6 @@ pub enum Step {
 }
 
 impl Step {
-    /// Its name for scripts.
-    pub fn word(self) -> &'static str {
-        match self {
-            Step::Hooks => "hooks",
-            Step::PreExit => "pre-exit",
-            Step::Apps => "apps",
-            Step::PostExit => "post-exit",
-            Step::Sidecars => "sidecars",
-            Step::Over => "over",
-        }
-    }
-
     /// The step after this one.
     pub fn next(self) -> Step {
         match self {
@@ -386,7 +478,7 @@ impl Step {
 }
 
 /// Why a call is refused, in one sentence for the caller.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Refusal {
     #[error("container {id} already exists in this pod")]
     AlreadyExists { id: ContainerId },
@@ -399,7 +491,7 @@ pub enum Refusal {
     #[error("container {name} is not created: the sandbox of its pod has ended")]
     SandboxGone { name: String },
     #[error("cannot start container {name}: it is {state}, expected created")]
-    NotCreated { name: String, state: &'static str },
+    NotCreated { name: String, state: Phrase },
     #[error("container {name} was not started within {within:?}: it waits for {waits_for}")]
     StartTimedOut {
         name: String,
@@ -408,12 +500,16 @@ pub enum Refusal {
     },
     #[error("container {name} is not started: its pod terminates: {because}")]
     Terminating { name: String, because: Cause },
+    #[error(
+        "container {name} is not started: it waits for {waits_for}, which nobody starts any more"
+    )]
+    NeverComes { name: String, waits_for: String },
     #[error("container {name} ended before its program was executed")]
     EndedBeforeStart { name: String },
     #[error("container {name} could not be released: {reason}")]
     NotReleased { name: String, reason: String },
     #[error("container {name} cannot be released: it is {state}, expected held")]
-    NotHeld { name: String, state: &'static str },
+    NotHeld { name: String, state: Phrase },
     #[error("container {name} cannot be released: its turn is when the pod terminates")]
     TurnAtTheEnd { name: String },
     #[error("container {name} is held and its program does not run yet: it waits for {waits_for}")]

@@ -25,7 +25,7 @@ const HANDLING: Duration = Duration::from_micros(400);
 const UNKNOWN: Duration = Duration::from_millis(20);
 
 /// What all probes of a pod have used of their share of a core.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Allowance {
     /// When all is paid off that was used.
     paid_at: Time,
@@ -37,7 +37,7 @@ pub(super) struct Allowance {
     pub is_reported: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Attempt {
     life: u64,
     began: Time,

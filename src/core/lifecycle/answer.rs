@@ -1,15 +1,15 @@
 //! Answers of stop requests that wait.
 //!
 //! Kubelet kills what it asked for when the grace period is over, and its timer starts at the
-//! answer. So the policies that may take longer, and defer containers that may go on beyond the
-//! end, get their time by an answer that comes later.
+//! answer. So what is told at the end has its moment, and defer containers that may go on beyond the
+//! end get their time, by an answer that comes later.
 
 use std::time::Duration;
 
-use super::action::{Action, ContainerId, RequestId};
-use super::container::{Container, WithheldAnswer};
+use super::action::{ContainerId, RequestId};
+use super::container::WithheldAnswer;
 use super::grace::{Budget, LEAST};
-use super::time::Time;
+use super::rules::{Deed, Due, Subject};
 use super::{Pod, Timer};
 
 /// An answer comes this long before its caller gives up.
@@ -23,44 +23,44 @@ impl Pod {
     /// A stop request of the container is to be answered, as soon as it may.
     pub(super) fn answer_stop(
         &mut self,
-        now: Time,
         id: &ContainerId,
         request: RequestId,
         patience: Option<Duration>,
     ) {
-        let withheld = self.withholds().map_or(Duration::ZERO, |longest| {
-            let bound = patience.map(|patience| patience.saturating_sub(ANSWER_LEAD));
-            bound.map_or(longest, |bound| longest.min(bound))
-        });
+        let longest = self.withholds(id);
+        let bound = patience.map(|patience| patience.saturating_sub(ANSWER_LEAD));
+        let withheld = bound.map_or(longest, |bound| longest.min(bound));
+        let until = self.now.after(withheld);
         match self.containers.get_mut(id) {
             Some(container)
                 if !withheld.is_zero() && container.answers.len() < WITHHELD_AT_MOST =>
             {
-                let until = now.after(withheld);
+                if let Some(request) = &mut container.request {
+                    request.withheld = withheld;
+                }
                 container.answers.push(WithheldAnswer { request, until });
             }
-            _ => self.answer_kill(request),
+            _ => self.out.answer_kill(request),
         }
     }
 
-    pub(super) fn answer_kill(&mut self, request: RequestId) {
-        self.actions.push_back(Action::AnswerKill {
-            request,
-            answer: Ok(()),
-        });
-    }
-
-    /// The longest that an answer may wait in this pod; none if it may not.
-    fn withholds(&self) -> Option<Duration> {
-        let plan = self.plan.as_ref().filter(|plan| !plan.is_empty())?;
-        let budget = Budget::new(plan.settings(), Duration::MAX);
-        let by_policy = budget.withholds();
+    /// The longest that an answer of the container may wait.
+    fn withholds(&self, id: &ContainerId) -> Duration {
+        let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_empty()) else {
+            return Duration::ZERO;
+        };
+        let request = self
+            .containers
+            .get(id)
+            .and_then(|container| container.request);
+        let grace = request.map_or(Duration::MAX, |request| request.deadline.since(request.at));
+        let budget = Budget::new(plan.settings(), grace);
         match budget.extension.filter(|_| self.is_extension_pending()) {
             Some(extension) => {
                 let longest = self.longest_grace().saturating_add(extension);
-                Some(longest.saturating_add(LEAST.saturating_mul(5)))
+                longest.saturating_add(LEAST.saturating_mul(5))
             }
-            None => (!by_policy.is_zero()).then_some(by_policy),
+            None => budget.withholds(),
         }
     }
 
@@ -72,49 +72,37 @@ impl Pod {
         graces.max().unwrap_or_default()
     }
 
-    /// Whether the answer of a container that lives is still to wait.
-    fn is_to_wait(&self, container: &Container) -> bool {
-        if !container.is_alive() {
-            return false;
-        }
-        let extends = self.is_extension_pending() && self.termination.is_some();
-        extends || !container.stopping.signalled
-    }
-
-    pub(super) fn settle_answers(&mut self, now: Time) {
-        for id in self.ids() {
-            let Some(container) = self.containers.get(&id) else {
-                continue;
-            };
-            let waits = self.is_to_wait(container);
-            let Some(container) = self.containers.get_mut(&id) else {
-                continue;
-            };
-            let (kept, due): (Vec<_>, Vec<_>) = std::mem::take(&mut container.answers)
-                .into_iter()
-                .partition(|answer| waits && now < answer.until);
-            container.answers = kept;
-            due.iter()
-                .for_each(|answer| self.answer_kill(answer.request));
-        }
-    }
-
     /// The container is going: nobody who asked for it waits any longer.
-    pub(super) fn answer_withheld(&mut self, id: &ContainerId) {
-        let answers = self
-            .containers
-            .get_mut(id)
-            .map(|container| std::mem::take(&mut container.answers));
-        for answer in answers.unwrap_or_default() {
-            self.answer_kill(answer.request);
+    pub(super) fn answer_all(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        let answers = std::mem::take(&mut container.answers);
+        let kills = std::mem::take(&mut container.kills);
+        let requests = answers.into_iter().map(|answer| answer.request);
+        for request in requests.chain(kills.into_iter().map(|(request, _)| request)) {
+            self.out.answer_kill(request);
         }
     }
+}
 
-    pub(super) fn answer_timers(&self, timers: &mut Vec<(Time, Timer)>) {
-        let answers = self
-            .containers
-            .values()
-            .flat_map(|container| &container.answers);
-        timers.extend(answers.map(|answer| (answer.until, Timer::Answer)));
+impl Subject<'_> {
+    /// Rule: an answer waits no longer than it may, nor than there is something to wait for.
+    pub(super) fn answer_is_due(&self) -> Option<Due<Deed>> {
+        let answers = self.container.answers.iter();
+        let until = answers.map(|answer| answer.until).min()?;
+        Some(match self.answers_wait() {
+            true => Due::at(until, Timer::Answer, Deed::Answer { waits: true }),
+            false => Due::now(Deed::Answer { waits: false }),
+        })
+    }
+
+    /// Whether the answers of the container are still to wait.
+    fn answers_wait(&self) -> bool {
+        let extends = self.pod.is_extension_pending() && self.pod.termination.is_some();
+        let stop = self.container.life.stop();
+        // One that is stopped for a failure is still to have its turn, if it comes back.
+        let is_told = stop.is_told() && !stop.is_for_failure();
+        self.container.life.is_alive() && (extends || !is_told)
     }
 }

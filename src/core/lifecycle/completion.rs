@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
-use crate::plan::{RestartPolicy, Role};
+use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
+use super::Pod;
 use super::action::Cause;
-use super::container::{Container, State};
+use super::container::Container;
+use super::duty::{Duty, Part};
 use super::history::Past;
 use super::termination::Termination;
 use super::time::Time;
-use super::{Pod, Timer};
 
 /// Where the apps are not listed, no more are expected when none was created for so long.
 const LAST_APP_AFTER: Duration = Duration::from_secs(30);
@@ -20,44 +21,71 @@ const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 const MISSING_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
 impl Pod {
-    /// The termination that is decided at `now` by what has ended.
-    pub(super) fn completed(&mut self, now: Time) -> Option<Termination> {
-        let (_, cause) = self.foreseen_end().filter(|(at, _)| *at <= now)?;
-        let alive = self
-            .containers
-            .values()
-            .find(|container| container.is_ordered() && container.is_alive())?;
-        let deadline = now.after(self.annotated_grace(alive));
-        Some(Termination::new(cause, now, deadline, now))
+    /// The termination that is decided by what has ended, and from when on it is.
+    pub(super) fn completed(&self) -> Option<(Time, Termination)> {
+        let (at, cause) = self.foreseen_end()?;
+        let is_ordered = |container: &&Container| container.is_ordered();
+        let mut ordered = self.containers.values().filter(is_ordered);
+        let somebody = ordered.clone().next()?;
+        // After the failure of an essential container there is something to be done in any case.
+        let is_alive = ordered.any(|container| container.life.is_alive());
+        if !is_alive && !matches!(cause, Cause::EssentialFailed { .. }) {
+            return None;
+        }
+        let since = at.max(self.now);
+        let deadline = since.after(self.annotated_grace(somebody));
+        Some((at, Termination::new(cause, since, deadline, since)))
     }
 
     /// When the pod ends, and why, if nothing else happens.
     fn foreseen_end(&self) -> Option<(Time, Cause)> {
         let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
         // What is to run at the end may still be on its way.
-        let lag = match self.is_a_defer_missing() {
+        let lag = match self.is_a_defer_missing() || self.is_a_start_missing() {
             true => MISSING_COUNTS_AFTER,
             false => Duration::ZERO,
         };
         let complete = self
             .complete_since()
-            .map(|at| (at.after(lag), Cause::Completed));
+            .map(|at| (at.max(self.last_new_run()).after(lag), Cause::Completed));
         let ends = [fatal, complete].into_iter().flatten();
         ends.min_by_key(|(at, _)| *at)
+    }
+
+    /// Whether a container is there whose Start is still to come: who has created it is not to be refused.
+    fn is_a_start_missing(&self) -> bool {
+        self.containers.values().any(|container| {
+            container.is_ordered() && (container.life.is_creating() || container.life.is_created())
+        })
+    }
+
+    /// When the pod last started over, if anything waits since then; the beginning of time otherwise.
+    fn last_new_run(&self) -> Time {
+        match self.is_a_start_missing() {
+            true => self.last_creation,
+            false => Time::default(),
+        }
     }
 
     /// The end of the pod that it is when a container ends with `code`, if it is.
     pub(super) fn fatal_end(&self, container: &Container, code: u32) -> Option<Cause> {
         let settings = self.plan.as_ref()?.settings();
-        if code == 0 || self.termination.is_some() {
+        let for_good = settings.restart_policy == RestartPolicy::Never;
+        if self.termination.is_some() {
             return None;
         }
         let name = container.name.clone();
-        if settings.essential.contains(&name) {
+        if code != 0 && settings.essential.contains(&name) {
             return Some(Cause::EssentialFailed { name, code });
         }
-        let for_good = settings.restart_policy == RestartPolicy::Never;
-        (container.role == Role::Init && for_good).then_some(Cause::InitFailed { name, code })
+        // Whatever it ended with: nobody starts it again.
+        match container.duty().part.filter(|_| for_good) {
+            Some(Part::Succeed) if code != 0 => Some(Cause::InitFailed { name, code }),
+            Some(Part::Start) if !self.has_done_its_part(&name, container.number) => {
+                Some(Cause::SidecarFailed { name, code })
+            }
+            _ => None,
+        }
     }
 
     /// Whether the end of a container with `status` is the end of the pod (`fatalToPod` in the
@@ -70,10 +98,11 @@ impl Pod {
         is_essential && status != ExitStatus::Code(0)
     }
 
-    /// Whether the pod has done what it is there for, as its caller sees it at `now`: there what
-    /// was asked to stop counts at once.
-    pub(super) fn is_complete(&self, now: Time) -> bool {
-        self.completion().is_some_and(|(known, _)| known <= now)
+    /// Whether the pod has done what it is there for, as its caller sees it: there what was asked to
+    /// stop counts at once.
+    pub(super) fn is_complete(&self) -> bool {
+        self.completion()
+            .is_some_and(|(known, _)| known <= self.now)
     }
 
     /// When the run is complete, if no container comes before.
@@ -86,7 +115,7 @@ impl Pod {
     fn completion(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         let lives = |container: &Container| {
-            container.role == Role::App && !matches!(container.state, State::Exited)
+            container.duty().is_work && !container.is_of_next_run && !container.life.is_exited()
         };
         if self.containers.values().any(lives) {
             return None;
@@ -111,23 +140,10 @@ impl Pod {
         }
         let apps = self.history.all()?;
         let pasts = apps
-            .filter(|(name, _)| plan.role(name) == Role::App)
+            .filter(|(name, _)| Duty::of(plan.role(name)).is_work)
             .map(|(_, past)| Some(past));
         let known = self.last_creation.after(LAST_APP_AFTER);
         Some((known, last_end(pasts, is_over)?))
-    }
-
-    pub(super) fn completion_timers(&self, timers: &mut Vec<(Time, Timer)>) {
-        let somebody_is_left = self
-            .containers
-            .values()
-            .any(|container| container.is_ordered() && container.is_alive());
-        if self.termination.is_none()
-            && somebody_is_left
-            && let Some((at, _)) = self.foreseen_end()
-        {
-            timers.push((at, Timer::Completion));
-        }
     }
 }
 

@@ -6,9 +6,15 @@ use crate::plan::{ContainerKind, Plan, RestartPolicy, Role};
 
 use super::Pod;
 use super::action::{ContainerId, Refusal, Report};
-use super::container::{Blocked, Container, Hooks, NewContainer, State, Stopping};
+use super::container::{Container, HookState, NewContainer};
+use super::duty::Duty;
 use super::history::{End, NEVER_CREATED};
+use super::life::Life;
+use super::probe::PostStart;
 use super::restart::BackOff;
+use super::rules::Deed;
+use super::stop::STOPPED;
+use super::termination::Termination;
 use super::time::Time;
 
 impl Pod {
@@ -29,6 +35,7 @@ impl Pod {
         plan: Plan,
         timeout: Option<Duration>,
     ) -> Result<(), Refusal> {
+        self.now = now;
         if self.containers.contains_key(id) {
             return Err(Refusal::AlreadyExists { id: id.clone() });
         }
@@ -55,10 +62,13 @@ impl Pod {
             }
             self.disprove_termination(&name);
             self.last_creation = now;
-            self.history
-                .created(&name, self.creations.saturating_add(1));
         }
         self.creations = self.creations.saturating_add(1);
+        let is_of_next_run =
+            kind == ContainerKind::Workload && self.is_for_the_next_run(&name, role);
+        if kind == ContainerKind::Workload && !is_of_next_run {
+            self.history.created(&name, self.creations);
+        }
         let container = Container {
             name,
             kind,
@@ -66,60 +76,93 @@ impl Pod {
             facts,
             demands,
             number: self.creations,
-            state: State::Creating,
+            is_of_next_run,
+            life: Life::creating(),
             request: None,
+            kills: Vec::new(),
             answers: Vec::new(),
-            stopping: Stopping::default(),
-            hooks: Hooks::default(),
+            hook: HookState::default(),
             turn_began: None,
-            ends_as: None,
-            startup_failed: false,
             probe_cost: None,
             back_off: BackOff::default(),
             place: 0,
-            answered: None,
-            post_start: None,
+            post_start: PostStart::default(),
         };
         self.containers.insert(id.clone(), container);
         self.settle(now);
         Ok(())
     }
 
+    /// Whether a container that is created now has to do with what comes after the end of the pod: one
+    /// that was decided stays. But a defer container is for the end that there is.
+    fn is_for_the_next_run(&self, name: &str, role: Role) -> bool {
+        let Some(termination) = &self.termination else {
+            return false;
+        };
+        match Duty::of(role).defer_turn() {
+            Some(_) => termination.is_over() && !self.history.was_deferred(name),
+            // What comes while a person stops the pod comes too late for it.
+            None => termination.is_over() || !termination.is_by_hand(),
+        }
+    }
+
+    /// A container has been created in a pod that is being stopped by hand: it is too late.
+    fn end_if_stopped(&mut self, id: &ContainerId) {
+        let is_being_stopped = self
+            .termination
+            .as_ref()
+            .is_some_and(Termination::is_by_hand);
+        let is_too_late = self.containers.get(id).is_some_and(|container| {
+            // A defer container has its turn, if that is not past.
+            let is_left = container.defer_turn().is_none() && container.life.is_created();
+            container.kind == ContainerKind::Workload && is_left && !container.is_of_next_run
+        });
+        if is_being_stopped && is_too_late {
+            let (code, words) = (STOPPED, None);
+            self.do_to(id, Deed::End { code, words });
+        }
+    }
+
     /// The container has been created: its init process is parked.
     pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
-        if let Some(container) = self.containers.get_mut(id)
-            && matches!(container.state, State::Creating)
-        {
-            container.state = State::Created;
-            if container.kind == ContainerKind::Sandbox {
+        self.now = now;
+        if let Some(mut hand) = self.hand(id) {
+            let is_sandbox = hand.container.kind == ContainerKind::Sandbox;
+            let outcome = hand.container.life.created();
+            if hand.noted(outcome).is_some() && is_sandbox {
                 self.sandbox_is_gone = false;
             }
-            self.end_if_stopped(id);
         }
+        self.end_if_stopped(id);
         self.settle(now);
     }
 
     /// The container is gone: it was deleted, or could not be created. With the last one the pod is
     /// over, and the next container opens a new one.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
-        self.answer_withheld(id);
+        self.now = now;
+        self.answer_all(id);
         let removed = self.containers.remove(id);
         if let Some(container) = &removed
             && container.kind == ContainerKind::Workload
-            && !matches!(container.state, State::Exited)
+            && !container.life.is_exited()
+            && !container.is_of_next_run
         {
-            self.undo(now, container);
+            self.undo(container);
         }
         // One that is restored from a checkpoint has no process whose end would answer its Start.
-        if let Some(Container { state, name, .. }) = removed
-            && let State::Blocked(Blocked { request, .. }) = state
+        if let Some(container) = removed
+            && let Some(blocked) = container.life.as_blocked()
         {
-            self.answer_start(id, request, Err(Refusal::EndedBeforeStart { name }));
+            let refusal = Refusal::EndedBeforeStart {
+                name: container.name.clone(),
+            };
+            self.out.answer_start(id, blocked.request, Err(refusal));
         }
         if self.containers.is_empty() {
-            let actions = std::mem::take(&mut self.actions);
+            let out = std::mem::take(&mut self.out);
             *self = Pod {
-                actions,
+                out,
                 ..Pod::default()
             };
         }
@@ -127,9 +170,9 @@ impl Pod {
     }
 
     /// The creation of a container came to nothing.
-    fn undo(&mut self, now: Time, container: &Container) {
+    fn undo(&mut self, container: &Container) {
         let (name, number) = (&container.name, container.number);
-        if let Some(heir) = self.current(name).filter(|heir| heir.is_alive()) {
+        if let Some(heir) = self.current(name).filter(|heir| heir.life.is_alive()) {
             let heir = heir.number;
             return self.history.inherit(name, number, heir);
         }
@@ -142,10 +185,11 @@ impl Pod {
             .fatal_end(container, NEVER_CREATED)
             .filter(|_| for_good);
         let end = End {
-            at: now,
+            at: self.now,
             code: NEVER_CREATED,
             has_run: false,
             asked: false,
+            told: false,
         };
         self.history.ended(name, number, end, fatal);
     }
@@ -158,7 +202,7 @@ impl Pod {
             // containerd reads the pod's annotations anew for every container: they may have been
             // edited since the sandbox came, and the sandbox's plan stands.
             Some(_) if self.has_sandbox() => {
-                self.report(Report::OtherPlan {
+                self.out.report(Report::OtherPlan {
                     name: name.to_owned(),
                 });
             }

@@ -4,20 +4,20 @@
 //! their images are there and their configuration is proven before they are needed. Each runs once
 //! in a sandbox, however the end came about, and none when it was forced.
 
-use crate::plan::{DeferExitCode, DeferTurn, RestartPolicy, Role};
+use crate::plan::{DeferExitCode, DeferTurn, RestartPolicy};
 use crate::process::ExitStatus;
 
-use super::action::{ContainerId, Report, Step};
-use super::container::{Blocked, Container, Held, State};
+use super::action::{ContainerId, Step, Why};
+use super::container::Container;
 use super::grace::LEAST;
-use super::stop::NEVER_EXECUTED;
+use super::life::Stop;
+use super::rules::{Deed, Due, Subject};
 use super::termination::Ends;
-use super::time::Time;
 use super::{Pod, Timer};
 
 impl Step {
     /// The step in which defer containers of that turn run.
-    pub(super) fn of(turn: DeferTurn) -> Step {
+    pub(super) const fn of(turn: DeferTurn) -> Step {
         match turn {
             DeferTurn::PreExit => Step::PreExit,
             DeferTurn::PostExit => Step::PostExit,
@@ -25,111 +25,137 @@ impl Step {
     }
 }
 
-impl Pod {
-    /// A defer container is held from its Start on, whatever the start mode.
-    pub(super) fn hold_defers(&mut self, now: Time) {
-        for id in self.ids() {
-            let Some(container) = self.containers.get_mut(&id) else {
-                continue;
-            };
-            if let (Role::Defer(_), State::Blocked(Blocked { request, .. })) =
-                (container.role, &container.state)
-            {
-                let request = *request;
-                container.state = State::Held(Held {
-                    since: now,
-                    told: false,
-                });
-                self.started(now, &id, request);
-            }
-        }
+// === rules ===
+
+impl Subject<'_> {
+    /// Rule: a defer container is held from its Start on, whatever the start mode.
+    pub(super) fn defer_is_held(&self) -> Option<Due<Deed>> {
+        self.container.defer_turn()?;
+        self.container.life.as_blocked()?;
+        let waits_for = Vec::new();
+        Some(Due::now(Deed::Hold { waits_for }))
     }
 
-    /// Those that wait for a turn that will not come.
-    pub(super) fn settle_defers(&mut self, now: Time) {
-        for id in self.ids() {
-            let Some(container) = self.containers.get(&id) else {
-                continue;
-            };
-            let Some(turn) = container.defer_turn() else {
-                continue;
-            };
-            let is_past = self
-                .termination
-                .as_ref()
-                .is_some_and(|termination| termination.step() > Step::of(turn));
-            if !matches!(container.state, State::Held(_)) || container.ends_as.is_some() {
-                continue;
-            }
-            if self.has_been_run(&container.name) {
-                self.end(&id, 0, None);
-            } else if is_past {
-                self.skip_defer(&id, now);
-            }
+    /// Rule: in their step the defer containers run, one after another, each within its time.
+    pub(super) fn defer_has_its_turn(&self) -> Option<Due<Deed>> {
+        let pod = self.pod;
+        let turn = self.container.defer_turn()?;
+        let step = pod.termination.as_ref()?.step();
+        let ends = pod.ends().filter(|_| step == Step::of(turn))?;
+        if pod.next_defer(turn).map(|(id, _)| id) != Some(self.id) {
+            return None;
         }
-    }
-
-    fn has_been_run(&self, name: &str) -> bool {
-        self.history.of(name).is_some_and(|past| past.deferred)
-    }
-
-    /// Runs the defer containers of a step, one after another; true when the last has ended.
-    pub(super) fn run_defers(&mut self, turn: DeferTurn, ends: Ends, now: Time) -> bool {
-        for id in self.defers(turn) {
-            let Some(container) = self.containers.get(&id) else {
-                continue;
-            };
-            match container.state {
-                State::Held(_) if container.ends_as.is_some() => {}
-                State::Held(_) if self.has_been_run(&container.name) => self.end(&id, 0, None),
-                State::Held(_) if now >= ends.ask_all => self.skip_defer(&id, now),
-                State::Held(_) => {
-                    self.run_defer(&id, now);
-                    return false;
-                }
-                State::Creating | State::Created | State::Blocked(_) | State::Exited => {}
-                State::Releasing { .. }
-                | State::Running(_)
-                | State::BackingOff { .. }
-                | State::Restarting { .. }
-                | State::Withheld { .. } => {
-                    if !self.is_out_of_time(&id, ends, now) {
-                        return false;
-                    }
-                }
-            }
+        if self.container.life.is_held() {
+            let has_run = pod.history.was_deferred(&self.container.name);
+            let may_begin = !has_run && !pod.leaves_defers_out() && pod.now < ends.ask_all;
+            return may_begin.then(|| Due::now(Deed::RunDefer));
         }
-        true
-    }
-
-    fn run_defer(&mut self, id: &ContainerId, now: Time) {
-        if let Some(termination) = &mut self.termination {
-            termination.extension.begin();
-        }
-        if let Some(container) = self.containers.get_mut(id) {
-            container.turn_began = Some(now);
-            self.history.deferred(&container.name);
-        }
-        self.release(id, now);
-    }
-
-    /// Ends a running defer container whose time is over; true if it is not to be waited for.
-    fn is_out_of_time(&mut self, id: &ContainerId, ends: Ends, now: Time) -> bool {
-        let Some(container) = self.containers.get(id) else {
-            return true;
+        let own = pod.own_ends(self.container, ends);
+        let late = match self.container.life.stop() {
+            Stop::Killed { .. } | Stop::GivenUp { .. } => None,
+            _ => self.is_late(own.kill),
         };
+        let give_up = || Due::at(own.stuck(), Timer::StepEnds, Deed::GiveUp);
+        let first = late.unwrap_or_else(give_up);
+        if !self.can_be_told() {
+            return Some(first);
+        }
+        let told = Due::at(own.ask_all, Timer::StepEnds, self.told(Why::TimeShort));
+        Some(match first.at <= pod.now {
+            true => first,
+            false => told,
+        })
+    }
+
+    /// Rule: a defer container that waits for a turn that will not come ends without having run.
+    pub(super) fn defer_is_left_out(&self) -> Option<Due<Deed>> {
+        let (pod, container) = (self.pod, self.container);
+        let turn = container
+            .defer_turn()
+            .filter(|_| container.life.is_held())?;
+        if pod.history.was_deferred(&container.name) {
+            return Some(Due::now(Deed::End {
+                code: pod.code_of_masked_defer(),
+                words: None,
+            }));
+        }
+        let termination = pod
+            .termination
+            .as_ref()
+            .filter(|_| !container.is_of_next_run)?;
+        let is_past = termination.step() > Step::of(turn);
+        let is_now = termination.step() == Step::of(turn);
+        let is_next = pod.next_defer(turn).map(|(id, _)| id) == Some(self.id);
+        let has_no_time = pod
+            .ends()
+            .is_none_or(|ends| is_next && pod.now >= ends.ask_all);
+        let is_left_out = is_past || is_now && (pod.leaves_defers_out() || has_no_time);
+        is_left_out.then(|| Due::now(self.told(Why::Turn)))
+    }
+}
+
+// === what rules ask ===
+
+impl Pod {
+    /// The defer container of a turn that comes next, or is under way: all others wait for it.
+    fn next_defer(&self, turn: DeferTurn) -> Option<(&ContainerId, &Container)> {
+        let plan = self.plan.as_ref()?;
+        let names = match turn {
+            DeferTurn::PreExit => plan.pre_exit(),
+            DeferTurn::PostExit => plan.post_exit(),
+        };
+        let place = |container: &Container| names.iter().position(|name| *name == container.name);
+        let counts = |container: &Container| {
+            container.defer_turn() == Some(turn)
+                && !container.is_of_next_run
+                && (container.life.reads_running() || container.life.as_blocked().is_some())
+                && !container.life.is_ending()
+                && !matches!(container.life.stop(), Stop::GivenUp { .. })
+        };
+        let left = self.containers.iter();
+        let left = left.filter(|(_, container)| counts(container));
+        left.min_by_key(|(_, container)| (place(container), container.number))
+    }
+
+    /// Whether a defer container of the step under way waits for its turn, or runs.
+    pub(super) fn is_a_defer_left(&self) -> bool {
+        let step = self
+            .termination
+            .as_ref()
+            .map(|termination| termination.step());
+        let mut turns = [DeferTurn::PreExit, DeferTurn::PostExit].into_iter();
+        turns.any(|turn| Some(Step::of(turn)) == step && self.next_defer(turn).is_some())
+    }
+
+    /// Whether one of them waits for its turn, in a step that is skipped.
+    pub(super) fn is_a_defer_held(&self) -> bool {
+        let step = self
+            .termination
+            .as_ref()
+            .map(|termination| termination.step());
+        self.containers.values().any(|container| {
+            let turn = container.defer_turn();
+            container.life.is_held()
+                && !container.is_of_next_run
+                && turn.is_some_and(|turn| Some(Step::of(turn)) == step)
+        })
+    }
+
+    /// The running defer container whose time is over, if nothing but the grace period has ended it.
+    pub(super) fn late_defer(&self) -> Option<Subject<'_>> {
+        let step = self
+            .termination
+            .as_ref()
+            .map(|termination| termination.step());
+        let mut turns = [DeferTurn::PreExit, DeferTurn::PostExit].into_iter();
+        let turn = turns.find(|turn| Some(Step::of(*turn)) == step)?;
+        let (id, container) = self.next_defer(turn)?;
+        let running = container.life.as_running()?;
+        let ends = self.ends()?;
         let own = self.own_ends(container, ends);
         let is_capped = own.ask_all < ends.ask_all;
-        if now >= own.kill {
-            self.kill_now(id, own.kill, now);
-        } else if now >= own.ask_all && (is_capped || !self.is_extended(id, now)) {
-            self.deliver_stop(id, now);
-        }
-        let Some(container) = self.containers.get_mut(id) else {
-            return true;
-        };
-        container.stopping.given_up |= now >= own.stuck();
-        container.stopping.given_up || !container.is_alive()
+        let is_late = !is_capped && !running.stop.is_told() && self.now >= own.ask_all;
+        self.subject(id).filter(|_| is_late && self.now < own.kill)
     }
 
     /// The cap of a defer container is for its whole turn.
@@ -149,105 +175,55 @@ impl Pod {
         }
     }
 
-    /// None of a step's defer containers is run that has not been.
-    pub(super) fn skip_defers(&mut self, turn: DeferTurn, now: Time) -> bool {
-        for id in self.defers(turn) {
-            let is_held = self
-                .containers
-                .get(&id)
-                .is_some_and(|container| matches!(container.state, State::Held(_)));
-            if is_held {
-                self.skip_defer(&id, now);
-            }
-        }
-        true
-    }
-
-    pub(super) fn skip_defer(&mut self, id: &ContainerId, now: Time) {
-        if let Some(container) = self.containers.get(id)
-            && container.ends_as.is_none()
-        {
-            let name = container.name.clone();
-            let code = self.code_of_defer(container, NEVER_EXECUTED, now);
-            self.report(Report::DeferSkipped { name });
-            self.end(id, code, None);
-        }
-    }
-
-    /// The defer containers of a turn, in their order.
-    fn defers(&self, turn: DeferTurn) -> Vec<ContainerId> {
-        let Some(plan) = &self.plan else {
-            return Vec::new();
-        };
-        let names = match turn {
-            DeferTurn::PreExit => plan.pre_exit(),
-            DeferTurn::PostExit => plan.post_exit(),
-        };
-        let place = |container: &Container| names.iter().position(|name| *name == container.name);
-        let mut defers: Vec<_> = self
-            .containers
-            .iter()
-            .filter(|(_, container)| container.defer_turn() == Some(turn))
-            .map(|(id, container)| (place(container), container.number, id.clone()))
-            .collect();
-        defers.sort();
-        defers.into_iter().map(|(.., id)| id).collect()
-    }
-
     /// Whether a defer container that has ended with `status` is run again: until it succeeds or
-    /// its time is up.
+    /// its time is up. `stop` is what had been done to end it.
     pub(super) fn is_run_again(
         &self,
         container: &Container,
         status: ExitStatus,
-        now: Time,
+        stop: Stop,
     ) -> bool {
         let Some(turn) = container.defer_turn() else {
             return false;
         };
         let wanted =
-            self.restart_policy(&container.name) != RestartPolicy::Never && !self.sandbox_is_gone;
+            self.restart_policy(container) != RestartPolicy::Never && !self.sandbox_is_gone;
         let is_its_step = self
             .termination
             .as_ref()
             .is_some_and(|termination| termination.step() == Step::of(turn));
         let has_time = self
             .ends()
-            .is_some_and(|ends| now < self.own_ends(container, ends).ask_all);
-        wanted
-            && status != ExitStatus::Code(0)
-            && is_its_step
-            && has_time
-            && !container.was_told()
-            && !container.stopping.killed
+            .is_some_and(|ends| self.now < self.own_ends(container, ends).ask_all);
+        wanted && status != ExitStatus::Code(0) && is_its_step && has_time && stop == Stop::Untold
     }
 
     /// The code that is told of a defer container (defer proposal: the failure of one never
     /// restarts a pod).
-    pub(super) fn code_of_defer(
-        &self,
-        container: &Container,
-        status: ExitStatus,
-        now: Time,
-    ) -> u32 {
+    pub(super) fn code_of_defer(&self, container: &Container, status: ExitStatus) -> u32 {
         let policy = self
             .plan
             .as_ref()
             .map(|plan| plan.settings().defer_exit_code);
         match policy {
             Some(DeferExitCode::Mask) if container.turn_began.is_none() => {
-                self.code_of_no_failure(now)
+                self.code_of_no_failure()
             }
-            Some(DeferExitCode::Mask) => 0,
+            Some(DeferExitCode::Mask) => self.code_of_masked_defer(),
             Some(DeferExitCode::Propagate) | None => status.code(),
         }
     }
 
-    /// Whether there is any defer container in the plan.
-    pub(super) fn has_defers(&self) -> bool {
-        self.plan
+    /// That of one that has run: it belongs to the pod's next sandbox, if there is to be one.
+    fn code_of_masked_defer(&self) -> u32 {
+        let is_needed_again = self
+            .termination
             .as_ref()
-            .is_some_and(|plan| !plan.pre_exit().is_empty() || !plan.post_exit().is_empty())
+            .is_some_and(|termination| termination.cause().is_followed_by_another());
+        match is_needed_again {
+            true => self.code_of_no_failure(),
+            false => 0,
+        }
     }
 
     /// Whether a defer container is listed that was never created here, or is not started yet.
@@ -258,25 +234,7 @@ impl Pod {
             .flat_map(|plan| plan.pre_exit().iter().chain(plan.post_exit()));
         listed.into_iter().any(|name| match self.current(name) {
             None => self.history.of(name).is_none(),
-            Some(container) => {
-                matches!(container.state, State::Creating | State::Created)
-                    && container.ends_as.is_none()
-            }
+            Some(container) => !container.life.reads_running() && !container.life.is_exited(),
         })
-    }
-
-    pub(super) fn defer_timers(
-        &self,
-        turn: DeferTurn,
-        ends: Ends,
-        timers: &mut Vec<(Time, Timer)>,
-    ) {
-        let defers = self.defers(turn);
-        for container in defers.iter().filter_map(|id| self.containers.get(id)) {
-            let is_running = container.is_alive() && !container.is_parked();
-            if is_running && !container.stopping.given_up {
-                self.end_timers(container, self.own_ends(container, ends), timers);
-            }
-        }
     }
 }

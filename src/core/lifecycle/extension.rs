@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use crate::plan::{GraceExtension, Probe, Role};
+use crate::plan::{GraceExtension, Probe};
 
 use super::Pod;
 use super::action::{Action, ContainerId, Report};
-use super::container::{Container, State};
+use super::container::Container;
 use super::grace::LEAST;
+use super::rules::{Due, PodDeed};
 use super::termination::Ends;
 use super::time::Time;
 
@@ -19,7 +20,7 @@ use super::time::Time;
 const ATTEMPT_LAG: Duration = Duration::from_secs(4);
 
 /// What has been granted beyond the grace period.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Extension {
     /// From the end of the grace period on.
     granted: Duration,
@@ -39,13 +40,57 @@ impl Extension {
     }
 }
 
+// === rules ===
+
+impl Pod {
+    /// Rule: a defer container whose time is over gets more, if it may; else it is told.
+    pub(super) fn defer_may_go_on(&self) -> Option<Due<PodDeed>> {
+        let extension = self.extension()?;
+        let termination = self.termination.as_ref()?;
+        let granted = &termination.extension;
+        let late = self.late_defer().filter(|_| !granted.refused)?;
+        let container = late.container;
+        let beyond = self.now.since(termination.deadline());
+        let extend = |granted, counts| PodDeed::Extend {
+            name: container.name.clone(),
+            granted,
+            counts,
+        };
+        Some(Due::now(match extension {
+            GraceExtension::Interval {
+                interval,
+                count,
+                max,
+            } if granted.times < count && beyond < max => {
+                extend(beyond.saturating_add(interval).min(max), true)
+            }
+            GraceExtension::Probe { max }
+                if self.liveness_probe(container).is_some()
+                    && granted.attempt.is_none()
+                    && beyond < max =>
+            {
+                let cost = self.allowance.expected(container.probe_cost);
+                let free_at = self.allowance.free_at(cost);
+                match free_at > self.now {
+                    // Until it can be asked it goes on.
+                    true => extend(free_at.since(termination.deadline()).min(max), false),
+                    false => PodDeed::AskForMore(late.id.clone()),
+                }
+            }
+            _ => PodDeed::RefuseMore,
+        }))
+    }
+}
+
+// === what rules ask ===
+
 impl Pod {
     fn extension(&self) -> Option<GraceExtension> {
         self.plan.as_ref()?.settings().grace_extension
     }
 
-    /// The probe that tells whether a defer container may go on.
-    fn liveness_probe(&self, container: &Container) -> Option<&Probe> {
+    /// The probe that tells whether a container still does its work.
+    pub(super) fn liveness_probe(&self, container: &Container) -> Option<&Probe> {
         let plan = self.plan.as_ref()?;
         plan.container(&container.name).liveness_probe.as_ref()
     }
@@ -56,9 +101,9 @@ impl Pod {
             return false;
         };
         self.containers.values().any(|container| {
-            matches!(container.role, Role::Defer(_))
-                && container.is_alive()
-                && container.ends_as.is_none()
+            container.defer_turn().is_some()
+                && container.life.is_alive()
+                && !container.life.is_ending()
                 && match extension {
                     GraceExtension::Probe { .. } => self.liveness_probe(container).is_some(),
                     GraceExtension::Interval { .. } => true,
@@ -108,75 +153,66 @@ impl Pod {
         let running = self
             .containers
             .values()
-            .filter(|container| matches!(container.role, Role::Defer(_)) && container.is_running());
+            .filter(|container| container.defer_turn().is_some() && container.life.is_executed());
         let timeouts = running.filter_map(|container| self.liveness_probe(container));
         let timeout = timeouts.map(|probe| probe.timeout).max();
         timeout.unwrap_or_default().saturating_add(ATTEMPT_LAG)
     }
+}
 
-    /// The time of a running defer container is over. True if it gets more, or may.
-    pub(super) fn is_extended(&mut self, id: &ContainerId, now: Time) -> bool {
-        let (Some(extension), Some(container)) = (self.extension(), self.containers.get(id)) else {
-            return false;
-        };
-        let State::Running(running) = &container.state else {
-            return false;
-        };
-        let (life, name) = (running.life, container.name.clone());
-        let period = self.liveness_probe(container).map(|probe| probe.period);
-        let cost = self.allowance.expected(container.probe_cost);
-        let free_at = self.allowance.free_at(cost);
+// === deeds ===
+
+impl Pod {
+    pub(super) fn extend(&mut self, name: String, by: Duration, counts: bool) {
+        let period = self.current(&name);
+        let period = period.and_then(|container| self.liveness_probe(container));
+        let period = period.map(|probe| probe.period).unwrap_or_default();
         let Some(termination) = &mut self.termination else {
-            return false;
+            return;
         };
-        let deadline = termination.deadline();
-        let beyond = now.since(deadline);
-        let granted = &mut termination.extension;
-        if granted.refused || container.stopping.signalled {
-            return false;
+        let extension = &mut termination.extension;
+        extension.granted = by;
+        if counts {
+            extension.times = extension.times.saturating_add(1);
+            return self.out.report(Report::Extended { name, by });
         }
-        match extension {
-            GraceExtension::Interval {
-                interval,
-                count,
-                max,
-            } if granted.times < count && beyond < max => {
-                granted.times = granted.times.saturating_add(1);
-                granted.granted = beyond.saturating_add(interval).min(max);
-                let by = granted.granted;
-                self.report(Report::Extended { name, by });
-                true
-            }
-            GraceExtension::Probe { max }
-                if period.is_some() && granted.attempt.is_none() && beyond < max =>
-            {
-                if free_at > now {
-                    // Until it can be asked it goes on.
-                    granted.granted = free_at.since(deadline).min(max);
-                    self.tell_of_stretching(name, period.unwrap_or_default());
-                    return true;
-                }
-                granted.attempt = Some((life, now));
-                self.allowance.begin(now, life, cost);
-                self.actions.push_back(Action::Probe {
-                    id: id.clone(),
-                    life,
-                });
-                true
-            }
-            _ => {
-                granted.refused = true;
-                if granted.attempt.take().is_some() {
-                    // Its answer would change nothing any more; the time until now is not taken back.
-                    granted.granted = granted.granted.max(beyond);
-                }
-                false
+        self.tell_of_stretching(name, period);
+    }
+
+    pub(super) fn ask_for_more(&mut self, id: &ContainerId) {
+        let (Some(termination), Some(container)) = (&mut self.termination, self.containers.get(id))
+        else {
+            return;
+        };
+        let Some(running) = container.life.as_running() else {
+            return;
+        };
+        let life = running.life;
+        termination.extension.attempt = Some((life, self.now));
+        let cost = self.allowance.expected(container.probe_cost);
+        self.allowance.begin(self.now, life, cost);
+        self.out.push(Action::Probe {
+            id: id.clone(),
+            life,
+        });
+    }
+
+    pub(super) fn refuse_more(&mut self) {
+        let now = self.now;
+        if let Some(termination) = &mut self.termination {
+            let beyond = now.since(termination.deadline());
+            let extension = &mut termination.extension;
+            extension.refused = true;
+            if extension.attempt.take().is_some() {
+                // Its answer would change nothing any more; the time until now is not taken back.
+                extension.granted = extension.granted.max(beyond);
             }
         }
     }
 
     /// An attempt of a defer container's liveness probe is over.
-    pub(super) fn live_probed(&mut self, now: Time, id: &ContainerId, life: u64, succeeded: bool) {
+    pub(super) fn live_probed(&mut self, id: &ContainerId, life: u64, succeeded: bool) {
+        let now = self.now;
         let Some(GraceExtension::Probe { max }) = self.extension() else {
             return;
         };
@@ -204,6 +240,6 @@ impl Pod {
         }
         extension.granted = began.after(period).since(deadline).min(max);
         let by = extension.granted;
-        self.report(Report::Extended { name, by });
+        self.out.report(Report::Extended { name, by });
     }
 }

@@ -1,41 +1,114 @@
 //! Gates: which names a container still waits for.
 //!
 //! The order is that of the plan's stages (KEP-753, "Proposal": init containers and sidecars in
-//! their order, then the apps). A gate is not an object that is opened: it is a question, asked anew
-//! whenever something has happened.
+//! their order, then the apps), and it is for the start and the end of a pod alone: a name that has
+//! done its part once has done it. A gate is not an object that is opened: it is a question, asked
+//! anew whenever something has happened.
 
-use crate::plan::Role;
+use std::fmt;
+
+use crate::plan::RestartPolicy;
 
 use super::Pod;
-use super::container::{Container, State};
+use super::container::Container;
+use super::duty::{Duty, Part, Turn};
+use super::life::Phrase;
+
+/// What is still missing of a container that others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// All of it: its caller has never created it.
+    NeverCreated,
+    /// It has ended, with this code.
+    Ended(u32),
+    /// Its program was not executed yet.
+    NotExecuted(Phrase),
+    /// It runs, and is not started yet.
+    NotStarted,
+    /// It runs, and has not done its work yet.
+    NotDone,
+    /// Nothing but that its caller is about to begin anew: it is started.
+    Started,
+}
+
+/// For the caller and its logs.
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::NeverCreated => f.write_str(
+                "never created: if the caller runs it as an init container of its own, it belongs in usher/native-init",
+            ),
+            Missing::Ended(code) => write!(f, "ended with {code}"),
+            Missing::NotExecuted(state) => state.fmt(f),
+            Missing::NotStarted => f.write_str("not started yet"),
+            Missing::NotDone => f.write_str("not done yet"),
+            Missing::Started => f.write_str("started"),
+        }
+    }
+}
 
 impl Pod {
     /// The names that `container` waits for, in the order of the plan.
     pub(super) fn missing(&self, container: &Container) -> Vec<String> {
-        let before = match (&self.plan, container.role) {
-            (Some(plan), Role::Init | Role::Sidecar) => {
-                plan.position(&container.name).unwrap_or(usize::MAX)
-            }
-            (Some(_), Role::App) => usize::MAX,
-            _ => return Vec::new(),
+        let Some(plan) = &self.plan else {
+            return Vec::new();
         };
-        let stages = self.plan.iter().flat_map(|plan| plan.stages()).take(before);
+        let before = match container.duty().turn {
+            Turn::InItsStage => plan.position(&container.name).unwrap_or(usize::MAX),
+            Turn::AfterAllStages => usize::MAX,
+            Turn::AtOnce | Turn::AtTheEnd(_) => return Vec::new(),
+        };
+        let stages = plan.stages().iter().take(before);
         let names = stages.flat_map(|stage| stage.0.iter());
         names
-            .filter(|name| !self.has_done_its_part(name, container.number))
+            .filter(|name| self.is_waited_for(name, container))
             .cloned()
             .collect()
     }
 
+    fn is_waited_for(&self, name: &str, container: &Container) -> bool {
+        // What has run already waits for nothing but for what its caller does all over again.
+        let has_had_its_turn = container.duty().turn == Turn::AfterAllStages
+            && self
+                .history
+                .has_run_before(&container.name, container.number);
+        let is_done = self.has_done_its_part(name, container.number);
+        !is_done && (!has_had_its_turn || self.history.is_reopened(name))
+    }
+
     /// Whether what comes after `name` in the start order, and was created as number `number`, need
-    /// not wait for it any more: an init container has exited 0, a sidecar is started.
+    /// not wait for it any more: an init container has exited 0, a sidecar was started.
     pub(super) fn has_done_its_part(&self, name: &str, number: u64) -> bool {
-        match self.plan.as_ref().map(|plan| plan.role(name)) {
-            Some(Role::Init) => {
-                let past = self.history.of(name);
-                past.is_some_and(|past| past.is_done_for(number))
-            }
-            _ => self.current(name).is_some_and(Container::is_started),
+        let past = self.history.of(name);
+        match self
+            .plan
+            .as_ref()
+            .and_then(|plan| Duty::of(plan.role(name)).part)
+        {
+            Some(Part::Succeed) => past.is_some_and(|past| past.is_done_for(number)),
+            Some(Part::Start) => past.is_some_and(|past| past.started.is_some()),
+            None => true,
+        }
+    }
+
+    /// Whether nobody will start `name` again, which has ended and has not done its part.
+    pub(super) fn never_comes(&self, name: &str) -> bool {
+        let Some(plan) = &self.plan else {
+            return false;
+        };
+        let is_there = self
+            .current(name)
+            .is_some_and(|container| container.life.is_alive() || container.life.is_creating());
+        let past = self.history.of(name).filter(|past| past.counts <= self.now);
+        let code = past.and_then(|past| past.code).filter(|_| !is_there);
+        match (
+            plan.settings().restart_policy,
+            Duty::of(plan.role(name)).part,
+        ) {
+            (_, None) | (RestartPolicy::Always, _) => false,
+            (RestartPolicy::Never, Some(_)) => code.is_some(),
+            (RestartPolicy::OnFailure, Some(Part::Start)) => code == Some(0),
+            (RestartPolicy::OnFailure, Some(Part::Succeed)) => false,
         }
     }
 
@@ -56,18 +129,18 @@ impl Pod {
         if !container.is_ordered() {
             return true;
         }
-        match container.role {
-            Role::Defer(_) => false,
+        match container.duty().turn {
+            Turn::AtTheEnd(_) => false,
             _ => self.termination.is_none() && self.missing(container).is_empty(),
         }
     }
 
-    /// Whether every container that `container` waits for has been created and is alive: only then
-    /// can its turn come without the caller creating anything.
+    /// Whether every container that is waited for has been created and is alive: only then can the
+    /// turn come without the caller creating anything.
     pub(super) fn can_come_by_itself(&self, missing: &[String]) -> bool {
         missing.iter().all(|name| {
             self.current(name)
-                .is_some_and(|other| other.is_alive() || matches!(other.state, State::Creating))
+                .is_some_and(|other| other.life.is_alive() || other.life.is_creating())
         })
     }
 
@@ -78,7 +151,7 @@ impl Pod {
         };
         if names.is_empty() {
             return match self.termination {
-                Some(_) => "nothing any more: its pod terminates".to_owned(),
+                Some(_) => "the end of its pod".to_owned(),
                 None => "its start".to_owned(),
             };
         }
@@ -89,17 +162,17 @@ impl Pod {
     }
 
     /// How far the container is that counts for a name others wait for.
-    pub(super) fn how_far(&self, name: &str) -> &'static str {
-        match self.current(name) {
-            None => {
-                "never created: if the caller runs it as an init container of its own, it belongs in usher/native-init"
-            }
-            Some(container) if container.is_running() && container.role == Role::Init => {
-                "not done yet"
-            }
-            Some(container) if container.is_started() => "started",
-            Some(container) if matches!(container.state, State::Running(_)) => "not started yet",
-            Some(container) => container.state_word(),
+    pub(super) fn how_far(&self, name: &str) -> Missing {
+        let Some(container) = self.current(name) else {
+            let code = self.history.of(name).and_then(|past| past.code);
+            return code.map_or(Missing::NeverCreated, Missing::Ended);
+        };
+        let is_waited_to_end = container.duty().part == Some(Part::Succeed);
+        match container.life.is_executed() {
+            true if is_waited_to_end => Missing::NotDone,
+            true if container.is_started() => Missing::Started,
+            true => Missing::NotStarted,
+            false => Missing::NotExecuted(container.life.phrase()),
         }
     }
 }

@@ -147,13 +147,26 @@ impl Budget {
     }
 
     /// For how long the answer of a stop request is withheld whose signal is not delivered yet. The
-    /// caller's own timer starts at the answer, and it kills at the end of the grace period.
+    /// caller's own timer starts at the answer, and it kills at the end of the grace period: so what
+    /// is told at that end has its moment.
     pub fn withholds(&self) -> Duration {
         match self.policy {
+            GracePolicy::Shared | GracePolicy::Reserve => LEAST,
             GracePolicy::Overrun => LEAST.saturating_mul(LATER_STEPS),
             GracePolicy::SkipHooks => LEAST.saturating_mul(2),
-            GracePolicy::Shared | GracePolicy::Reserve | GracePolicy::Strict => Duration::ZERO,
+            GracePolicy::Strict => Duration::ZERO,
         }
+    }
+
+    /// Whether everything that is alive at the end of the grace period is told at once, since no step
+    /// has any time of its own.
+    pub fn tells_all_at_the_end(&self) -> bool {
+        self.policy == GracePolicy::Shared
+    }
+
+    /// Whether a sidecar that is killed before its turn gets its stop signal and a moment.
+    pub fn gives_a_last_chance(&self) -> bool {
+        self.policy != GracePolicy::Strict
     }
 }
 

@@ -16,7 +16,7 @@ const NAMES_AT_MOST: usize = 1024;
 const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
 /// The past of all names of a pod.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct History {
     names: BTreeMap<String, Past>,
     /// More names came than are remembered.
@@ -24,12 +24,17 @@ pub(super) struct History {
 }
 
 /// The past of one name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Past {
     /// Its last creation, by the pod's count.
     pub created: u64,
     /// A program of that name has ended by itself with 0, in this sandbox.
     pub succeeded: bool,
+    /// The first container of that name that was started (KEP-753, "Started condition"), in this
+    /// sandbox, by the pod's count.
+    pub started: Option<u64>,
+    /// The last container of that name whose program was executed, by the pod's count.
+    pub ran: Option<u64>,
     /// A defer container of that name has been run, in this sandbox.
     pub deferred: bool,
     /// It has been created again since it succeeded, by the pod's count.
@@ -51,6 +56,8 @@ pub(super) struct End {
     pub has_run: bool,
     /// It was asked to stop, or told to.
     pub asked: bool,
+    /// It was told to.
+    pub told: bool,
 }
 
 impl History {
@@ -81,7 +88,7 @@ impl History {
                 false => end.at,
             };
             past.fatal = fatal;
-            if end.code == 0 && end.has_run && !end.asked {
+            if end.code == 0 && end.has_run && !end.told {
                 past.succeeded = true;
                 past.reopened = None;
             }
@@ -102,6 +109,64 @@ impl History {
     pub fn deferred(&mut self, name: &str) {
         if let Some(past) = self.names.get_mut(name) {
             past.deferred = true;
+        }
+    }
+
+    /// Whether a defer container of the name was run.
+    pub fn was_deferred(&self, name: &str) -> bool {
+        self.of(name).is_some_and(|past| past.deferred)
+    }
+
+    /// What has run at an end that was none runs again at the real one.
+    pub fn forget_defers(&mut self) {
+        for past in self.names.values_mut() {
+            past.deferred = false;
+        }
+    }
+
+    /// The program of the name's container with creation number `number` is executed.
+    pub fn ran(&mut self, name: &str, number: u64) {
+        if let Some(past) = self.names.get_mut(name) {
+            past.ran = Some(number);
+        }
+    }
+
+    /// Whether a program of the name was executed before its container with creation number `number`
+    /// was created.
+    pub fn has_run_before(&self, name: &str, number: u64) -> bool {
+        let ran = self.of(name).and_then(|past| past.ran);
+        ran.is_some_and(|ran| ran < number)
+    }
+
+    /// The name's container with creation number `number` is started.
+    pub fn started(&mut self, name: &str, number: u64) {
+        if let Some(past) = self.names.get_mut(name)
+            && past.created == number
+        {
+            past.started.get_or_insert(number);
+        }
+    }
+
+    /// That container was not started after all: its postStart handler has only begun.
+    pub fn not_started(&mut self, name: &str, number: u64) {
+        if let Some(past) = self.names.get_mut(name) {
+            past.started.take_if(|first| *first == number);
+        }
+    }
+
+    /// Whether an init container of the name was created again that had succeeded.
+    pub fn is_reopened(&self, name: &str) -> bool {
+        self.of(name).is_some_and(|past| past.reopened.is_some())
+    }
+
+    /// The pod begins again after its end. `anew` says whether its caller creates all of it again; what
+    /// has done its part has done it otherwise.
+    pub fn start_over(&mut self, anew: bool) {
+        if anew {
+            *self = History::default();
+        }
+        for past in self.names.values_mut() {
+            past.fatal = None;
         }
     }
 

@@ -4,26 +4,18 @@
 //! containers side by side. Where the shim itself has decided that the pod ends, kubelet has run no
 //! preStop handler: then each comes before the signal of its container.
 
-use crate::plan::{Hook, Plan, Role};
+use crate::plan::Hook;
 
 use super::Pod;
-use super::action::{Action, Cause, ContainerId, HookKind, Report};
-use super::container::{Container, HookState, Hooks, State};
+use super::action::{ContainerId, HookKind, Report, Step};
+use super::container::HookState;
 use super::grace::LEAST;
-use super::termination::Ends;
+use super::life::Stop;
+use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 
-impl Hooks {
-    fn of(&mut self, kind: HookKind) -> &mut HookState {
-        match kind {
-            HookKind::Termination => &mut self.termination,
-            HookKind::PreStop => &mut self.pre_stop,
-        }
-    }
-}
-
 impl Pod {
-    /// What became of [`Action::Hook`]: it is over, or the reason why it failed.
+    /// What became of [`Action::Hook`](super::Action::Hook): it is over, or the reason why it failed.
     pub fn handle_hooked(
         &mut self,
         now: Time,
@@ -31,15 +23,27 @@ impl Pod {
         kind: HookKind,
         outcome: Result<(), String>,
     ) {
-        if let Some(container) = self.containers.get_mut(id)
-            && *container.hooks.of(kind) == HookState::Running
-        {
-            *container.hooks.of(kind) = HookState::Over;
+        self.now = now;
+        let over = self
+            .containers
+            .get_mut(id)
+            .is_some_and(|container| match kind {
+                HookKind::Termination => {
+                    let was_running = container.is_hooked();
+                    container.hook = HookState::Over;
+                    was_running
+                }
+                HookKind::PreStop => match container.life.stop_mut() {
+                    Some(Stop::Preparing { is_over, .. }) => !std::mem::replace(is_over, true),
+                    _ => false,
+                },
+            });
+        if let Some(container) = self.containers.get(id).filter(|_| over) {
             let name = container.name.clone();
             if kind == HookKind::Termination {
-                self.note_hook(&name, now);
+                self.note_hook(&name);
             }
-            self.report(Report::HookOver {
+            self.out.report(Report::HookOver {
                 name,
                 kind,
                 outcome,
@@ -47,127 +51,58 @@ impl Pod {
         }
         self.settle(now);
     }
-
-    /// The first step: all hooks, side by side. True when they are over.
-    pub(super) fn run_hooks(&mut self, ends: Ends, now: Time) -> bool {
-        if now >= ends.kill {
-            return true;
-        }
-        for id in self.ids() {
-            self.run_termination_hook(&id, ends.kill, now);
-        }
-        !self
-            .containers
-            .values()
-            .any(|container| container.has_process() && container.is_hooked())
-    }
-
-    /// Runs the container's termination hook if it has one that was not run; true if it runs then.
-    pub(super) fn run_termination_hook(
-        &mut self,
-        id: &ContainerId,
-        until: Time,
-        now: Time,
-    ) -> bool {
-        let Some(container) = self.containers.get(id) else {
-            return false;
-        };
-        let may_run = matches!(container.state, State::Running(_))
-            && container.is_ordered()
-            && !container.stopping.signalled
-            && container.hooks.termination == HookState::Pending;
-        let hook = self
-            .plan
-            .as_ref()
-            .and_then(|plan| plan.container(&container.name).termination_hook.clone());
-        match hook.filter(|_| may_run) {
-            Some(hook) => {
-                self.run_hook(id, HookKind::Termination, hook, until, now);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Whether any container of the plan has a termination hook.
-    pub(super) fn has_termination_hooks(&self) -> bool {
-        self.plan.as_ref().is_some_and(Plan::has_termination_hooks)
-    }
-
-    /// Runs the preStop handler of a container that the shim stops by its own decision, if it has one
-    /// that is still to be waited for; true as long as it is.
-    pub(super) fn is_kept_by_pre_stop(&mut self, id: &ContainerId, until: Time, now: Time) -> bool {
-        let is_ours = self.termination.as_ref().is_some_and(|termination| {
-            !matches!(termination.cause(), Cause::Inferred | Cause::SandboxDied)
-        });
-        let Some(container) = self.containers.get(id) else {
-            return false;
-        };
-        let counts = is_ours
-            && matches!(container.state, State::Running(_))
-            && !container.stopping.signalled
-            // Whoever asks has run it.
-            && container.request.is_none();
-        if !counts || now >= until {
-            return false;
-        }
-        let hook = container.facts.pre_stop_hook.clone();
-        let plan = self.plan.as_ref();
-        let cap = plan.and_then(|plan| plan.container(&container.name).grace_period);
-        // Of a grace period of its own a part is left for the signal.
-        let hook_until = cap.map_or(until, |cap| {
-            let last = cap.checked_div(2).unwrap_or_default().min(LEAST);
-            until.min(now.after(cap.saturating_sub(last)))
-        });
-        match (container.hooks.pre_stop, hook) {
-            (HookState::Running, _) => true,
-            (HookState::Pending, Some(hook)) => {
-                if let Some(container) = self.containers.get_mut(id) {
-                    container.stopping.told_at = Some(now);
-                }
-                self.run_hook(id, HookKind::PreStop, hook, hook_until, now);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn run_hook(&mut self, id: &ContainerId, kind: HookKind, hook: Hook, until: Time, now: Time) {
-        if let Some(container) = self.containers.get_mut(id) {
-            *container.hooks.of(kind) = HookState::Running;
-        }
-        self.actions.push_back(Action::Hook {
-            id: id.clone(),
-            kind,
-            hook,
-            limit: until.since(now),
-        });
-    }
-
-    /// Whether the hook of an app comes before its signal though nothing says that the pod
-    /// terminates: nothing ever could, since there is no other container to be asked.
-    pub(super) fn is_kept_by_lone_hook(&mut self, id: &ContainerId, now: Time) -> bool {
-        let Some(container) = self.containers.get(id) else {
-            return false;
-        };
-        let alone = self.containers.iter().all(|(other, container)| {
-            other == id || !container.is_ordered() || !container.is_alive()
-        });
-        let Some(request) = container.request.as_ref().filter(|_| alone) else {
-            return false;
-        };
-        let until = request.deadline.before(LEAST);
-        if container.role != Role::App || now >= until {
-            return false;
-        }
-        container.hooks.termination == HookState::Running
-            || self.run_termination_hook(id, until, now)
-    }
 }
 
-impl Container {
-    /// Its termination hook runs.
-    pub(super) fn is_hooked(&self) -> bool {
-        self.hooks.termination == HookState::Running
+impl Subject<'_> {
+    /// Rule: in the first step all termination hooks are run, side by side.
+    pub(super) fn hook_is_run(&self) -> Option<Due<Deed>> {
+        let pod = self.pod;
+        let is_its_step = pod.termination.as_ref()?.step() == Step::Hooks;
+        let ends = pod.ends().filter(|_| is_its_step)?;
+        let limit = ends.kill.since(pod.now);
+        let hook = self.termination_hook().filter(|_| !limit.is_zero())?;
+        Some(Due::now(Deed::RunHook {
+            kind: HookKind::Termination,
+            hook: hook.clone(),
+            limit,
+        }))
+    }
+
+    /// The container's termination hook, if it is still to be run.
+    pub(super) fn termination_hook(&self) -> Option<&Hook> {
+        let container = self.container;
+        let running = container.life.as_running()?;
+        let may_run = container.is_ordered()
+            && !container.is_of_next_run
+            && !running.stop.is_told()
+            && container.hook == HookState::Pending
+            && !self.pod.leaves_hooks_out();
+        let plan = self.pod.plan.as_ref().filter(|_| may_run)?;
+        plan.container(&container.name).termination_hook.as_ref()
+    }
+
+    /// The preStop handler of a container that the shim stops by its own decision, if it has one; it
+    /// may take until `until`.
+    pub(super) fn pre_stop_hook(&self, until: Time) -> Option<Deed> {
+        let (pod, container) = (self.pod, self.container);
+        let is_ours = pod
+            .termination
+            .as_ref()
+            .is_some_and(|termination| !termination.cause().is_callers());
+        // Whoever asks has run it.
+        let counts = is_ours && container.life.is_running() && container.request.is_none();
+        let hook = container.facts.pre_stop_hook.clone().filter(|_| counts)?;
+        let plan = pod.plan.as_ref();
+        let cap = plan.and_then(|plan| plan.container(&container.name).grace_period);
+        // Of a grace period of its own a part is left for the signal.
+        let until = cap.map_or(until, |cap| {
+            let last = cap.checked_div(2).unwrap_or_default().min(LEAST);
+            until.min(pod.now.after(cap.saturating_sub(last)))
+        });
+        Some(Deed::RunHook {
+            kind: HookKind::PreStop,
+            hook,
+            limit: until.since(pod.now),
+        })
     }
 }

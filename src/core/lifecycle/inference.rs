@@ -3,146 +3,191 @@
 //! A Kill does not say why it came. Kubelet stops the containers of a living pod one at a time and
 //! waits for each; only at the end of the pod it asks all of them at once. So two requests that are
 //! open at the same time are a termination, and a lone one is what it says, after a moment in which
-//! the second one could still come.
+//! the second one could still come. Where nothing is left that a second one could come for, the lone
+//! one is the end of the pod: a cleanup that never runs is the greater harm.
 
 use std::time::Duration;
 
-use crate::plan::{PreStop, Role};
+use crate::plan::PreStop;
 
-use super::Pod;
-use super::action::{Cause, ContainerId, Report};
-use super::container::{Container, State};
+use super::action::{Cause, ContainerId, Report, Why};
+use super::container::{Container, StopRequest, Wish};
+use super::duty::{Part, Turn};
 use super::grace::LEAST;
+use super::rules::{Deed, Due, Subject};
 use super::termination::Termination;
 use super::time::Time;
+use super::{Pod, Timer};
 
 impl Pod {
-    /// Whether the requests that are open at `now` are a termination.
-    pub(super) fn infer_termination(&self, now: Time) -> Option<Termination> {
-        let mut open = self.containers.values().filter_map(|container| {
-            let proves = container.is_ordered() && container.has_open_request(now);
-            container
-                .request
-                .as_ref()
-                .filter(|request| proves && !request.disproved)
+    /// The termination that the requests are which are open now, and from when on they are.
+    pub(super) fn inferred(&self) -> Option<(Time, Termination)> {
+        let open = || {
+            let containers = self.containers.iter();
+            containers.filter_map(|(id, container)| Some((id, container.open_request(self.now)?)))
+        };
+        let (id, first) = open().next()?;
+        let known = match open().nth(1) {
+            Some(_) => self.now,
+            None => self.lone_end(id, first)?,
+        };
+        // Whoever was told long before, alone, has a time of its own.
+        let others = open().filter(|(_, request)| !request.is_alone);
+        let others = others.map(|(_, request)| request.at).min();
+        let window = self.termination_window();
+        let is_of_it = |request: &StopRequest| {
+            !request.is_alone || others.is_none_or(|at| request.at.after(window) >= at)
+        };
+        // The caller's own are told at once, whatever that means.
+        let is_callers = |id: &ContainerId| {
+            let container = self.containers.get(id);
+            container.is_some_and(|container| container.duty().turn == Turn::AtOnce)
+        };
+        let of_it = || open().filter(|(id, request)| is_of_it(request) && !is_callers(id));
+        let since = of_it().map(|(_, request)| request.at).min();
+        let deadline = of_it().map(|(_, request)| request.deadline).min();
+        let forced = open()
+            .filter(|(id, _)| !is_callers(id))
+            .all(|(_, request)| request.forced);
+        let termination = Termination::new(
+            Cause::Inferred,
+            since.unwrap_or(self.now),
+            deadline.unwrap_or(self.now),
+            known,
+        );
+        Some((known, termination.forced(forced)))
+    }
+
+    /// When a lone request is the end of the pod, if it is.
+    fn lone_end(&self, id: &ContainerId, request: &StopRequest) -> Option<Time> {
+        let container = self.containers.get(id)?;
+        if !self.has_an_ending() || request.wish == Wish::Kill {
+            return None;
+        }
+        let mut others = self.containers.iter().filter(|(other, container)| {
+            *other != id && container.is_ordered() && container.life.reads_running()
         });
-        let (first, second) = (open.next()?, open.next()?);
-        let all = || [first, second].into_iter().chain(open.clone());
-        let since = all().map(|request| request.at).min().unwrap_or(now);
-        let deadline = all().map(|request| request.deadline).min().unwrap_or(now);
-        let forced = all().all(|request| request.forced);
-        Some(Termination::new(Cause::Inferred, since, deadline, now).forced(forced))
+        if container.duty().turn == Turn::AtOnce || !container.life.reads_running() {
+            return None;
+        }
+        if others.clone().next().is_none() {
+            return Some(request.at);
+        }
+        let works = |(_, other): (&ContainerId, &Container)| {
+            let is_at_work = other.duty().part == Some(Part::Succeed) && !other.life.is_withheld();
+            other.duty().is_work || is_at_work
+        };
+        let is_held_defer = container.defer_turn().is_some() && container.life.is_held();
+        (is_held_defer && !others.any(works)).then(|| request.at.after(self.termination_window()))
+    }
+
+    /// Whether there is something that is to be done when the pod terminates.
+    pub(super) fn has_an_ending(&self) -> bool {
+        let Some(plan) = &self.plan else {
+            return false;
+        };
+        let mut defers = plan.pre_exit().iter().chain(plan.post_exit());
+        plan.has_termination_hooks() || defers.any(|name| !self.history.was_deferred(name))
     }
 
     /// The caller creates a container, and kubelet creates none in a pod that it ends.
     pub(super) fn disprove_termination(&mut self, by: &str) {
-        self.start_over(by);
-        if self
-            .termination
-            .as_ref()
-            .is_none_or(|termination| termination.cause().is_decided())
-        {
+        let is_inferred = |termination: &Termination| !termination.cause().is_decided();
+        if !self.termination.as_ref().is_some_and(is_inferred) {
             return;
         }
         self.termination = None;
+        // What has run in it runs again at the real end.
+        self.history.forget_defers();
         for container in self.containers.values_mut() {
             if let Some(request) = &mut container.request {
                 request.disproved = true;
             }
         }
-        self.report(Report::NotTerminating {
+        self.out.report(Report::NotTerminating {
             disproved_by: by.to_owned(),
         });
-    }
-
-    /// Requests that are not part of a termination, or not of one that is known of.
-    pub(super) fn settle_lone_stops(&mut self, now: Time) {
-        for id in self.ids() {
-            let Some(container) = self.containers.get(&id) else {
-                continue;
-            };
-            if !container.is_asked() || !container.is_ordered() || !container.is_alive() {
-                continue;
-            }
-            let is_alone = self.termination.is_none();
-            // A defer container is parked until its turn, and asked for as long as that takes.
-            let due = container.is_parked() && container.defer_turn().is_none()
-                || container.is_between_lives() && is_alone
-                || container.role == Role::NativeInit
-                || is_alone
-                    && self
-                        .lone_stop_due(&id, container)
-                        .is_some_and(|due| due <= now);
-            if due && !(is_alone && self.is_kept_by_lone_hook(&id, now)) {
-                self.deliver_stop(&id, now);
-            }
-        }
-    }
-
-    /// When a lone request is delivered that has not been: until then a second one may come, which
-    /// makes it a termination.
-    pub(super) fn lone_stop_due(&self, id: &ContainerId, container: &Container) -> Option<Time> {
-        let request = container.request.as_ref()?;
-        let can_be_told = match container.defer_turn() {
-            Some(_) => matches!(container.state, State::Running(_)) || container.is_parked(),
-            None => matches!(container.state, State::Running(_)),
-        };
-        if container.stopping.signalled || container.ends_as.is_some() || !can_be_told {
-            return None;
-        }
-        if container.is_hooked() {
-            return Some(request.deadline.before(LEAST));
-        }
-        let window = self.termination_window();
-        let mut others = self
-            .containers
-            .iter()
-            .filter(|(other, container)| *other != id && container.is_ordered());
-        match container.role {
-            Role::Sidecar | Role::Defer(_) => {
-                if !others.any(|(_, other)| other.is_running()) {
-                    return Some(request.at);
-                }
-            }
-            // What comes before an app's signal when the pod terminates could come too late.
-            Role::App | Role::Init if self.has_defers() || self.has_termination_hooks() => {
-                let is_last = !others.any(|(_, other)| other.is_alive());
-                return Some(match is_last {
-                    true => request.at,
-                    false => request.at.after(window).min(request.deadline),
-                });
-            }
-            _ => return Some(request.at),
-        }
-        let apps = self.containers.values().filter(|other| {
-            other.is_ordered()
-                && !matches!(other.role, Role::Sidecar | Role::Defer(_))
-                && other.is_running()
-                && other.request.is_none()
-        });
-        // A preStop handler that the shim cannot see hides the request that follows it.
-        let hidden = apps.map(|app| match &app.facts.pre_stop {
-            Some(PreStop::Sleep(pause)) => request
-                .at
-                .after(window.saturating_add(*pause))
-                .min(request.deadline.before(LEAST)),
-            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
-                request.deadline.before(LEAST)
-            }
-            Some(PreStop::Exec { .. }) | None => request.at,
-        });
-        Some(
-            hidden
-                .max()
-                .unwrap_or(request.at)
-                .max(request.at.after(window))
-                .min(request.deadline),
-        )
     }
 
     pub(super) fn termination_window(&self) -> Duration {
         self.plan
             .as_ref()
             .map_or(Duration::ZERO, |plan| plan.settings().termination_window)
+    }
+}
+
+impl Subject<'_> {
+    /// Rule: a request that is not part of a termination, or not of one that is known of, is
+    /// delivered.
+    pub(super) fn lone_request_is_heeded(&self) -> Option<Due<Deed>> {
+        let container = self.container;
+        if !container.is_asked() || !container.is_ordered() || !self.can_be_told() {
+            return None;
+        }
+        // The caller's own are not ours to keep waiting.
+        if container.duty().turn == Turn::AtOnce {
+            return Some(Due::now(self.told(Why::Alone)));
+        }
+        if self.pod.termination.is_some() {
+            // What came to life for what comes after the end is no part of it, and what is parked has
+            // nothing to wait for, unless its turn is at the end.
+            let is_none_of_it = container.is_of_next_run
+                || container.life.is_parked() && container.defer_turn().is_none();
+            return is_none_of_it.then(|| Due::now(self.told(Why::Turn)));
+        }
+        let at = self.lone_stop_at(container.request.as_ref()?);
+        Some(Due::at(at, Timer::LoneStop, self.told(Why::Alone)))
+    }
+
+    /// When a lone request is delivered: until then a second one may come, which makes it a
+    /// termination.
+    fn lone_stop_at(&self, request: &StopRequest) -> Time {
+        let container = self.container;
+        // Its hook began in a termination that was none.
+        if container.is_hooked() {
+            return request.deadline.before(LEAST);
+        }
+        let window = request.at.after(self.pod.termination_window());
+        let has_an_ending = self.pod.has_an_ending();
+        if !container.duty().is_helper && container.defer_turn().is_none() {
+            return match has_an_ending {
+                true => window.min(request.deadline),
+                false => request.at,
+            };
+        }
+        let others = || {
+            let others = self.pod.containers.iter();
+            others.filter(|(other, container)| *other != self.id && container.is_ordered())
+        };
+        if !has_an_ending && !others().any(|(_, other)| other.life.is_executed()) {
+            return request.at;
+        }
+        let apps = others().filter(|(_, other)| {
+            !other.duty().is_helper
+                && other.defer_turn().is_none()
+                // To kubelet one runs that is held.
+                && other.life.reads_running()
+                && other.request.is_none()
+        });
+        // A preStop handler that the shim cannot see hides the request that follows it.
+        let hidden = apps.map(|(_, app)| match &app.facts.pre_stop {
+            Some(PreStop::Sleep(pause)) => window.after(*pause).min(request.deadline.before(LEAST)),
+            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
+                request.deadline.before(LEAST)
+            }
+            Some(PreStop::Exec { .. }) | None => request.at,
+        });
+        let hidden = hidden.max().unwrap_or(request.at);
+        hidden.max(window).min(request.deadline)
+    }
+
+    /// Whether it could be told to stop, and was not: it runs, or waits, or is between lives. One that
+    /// is being executed, or killed, cannot.
+    pub(super) fn can_be_told(&self) -> bool {
+        let life = &self.container.life;
+        let is_untold = life
+            .as_running()
+            .is_some_and(|running| !running.stop.is_told());
+        is_untold || life.is_parked() || life.is_between_lives()
     }
 }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Role, USUAL_GRACE_PERIOD};
+use crate::plan::{ContainerKind, USUAL_GRACE_PERIOD};
 
-use super::action::{Cause, ContainerId, Refusal, Report, Step};
-use super::container::{Container, State};
-use super::history::History;
-use super::stop::STOPPED;
+use super::action::{Cause, ContainerId, Refusal, Report};
+use super::container::Container;
+use super::rules::Deed;
 use super::termination::Termination;
 use super::time::Time;
 use super::{Obstacle, Pod};
@@ -23,8 +22,9 @@ impl Pod {
         now: Time,
         grace: Option<Duration>,
     ) -> Option<(Vec<String>, Time)> {
+        self.now = now;
         let workload = |container: &&Container| {
-            container.kind == ContainerKind::Workload && !matches!(container.state, State::Exited)
+            container.kind == ContainerKind::Workload && !container.life.is_exited()
         };
         let mut alive: Vec<_> = self.containers.values().filter(workload).collect();
         alive.sort_by_key(|container| container.number);
@@ -40,19 +40,15 @@ impl Pod {
         }
         let deadline = now.after(grace.unwrap_or(own));
         match &mut self.termination {
-            Some(termination) if termination.step() != Step::Over => {
+            Some(termination) if !termination.is_over() => {
                 // Without a grace period of its own the request changes nothing of the time.
                 let deadline = grace.map_or(termination.deadline(), |_| deadline);
-                termination.decide(Cause::Stopped, deadline);
+                termination.decide(Cause::Stopped, deadline, now);
             }
-            _ => {
-                self.report(Report::Terminating {
-                    because: Cause::Stopped,
-                    grace: deadline.since(now),
-                });
-                self.termination = Some(Termination::new(Cause::Stopped, now, deadline, now));
-            }
+            _ => self.terminate(Termination::new(Cause::Stopped, now, deadline, now)),
         }
+        // Also what would have come after the end that is under way.
+        self.begin_next_run();
         let deadline = self.termination.as_ref().map(Termination::deadline);
         self.settle(now);
         Some((names, deadline.unwrap_or(now)))
@@ -70,16 +66,17 @@ impl Pod {
         now: Time,
         id: &ContainerId,
     ) -> Result<Vec<Obstacle>, Refusal> {
+        self.now = now;
         let Some(container) = self.containers.get(id) else {
             return Err(Refusal::NotFound { id: id.clone() });
         };
         let name = container.name.clone();
-        if matches!(container.role, Role::Defer(_)) {
+        if container.defer_turn().is_some() {
             return Err(Refusal::TurnAtTheEnd { name });
         }
-        let waits = matches!(container.state, State::Blocked(_) | State::Held(_));
-        if !waits || container.ends_as.is_some() {
-            let state = container.state_word();
+        let life = &container.life;
+        if life.as_blocked().is_none() && !life.is_held() {
+            let state = life.phrase();
             return Err(Refusal::NotHeld { name, state });
         }
         if let Some(termination) = &self.termination {
@@ -87,46 +84,10 @@ impl Pod {
             return Err(Refusal::Terminating { name, because });
         }
         let obstacles = self.obstacles(container);
-        self.report(Report::Overridden {
-            name,
-            waited_for: self.missing(container),
-        });
-        self.release(id, now);
+        let waited_for = self.missing(container);
+        self.out.report(Report::Overridden { name, waited_for });
+        self.do_to(id, Deed::Release);
         self.settle(now);
         Ok(obstacles)
-    }
-
-    /// Whether the pod terminates because a person wants it to.
-    pub(super) fn is_stopped_by_hand(&self) -> bool {
-        self.termination
-            .as_ref()
-            .is_some_and(Termination::is_by_hand)
-    }
-
-    /// Whether a termination is for the container, too.
-    pub(super) fn is_to_be_stopped(&self, container: &Container) -> bool {
-        container.is_ordered()
-            || self.is_stopped_by_hand() && container.kind == ContainerKind::Workload
-    }
-
-    /// A container has been created in a pod that was stopped by hand meanwhile: it is too late.
-    pub(super) fn end_if_stopped(&mut self, id: &ContainerId) {
-        let is_workload = |container: &Container| container.kind == ContainerKind::Workload;
-        if self.is_stopped_by_hand() && self.containers.get(id).is_some_and(is_workload) {
-            self.end(id, STOPPED, None);
-        }
-    }
-
-    /// The caller creates a container in a pod that was stopped by hand: that is a new beginning, of
-    /// which what ended before knows nothing.
-    pub(super) fn start_over(&mut self, with: &str) {
-        let is_over = |termination: &Termination| termination.step() == Step::Over;
-        if self.is_stopped_by_hand() && self.termination.as_ref().is_some_and(is_over) {
-            self.termination = None;
-            self.history = History::default();
-            self.report(Report::StartsOver {
-                with: with.to_owned(),
-            });
-        }
     }
 }

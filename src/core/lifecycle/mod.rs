@@ -9,16 +9,24 @@
 //! - **`poll_timeout`** for when to call `handle_timeout` if nothing happens before,
 //! - getters for everybody who wants to see.
 //!
-//! Nothing waits in here and nothing is remembered as a promise: after every event `Pod::settle`
-//! looks at the state and does what the state calls for. So a container that was ready before
-//! anybody waited for it cannot be missed, and a timer that fires late changes nothing but the time.
+//! Nothing waits in here and nothing is remembered as a promise: an event is noted, and then the
+//! rules (`rules.rs`) look at the pod as it is and say what is due, now or later. So a container that
+//! was ready before anybody waited for it cannot be missed, and a timer that fires late changes
+//! nothing but the time.
 //!
-//! | file | the rules of |
+//! Begin with `life.rs`, the states of a container, and `termination.rs`, the steps of an end.
+//!
+//! | file | what it is about |
 //! |---|---|
+//! | `life.rs` | the states of a container, and what leads from one to another |
+//! | `duty.rs` | what a role means |
+//! | `rules.rs` | the rules, their order, and how they are followed |
+//! | `deeds.rs` | what rules want done |
+//! | `outbox.rs` | what comes out |
 //! | `create.rs` | whose annotations count, what a container is in its pod |
 //! | `gate.rs` | which names a container waits for |
 //! | `start.rs` | Start, its modes, holding |
-//! | `probe.rs` | startup probes, postStart: when a sidecar is started |
+//! | `probe.rs` | probes, postStart: when a sidecar is started, and does its work |
 //! | `allowance.rs` | how much CPU time the attempts of probes may take |
 //! | `stop.rs` | signals in, and how they are delivered |
 //! | `inference.rs` | what a stop request means: is the pod terminating? |
@@ -44,7 +52,9 @@ mod answer;
 mod completion;
 mod container;
 mod create;
+mod deeds;
 mod defers;
+mod duty;
 mod exit;
 mod extension;
 mod gate;
@@ -52,10 +62,13 @@ mod grace;
 mod history;
 mod hooks;
 mod inference;
+mod life;
 mod manual;
 mod oom;
+mod outbox;
 mod probe;
 mod restart;
+mod rules;
 mod sizes;
 mod start;
 mod stop;
@@ -67,30 +80,37 @@ mod tests;
 mod time;
 mod view;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Plan, USUAL_GRACE_PERIOD};
+use crate::plan::{ContainerKind, Plan, Probe, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
 
-pub use action::{Action, Cause, ContainerId, HookKind, Refusal, Report, RequestId, Step};
+pub use action::{
+    Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, Report, RequestId, Step, Why,
+};
 pub use container::{Demands, NewContainer};
+pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
+pub use life::Phrase;
 pub use probe::Exec;
 pub use sizes::PodSize;
 pub use stop::Kill;
 pub use time::Time;
-pub use view::{ContainerView, Obstacle, StageView, TerminationView, View, Wait};
+pub use view::{ContainerView, Obstacle, StageView, Status, TerminationView, Then, View, Wait};
 
 use allowance::Allowance;
-use container::{Container, State};
+use container::Container;
 use history::History;
+use outbox::Outbox;
 use start::AutoBudget;
 use termination::Termination;
 
 /// The containers of one sandbox and all that is decided about them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Pod {
+    /// When the last event came.
+    now: Time,
     /// The annotations of the container that opened the pod: its plan as long as it lasts.
     plan: Option<Plan>,
     containers: BTreeMap<ContainerId, Container>,
@@ -114,7 +134,7 @@ pub struct Pod {
     /// The pod has had a sandbox before this one.
     is_later_sandbox: bool,
     termination: Option<Termination>,
-    actions: VecDeque<Action>,
+    out: Outbox,
 }
 
 /// What phase a pod is in.
@@ -178,20 +198,14 @@ impl Pod {
         }
     }
 
-    /// The probe that tells when a container is started.
-    fn startup_probe(&self, id: &ContainerId) -> Option<crate::plan::Probe> {
-        let name = &self.containers.get(id)?.name;
-        self.plan.as_ref()?.container(name).startup_probe.clone()
-    }
-
     /// The probe of a container, for the driver to make an attempt of it at `now`: what tells that it
-    /// is started, or that a defer container may go on. Its timeout is what the attempt may take.
-    pub fn probe(&self, now: Time, id: &ContainerId) -> Option<crate::plan::Probe> {
+    /// is started or still does its work, or that a defer container may go on. Its timeout is what the
+    /// attempt may take.
+    pub fn probe(&self, now: Time, id: &ContainerId) -> Option<Probe> {
         let container = self.containers.get(id)?;
-        let plan = self.plan.as_ref()?.container(&container.name);
         match container.defer_turn() {
-            Some(_) => Some(self.bounded(now, plan.liveness_probe.clone()?)),
-            None => plan.startup_probe.clone(),
+            Some(_) => Some(self.bounded(now, self.liveness_probe(container)?.clone())),
+            None => Some(container.probing()?.1.probe.clone()),
         }
     }
 
@@ -200,7 +214,7 @@ impl Pod {
     pub fn is_between_lives(&self, id: &ContainerId) -> bool {
         self.containers
             .get(id)
-            .is_some_and(|container| container.is_alive() && !container.has_process())
+            .is_some_and(|container| container.life.is_alive() && !container.life.has_process())
     }
 
     /// Whether the pod goes on by what is to be done next: a program is executed, or a container that
@@ -212,7 +226,7 @@ impl Pod {
                 Action::Release { .. } | Action::Hook { .. } | Action::Signal { request: None, .. }
             )
         };
-        self.actions.iter().any(goes_on)
+        self.out.iter().any(goes_on)
     }
 
     /// Whether it is the pod's sandbox container.
@@ -226,7 +240,7 @@ impl Pod {
     pub fn is_held(&self, id: &ContainerId) -> bool {
         self.containers
             .get(id)
-            .is_some_and(|container| matches!(container.state, State::Held(_)))
+            .is_some_and(|container| container.life.is_held())
     }
 }
 
@@ -235,7 +249,7 @@ impl Pod {
 impl Pod {
     /// What is to be done next; none when all has been said.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.out.pop()
     }
 
     /// When [`handle_timeout`](Pod::handle_timeout) is to be called if nothing happens before; none
@@ -244,40 +258,9 @@ impl Pod {
         self.next_timer().map(|(at, _)| at)
     }
 
-    /// The next timer and what it is for.
-    pub fn next_timer(&self) -> Option<(Time, Timer)> {
-        let mut timers = Vec::new();
-        self.start_timers(&mut timers);
-        self.probe_timers(&mut timers);
-        self.restart_timers(&mut timers);
-        self.withhold_timers(&mut timers);
-        self.completion_timers(&mut timers);
-        self.stop_timers(&mut timers);
-        self.termination_timers(&mut timers);
-        self.answer_timers(&mut timers);
-        timers.into_iter().min()
-    }
-
     /// Time has gone by.
     pub fn handle_timeout(&mut self, now: Time) {
         self.settle(now);
-    }
-
-    /// Looks at the state and does what it calls for at `now`. Every event ends here.
-    ///
-    /// The order matters: what a stop request means must be known before a gate is looked at, since
-    /// a gate that opens after the termination began starts nothing.
-    fn settle(&mut self, now: Time) {
-        self.hold_defers(now);
-        self.settle_termination(now);
-        self.settle_defers(now);
-        self.settle_lone_stops(now);
-        self.settle_kills(now);
-        self.settle_starts(now);
-        self.settle_restarts(now);
-        self.settle_withheld(now);
-        self.settle_probes(now);
-        self.settle_answers(now);
     }
 
     fn ids(&self) -> Vec<ContainerId> {
@@ -318,9 +301,5 @@ impl Pod {
             .or(container.facts.grace_period)
             .or(settings.map(|settings| settings.usual_grace_period))
             .unwrap_or(USUAL_GRACE_PERIOD)
-    }
-
-    fn report(&mut self, report: Report) {
-        self.actions.push_back(Action::Report(report));
     }
 }

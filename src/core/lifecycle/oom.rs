@@ -3,11 +3,10 @@
 //! KEP-753: the OOM score adjustment of a sidecar matches the regular containers of its pod, because
 //! kubelet makes scores of requests, and those of sidecars are small.
 
-use crate::plan::{OomScore, Role};
+use crate::plan::OomScore;
 
 use super::Pod;
 use super::action::ContainerId;
-use super::container::State;
 
 impl Pod {
     /// The `oom_score_adj` that the processes of a sidecar are to have: the lower of its own and the
@@ -16,12 +15,13 @@ impl Pod {
     pub fn oom_score(&self, id: &ContainerId) -> Option<i32> {
         let plan = self.plan.as_ref()?;
         let sidecar = self.containers.get(id)?;
-        if sidecar.role != Role::Sidecar || plan.settings().oom_score == OomScore::Off {
+        if !sidecar.duty().is_helper || plan.settings().oom_score == OomScore::Off {
             return None;
         }
-        let apps = self.containers.values().filter(|container| {
-            container.role == Role::App && !matches!(container.state, State::Exited)
-        });
+        let apps = self
+            .containers
+            .values()
+            .filter(|container| container.duty().is_work && !container.life.is_exited());
         let scores = apps
             .map(|app| app.demands.oom_score)
             .chain([sidecar.demands.oom_score]);

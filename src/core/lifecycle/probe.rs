@@ -1,14 +1,17 @@
-//! Startup: when a running sidecar counts as started.
+//! What is watched of a running container: when a sidecar counts as started, and whether it still does
+//! its work.
 //!
 //! KEP-753, "Started condition": the process runs, its startup probe has succeeded, and its
 //! postStart handler is over. The core counts and times the attempts; the driver only makes them.
 
 use std::time::Duration;
 
-use crate::plan::{PreStop, Probe, Role, Signal};
+use crate::plan::{PreStop, Probe};
 
-use super::action::{Action, ContainerId, Refusal, Report};
-use super::container::{Container, Probing, Running, Startup, State, StopRequest};
+use super::action::{Action, ContainerId, ProbeKind, Refusal, Report, Why};
+use super::container::{Container, StopRequest, Wish};
+use super::life::Running;
+use super::rules::{Deed, Due, PodDeed, Subject};
 use super::time::Time;
 use super::{Pod, Timer};
 
@@ -24,21 +27,117 @@ pub struct Exec<'a> {
     pub has_deadline: bool,
 }
 
-impl Startup {
-    /// The startup of a program that is executed at `now`.
-    pub(super) fn begin(probe: Option<Probe>, now: Time) -> Startup {
-        match probe {
-            None => Startup::Done,
-            Some(probe) => {
-                let next = Some(now.after(probe.initial_delay));
-                Startup::Probing(Probing {
-                    probe,
-                    failures: 0,
-                    next,
-                    began: now,
-                })
-            }
+/// What is watched of a program that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Watch {
+    /// Its startup probe: until it succeeds the container is not started.
+    Startup(Probing),
+    /// Its liveness probe, once it is started.
+    Liveness(Probing),
+    /// Nothing, or nothing any more.
+    Nothing,
+    /// Nothing any more: its startup probe has failed too often.
+    NeverUp,
+}
+
+/// The attempts of a probe.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Probing {
+    pub probe: Probe,
+    /// In a row.
+    pub failures: u32,
+    /// When the next attempt is due; no attempt is under way then.
+    pub next: Option<Time>,
+    /// When the attempt that is under way began.
+    began: Time,
+}
+
+/// What is known of a container's postStart handler.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum PostStart {
+    /// It has none, as far as is known.
+    #[default]
+    None,
+    /// Its Start was answered then, when so many containers had been created: what follows may be its
+    /// handler.
+    Possible { answered: Time, creations: u64 },
+    /// This Exec is taken for it.
+    Running { exec_id: String },
+    /// It was run, and is run again if the container is restarted in place.
+    Over,
+    /// It is run again.
+    Repeating,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// That of a program that is executed at `now` and has this startup probe.
+    pub fn startup(probe: Option<&Probe>, now: Time) -> Watch {
+        probe.map_or(Watch::Nothing, |probe| {
+            Watch::Startup(Probing::new(probe, now, now))
+        })
+    }
+
+    /// That of a program that was executed at `since`, is started now and has this liveness probe.
+    pub fn liveness(probe: Option<&Probe>, since: Time, now: Time) -> Watch {
+        probe.map_or(Watch::Nothing, |probe| {
+            Watch::Liveness(Probing::new(probe, since, now))
+        })
+    }
+
+    /// Whether it is not started yet, or never.
+    pub fn is_startup(&self) -> bool {
+        matches!(self, Watch::Startup(_) | Watch::NeverUp)
+    }
+
+    pub fn probing(&self) -> Option<(ProbeKind, &Probing)> {
+        match self {
+            Watch::Startup(probing) => Some((ProbeKind::Startup, probing)),
+            Watch::Liveness(probing) => Some((ProbeKind::Liveness, probing)),
+            Watch::Nothing | Watch::NeverUp => None,
         }
+    }
+
+    fn probing_mut(&mut self) -> Option<(ProbeKind, &mut Probing)> {
+        match self {
+            Watch::Startup(probing) => Some((ProbeKind::Startup, probing)),
+            Watch::Liveness(probing) => Some((ProbeKind::Liveness, probing)),
+            Watch::Nothing | Watch::NeverUp => None,
+        }
+    }
+}
+
+impl Probing {
+    /// Whether it has failed so often that no attempt follows.
+    fn has_failed(&self) -> bool {
+        self.failures >= self.probe.failure_threshold
+    }
+
+    fn new(probe: &Probe, since: Time, now: Time) -> Probing {
+        Probing {
+            probe: probe.clone(),
+            failures: 0,
+            next: Some(since.after(probe.initial_delay).max(now)),
+            began: now,
+        }
+    }
+}
+
+// === impl PostStart ===
+
+impl PostStart {
+    /// Whether the container is not started for it.
+    pub fn is_running(&self) -> bool {
+        matches!(self, PostStart::Running { .. } | PostStart::Repeating)
+    }
+
+    /// Whether it is to be run when the container is restarted in place.
+    pub fn is_to_be_repeated(&self) -> bool {
+        matches!(
+            self,
+            PostStart::Running { .. } | PostStart::Over | PostStart::Repeating
+        )
     }
 }
 
@@ -55,31 +154,58 @@ impl Pod {
         succeeded: bool,
         cost: Duration,
     ) {
-        self.charge(now, id, life, cost);
-        self.live_probed(now, id, life, succeeded);
-        if let Some(container) = self.containers.get_mut(id)
-            && let State::Running(running) = &mut container.state
+        self.now = now;
+        self.charge(id, life, cost);
+        self.live_probed(id, life, succeeded);
+        self.watched(id, life, succeeded);
+        self.settle(now);
+    }
+
+    fn watched(&mut self, id: &ContainerId, life: u64, succeeded: bool) {
+        let now = self.now;
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        let name = container.name.clone();
+        let since = container.life.as_running().map(|running| running.since);
+        let Some((_, watch)) = container
+            .life
+            .watch_mut()
             // The container may have been restarted since, or had its id from another.
-            && running.life == life
-            && let Startup::Probing(probing) = &mut running.startup
-            && probing.next.is_none()
-        {
-            if succeeded {
-                running.startup = Startup::Done;
-                self.report_if_started(now, id);
-            } else {
+            .filter(|(current, _)| *current == life)
+        else {
+            return;
+        };
+        let Some((probe, probing)) = watch
+            .probing_mut()
+            .filter(|(_, probing)| probing.next.is_none())
+        else {
+            return;
+        };
+        // As a ticker does: the next attempt is a period after the last one began.
+        probing.next = Some(probing.began.after(probing.probe.period).max(now));
+        match (succeeded, probe) {
+            (true, ProbeKind::Startup) => {
+                let plan = self.plan.as_ref();
+                let plan = plan.map(|plan| plan.container(&name));
+                let probe = plan.and_then(|plan| plan.liveness_probe.as_ref());
+                *watch = Watch::liveness(probe, since.unwrap_or(now), now);
+                if let Some(mut hand) = self.hand(id) {
+                    hand.note_if_started();
+                }
+            }
+            (true, ProbeKind::Liveness) => probing.failures = 0,
+            (false, _) => {
                 probing.failures = probing.failures.saturating_add(1);
-                // As a ticker does: the next attempt is a period after the last one began.
-                probing.next = Some(probing.began.after(probing.probe.period).max(now));
-                let report = Report::ProbeFailed {
-                    name: container.name.clone(),
-                    failures: probing.failures,
-                    threshold: probing.probe.failure_threshold,
-                };
-                self.report(report);
+                let (failures, threshold) = (probing.failures, probing.probe.failure_threshold);
+                self.out.report(Report::ProbeFailed {
+                    name,
+                    probe,
+                    failures,
+                    threshold,
+                });
             }
         }
-        self.settle(now);
     }
 
     /// The caller asks for an Exec.
@@ -95,6 +221,7 @@ impl Pod {
         id: &ContainerId,
         exec: &Exec<'_>,
     ) -> Result<(), Refusal> {
+        self.now = now;
         let Some(container) = self.containers.get(id) else {
             return Err(Refusal::NotFound { id: id.clone() });
         };
@@ -106,7 +233,7 @@ impl Pod {
                 &container.facts.pre_stop,
                 Some(PreStop::Exec { command }) if command.as_slice() == exec.argv
             );
-        if container.is_parked() && (exec.has_deadline || is_pre_stop) {
+        if container.life.is_unexecuted() && (exec.has_deadline || is_pre_stop) {
             let waits_for = self.describe(&self.missing(container));
             return Err(Refusal::Held {
                 name: container.name.clone(),
@@ -114,108 +241,163 @@ impl Pod {
             });
         }
         let grace = self.annotated_grace(container);
-        let creations = self.creations;
+        let count = self.creations;
         let Some(container) = self.containers.get_mut(id) else {
             return Ok(());
         };
         let is_post_start = !exec.has_deadline
-            && container.answered.is_some_and(|answered| {
-                now.since(answered.at) <= POST_START_WITHIN && answered.creations == creations
-            });
+            // Of any other it does not matter.
+            && container.duty().is_helper
+            && matches!(
+                container.post_start,
+                PostStart::Possible { answered, creations }
+                    if now.since(answered) <= POST_START_WITHIN && creations == count
+            );
         // Both handlers may be the same command: then it is the one whose time it is.
         if is_post_start {
-            container.answered = None;
-            container.post_start = Some(exec.id.to_owned());
+            container.post_start = PostStart::Running {
+                exec_id: exec.id.to_owned(),
+            };
+            let (name, number) = (container.name.clone(), container.number);
+            self.history.not_started(&name, number);
         } else if is_pre_stop {
-            container.renew_request(StopRequest::new(now, grace), now);
+            let fresh = StopRequest::new(now, grace, Wish::PreStop);
+            let request = container.renew_request(fresh, now);
+            // A caller that begins again counts from here.
+            if request.wish == Wish::PreStop {
+                request.deadline = fresh.deadline;
+            }
         }
         self.settle(now);
         Ok(())
     }
 
+    /// Whether this Exec was taken for the container's postStart handler: then it is run again when
+    /// the container is restarted in place ([`Action::PostStart`]), and what it is has to be kept.
+    pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
+        self.containers.get(id).is_some_and(|container| {
+            container.duty().is_helper
+                && matches!(&container.post_start, PostStart::Running { exec_id: own } if own == exec_id)
+        })
+    }
+
     /// An Exec is over, or never came about.
     pub fn handle_exec_over(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
-        if let Some(container) = self.containers.get_mut(id)
-            && container.post_start.as_deref() == Some(exec_id)
+        self.now = now;
+        if let Some(mut hand) = self.hand(id)
+            && matches!(&hand.container.post_start, PostStart::Running { exec_id: own } if own == exec_id)
         {
-            container.post_start = None;
-            self.report_if_started(now, id);
+            hand.container.post_start = PostStart::Over;
+            hand.note_if_started();
+        }
+        self.settle(now);
+    }
+
+    /// What became of [`Action::PostStart`] in that life of the container: it is over, or the reason
+    /// why it failed. A container whose handler fails is stopped, as kubelet does it.
+    pub fn handle_post_started(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        life: u64,
+        outcome: Result<(), String>,
+    ) {
+        self.now = now;
+        let why = Why::PostStartFailed;
+        let failed = self.subject(id).map(|subject| subject.failed(why));
+        let (has_failed, is_of_life) = (outcome.is_err(), |running: &Running| running.life == life);
+        if let Some(mut hand) = self.hand(id)
+            && hand.container.post_start == PostStart::Repeating
+            && hand.container.life.as_running().is_some_and(is_of_life)
+        {
+            hand.container.post_start = PostStart::Over;
+            let name = hand.container.name.clone();
+            hand.out.report(Report::PostStarted { name, outcome });
+            match failed.filter(|_| has_failed) {
+                Some(deed) => self.do_to(id, deed),
+                None => hand.note_if_started(),
+            }
         }
         self.settle(now);
     }
 }
 
-// === what follows ===
+// === rules ===
 
 impl Pod {
-    pub(super) fn report_if_started(&mut self, now: Time, id: &ContainerId) {
-        if let Some(container) = self.containers.get(id)
-            && container.role == Role::Sidecar
-            && container.is_started()
-            && let State::Running(running) = &container.state
-        {
-            let report = Report::Started {
-                name: container.name.clone(),
-                took: now.since(running.since),
-            };
-            self.report(report);
-        }
-    }
-
-    pub(super) fn settle_probes(&mut self, now: Time) {
+    /// Rule: who has waited the longest is probed next, whatever the attempts of the others cost; when
+    /// there is CPU time for it.
+    pub(super) fn probe_is_due(&self) -> Option<Due<PodDeed>> {
         // A pod that is being stopped starts nothing: whether a sidecar is ready is of no interest.
         if self.termination.is_some() {
-            return;
+            return None;
         }
-        for id in self.ids() {
-            if let Some(container) = self.containers.get(&id)
-                && let Some((_, probing)) = container.probing()
-                && probing.failures >= probing.probe.failure_threshold
-            {
-                self.give_up_on(&id, now);
-            }
-        }
-        while let Some((next, id)) = self.next_to_be_probed()
-            && next <= now
-        {
-            let Some(container) = self.containers.get_mut(&id) else {
-                return;
-            };
-            let expected = self.allowance.expected(container.probe_cost);
-            let Some((life, probing)) = container.probing_mut() else {
-                return;
-            };
-            let free_at = self.allowance.free_at(expected);
-            if free_at > now {
-                return;
-            }
-            let period = probing.probe.period;
-            probing.next = None;
-            probing.began = now;
-            self.allowance.begin(now, life, expected);
-            let name = container.name.clone();
-            if free_at > next {
-                self.tell_of_stretching(name, period);
-            }
-            self.actions.push_back(Action::Probe { id, life });
-        }
+        let (next, id) = self.next_to_be_probed()?;
+        let expected = self.expected_cost(id);
+        let at = next.max(self.allowance.free_at(expected));
+        Some(Due::at(at, Timer::Probe, PodDeed::Probe(id.clone())))
     }
 
-    /// Whose attempt is the next, and when it is due: who has waited the longest comes first, whatever
-    /// the attempts of the others cost.
-    fn next_to_be_probed(&self) -> Option<(Time, ContainerId)> {
+    fn next_to_be_probed(&self) -> Option<(Time, &ContainerId)> {
         let due = self.containers.iter().filter_map(|(id, container)| {
-            let next = container.probing()?.1.next?;
+            let (_, probing) = container.probing()?;
+            let next = probing.next.filter(|_| !probing.has_failed())?;
             Some((next, container.number, id))
         });
-        due.min().map(|(next, _, id)| (next, id.clone()))
+        due.min().map(|(next, _, id)| (next, id))
+    }
+
+    fn expected_cost(&self, id: &ContainerId) -> Duration {
+        let known = self.containers.get(id);
+        self.allowance
+            .expected(known.and_then(|container| container.probe_cost))
+    }
+}
+
+impl Subject<'_> {
+    /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. Whether it
+    /// comes back is its restart policy's business.
+    pub(super) fn probe_has_failed(&self) -> Option<Due<Deed>> {
+        let (kind, probing) = self.container.probing()?;
+        let is_due = self.pod.termination.is_none() && probing.has_failed();
+        is_due.then(|| Due::now(self.failed(Why::ProbeFailed(kind))))
+    }
+}
+
+// === deeds ===
+
+impl Pod {
+    pub(super) fn probe_now(&mut self, id: &ContainerId) {
+        let now = self.now;
+        let expected = self.expected_cost(id);
+        let free_at = self.allowance.free_at(expected);
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        let name = container.name.clone();
+        let Some((life, watch)) = container.life.watch_mut() else {
+            return;
+        };
+        let Some((_, probing)) = watch.probing_mut() else {
+            return;
+        };
+        let (period, next) = (probing.probe.period, probing.next.take());
+        probing.began = now;
+        self.allowance.begin(now, life, expected);
+        if next.is_some_and(|next| free_at > next) {
+            self.tell_of_stretching(name, period);
+        }
+        self.out.push(Action::Probe {
+            id: id.clone(),
+            life,
+        });
     }
 
     /// Pays for an attempt that is over.
-    fn charge(&mut self, now: Time, id: &ContainerId, life: u64, cost: Duration) {
+    fn charge(&mut self, id: &ContainerId, life: u64, cost: Duration) {
         let container = self.containers.get_mut(id);
         let known = container.as_ref().and_then(|known| known.probe_cost);
-        let expected = self.allowance.over(now, life, cost, known);
+        let expected = self.allowance.over(self.now, life, cost, known);
         if let (Some(container), Some(expected)) = (container, expected) {
             container.probe_cost = Some(expected);
         }
@@ -232,80 +414,13 @@ impl Pod {
             .period(costs.fold(Duration::ZERO, Duration::saturating_add));
         if to > period && !self.allowance.is_reported {
             self.allowance.is_reported = true;
-            self.report(Report::Stretched { name, period, to });
-        }
-    }
-
-    /// Stops a container whose startup probe has failed too often, as kubelet does: with its stop
-    /// signal, and SIGKILL when the grace period is over. Whether it comes back is its restart
-    /// policy's business.
-    fn give_up_on(&mut self, id: &ContainerId, now: Time) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        if let State::Running(running) = &mut container.state {
-            running.startup = Startup::Failed;
-        }
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        if container.stopping.signalled || container.stopping.killed {
-            return;
-        }
-        let kill_at = now.after(self.annotated_grace(container));
-        let signal = self.stop_signal(container);
-        if let Some(container) = self.containers.get_mut(id) {
-            container.startup_failed = true;
-            container.stopping.signalled = true;
-            container.stopping.kill_at = Some(kill_at);
-        }
-        self.push_signal(id, signal, false);
-    }
-
-    pub(super) fn push_signal(&mut self, id: &ContainerId, signal: Signal, all: bool) {
-        self.actions.push_back(Action::Signal {
-            id: id.clone(),
-            signal,
-            all,
-            request: None,
-        });
-    }
-
-    pub(super) fn probe_timers(&self, timers: &mut Vec<(Time, Timer)>) {
-        if self.termination.is_some() {
-            return;
-        }
-        // Whoever is due behind it waits for it.
-        if let Some((next, id)) = self.next_to_be_probed()
-            && let Some(container) = self.containers.get(&id)
-        {
-            let expected = self.allowance.expected(container.probe_cost);
-            let free_at = self.allowance.free_at(expected);
-            timers.push((next.max(free_at), Timer::Probe));
+            self.out.report(Report::Stretched { name, period, to });
         }
     }
 }
 
 impl Container {
-    fn probing(&self) -> Option<(u64, &Probing)> {
-        match &self.state {
-            State::Running(Running {
-                startup: Startup::Probing(probing),
-                life,
-                ..
-            }) => Some((*life, probing)),
-            _ => None,
-        }
-    }
-
-    fn probing_mut(&mut self) -> Option<(u64, &mut Probing)> {
-        match &mut self.state {
-            State::Running(Running {
-                startup: Startup::Probing(probing),
-                life,
-                ..
-            }) => Some((*life, probing)),
-            _ => None,
-        }
+    pub(super) fn probing(&self) -> Option<(ProbeKind, &Probing)> {
+        self.life.as_running()?.watch.probing()
     }
 }

@@ -1,17 +1,20 @@
 //! Sidecars that are restarted in place: same task, same streams, another process.
 //!
 //! Under a pod's `restartPolicy` of `OnFailure` or `Never` the caller does not restart a helper that
-//! has crashed, or would have to restart the pod for it. The back-off is kubelet's: the first
-//! restart comes at once, then it doubles from 10 s to 5 min, and is forgotten after 10 min of
-//! health.
+//! has crashed, or would have to restart the pod for it; and once the pod terminates, no caller
+//! does. The back-off is kubelet's: the first restart comes at once, then it doubles from 10 s to
+//! 5 min, and is forgotten after 10 min of health.
 
 use std::time::Duration;
 
-use crate::plan::{RestartPolicy, Role};
+use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
-use super::action::{Action, ContainerId, Report};
-use super::container::{Container, Running, Startup, State};
+use super::action::{Action, ContainerId, ProbeKind, Report, Why};
+use super::container::Container;
+use super::life::Stop;
+use super::probe::{PostStart, Watch};
+use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 use super::{Pod, Timer};
 
@@ -20,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
 /// How long a restart is put off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct BackOff {
     next: Duration,
 }
@@ -37,20 +40,118 @@ impl BackOff {
     }
 }
 
+// === what happened ===
+
 impl Pod {
-    /// Whether a container whose program has ended with `status` is restarted in place.
-    pub(super) fn restarts_in_place(&self, container: &Container, status: ExitStatus) -> bool {
-        // One that failed its startup probe is killed where it does not heed its stop signal.
-        let failed_by_itself = container.startup_failed && container.request.is_none();
-        let was_killed = container.stopping.killed && !failed_by_itself;
-        if container.role != Role::Sidecar || was_killed {
+    /// What became of [`Action::Restart`]: the program is being executed anew, or the reason why
+    /// not. It is tried again then, after the back-off.
+    pub fn handle_restarted(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
+        self.now = now;
+        let is_restarting = |container: &&Container| container.life.is_restarting();
+        if self.containers.get(id).filter(is_restarting).is_some() {
+            match outcome {
+                Ok(()) => self.restarted(id),
+                Err(reason) => self.not_restarted(id, reason),
+            }
+        }
+        self.settle(now);
+    }
+
+    fn restarted(&mut self, id: &ContainerId) {
+        let (now, watch) = (self.now, self.watch_at_start(id));
+        let life = self.count_execution();
+        let Some(mut hand) = self.hand(id) else {
+            return;
+        };
+        let outcome = hand.container.life.restarted(now, life, watch);
+        let Some(exit) = hand.noted(outcome) else {
+            return;
+        };
+        if hand.container.post_start.is_to_be_repeated() {
+            hand.container.post_start = PostStart::Repeating;
+            let id = id.clone();
+            hand.out.push(Action::PostStart { id, life });
+        }
+        hand.note_if_started();
+        if let Some(exit) = exit {
+            self.exited(id, exit);
+        }
+    }
+
+    fn not_restarted(&mut self, id: &ContainerId, reason: String) {
+        let Some(hand) = self.hand(id) else {
+            return;
+        };
+        let was_told = hand.container.was_told();
+        let status = hand.container.life.last_status();
+        let name = hand.container.name.clone();
+        hand.out.report(Report::NotRestarted { name, reason });
+        self.back_off(id, Duration::ZERO, status.unwrap_or(ExitStatus::Signal(9)));
+        if was_told && let Some(dismissed) = self.subject(id).map(|subject| subject.dismissed()) {
+            self.do_to(id, dismissed);
+        }
+    }
+
+    /// Its program has ended with `status` after it ran for so long, and is executed anew in a while.
+    pub(super) fn back_off(&mut self, id: &ContainerId, ran: Duration, status: ExitStatus) {
+        let Some(mut hand) = self.hand(id) else {
+            return;
+        };
+        let wait = hand.container.back_off.after(ran);
+        let outcome = hand.container.life.back_off(status, hand.now.after(wait));
+        if hand.noted(outcome).is_some() {
+            let (name, code) = (hand.container.name.clone(), status.code());
+            hand.out.report(Report::Restarts { name, code, wait });
+        }
+    }
+}
+
+// === rules ===
+
+impl Subject<'_> {
+    /// Rule: what has ended, and reads running, is executed anew when its back-off is over, or its
+    /// end is told.
+    pub(super) fn life_goes_on(&self) -> Option<Due<Deed>> {
+        let life = &self.container.life;
+        if let Some(backing_off) = life.as_backing_off() {
+            // There is no pod any more that it could have another life in.
+            return Some(match self.pod.sandbox_is_gone {
+                true => Due::now(self.dismissed()),
+                false => Due::at(backing_off.until, Timer::Restart, Deed::Restart),
+            });
+        }
+        if life.is_restarting() && self.pod.sandbox_is_gone && life.stop() == Stop::Untold {
+            return Some(Due::now(Deed::Kill));
+        }
+        let until = self.pod.withheld_until(self.container)?;
+        Some(Due::at(until, Timer::Withheld, self.dismissed()))
+    }
+}
+
+// === what rules ask ===
+
+impl Pod {
+    /// Whether a container whose program has ended with `status` is restarted in place; `stop` is what
+    /// had been done to end it.
+    pub(super) fn restarts_in_place(
+        &self,
+        container: &Container,
+        status: ExitStatus,
+        stop: Stop,
+    ) -> bool {
+        let has_failed = stop.is_for_failure();
+        if !container.duty().is_helper || stop.is_killed() && !has_failed {
             return false;
         }
         // A termination's requests wait for their turn, and so long it is needed (KEP-753: sidecars
         // are restarted until they are notified by their stop signal).
         let asked_alone = container.is_asked() && self.termination.is_none();
-        let has_to_go = container.was_told() || asked_alone || self.turn_has_come(container);
-        let wanted = match self.restart_policy(&container.name) {
+        let was_told = (stop.is_told() || stop.kill_at().is_some()) && !has_failed;
+        let has_to_go = was_told || asked_alone || self.turn_has_come(container);
+        let is_to_live = stop.why() == Some(Why::ProbeFailed(ProbeKind::Liveness));
+        let wanted = match self.restart_policy(container) {
+            // Its author wants the shim to bring it back that finds it unwell.
+            _ if is_to_live => self.own_restart_policy(container) != Some(RestartPolicy::Never),
             RestartPolicy::Always => true,
             RestartPolicy::OnFailure => status != ExitStatus::Code(0),
             RestartPolicy::Never => false,
@@ -61,122 +162,47 @@ impl Pod {
     /// Whether a container may ever be restarted in place.
     pub fn may_restart_in_place(&self, id: &ContainerId) -> bool {
         self.containers.get(id).is_some_and(|container| {
-            matches!(container.role, Role::Sidecar | Role::Defer(_))
-                && self.restart_policy(&container.name) != RestartPolicy::Never
+            let own = self.own_restart_policy(container);
+            match container.duty().is_helper {
+                // At the end of the pod at the latest.
+                true => self.has_orders() && own != Some(RestartPolicy::Never),
+                false => {
+                    container.defer_turn().is_some()
+                        && own.is_some_and(|own| own != RestartPolicy::Never)
+                }
+            }
         })
     }
 
-    /// When the shim restarts a sidecar: as its author says, else where the caller does not.
-    pub(super) fn restart_policy(&self, name: &str) -> RestartPolicy {
+    /// When the shim restarts a container: as its author says, else as its role wants it.
+    pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
         let Some(plan) = &self.plan else {
             return RestartPolicy::Never;
         };
-        let by_default = match (plan.role(name), plan.settings().restart_policy) {
-            (Role::Defer(_), _) | (_, RestartPolicy::Always) => RestartPolicy::Never,
-            (_, RestartPolicy::OnFailure | RestartPolicy::Never) => RestartPolicy::Always,
-        };
-        plan.container(name).restart.unwrap_or(by_default)
+        let by_role = container
+            .duty()
+            .restart(plan.settings().restart_policy, self.termination.is_some());
+        self.own_restart_policy(container).unwrap_or(by_role)
     }
 
-    pub(super) fn back_off(
-        &mut self,
-        id: &ContainerId,
-        ran: Duration,
-        status: ExitStatus,
-        now: Time,
-    ) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let wait = container.back_off.after(ran);
-        container.state = State::BackingOff {
-            status,
-            until: now.after(wait),
-        };
-        container.stopping = super::container::Stopping::default();
-        container.startup_failed = false;
-        let report = Report::Restarts {
-            name: container.name.clone(),
-            code: status.code(),
-            wait,
-        };
-        self.report(report);
+    fn own_restart_policy(&self, container: &Container) -> Option<RestartPolicy> {
+        self.plan.as_ref()?.container(&container.name).restart
     }
 
-    pub(super) fn settle_restarts(&mut self, now: Time) {
-        for id in self.ids() {
-            let Some(container) = self.containers.get_mut(&id) else {
-                continue;
-            };
-            if self.sandbox_is_gone {
-                self.leave_out(&id, now);
-            } else if let State::BackingOff { status, until } = container.state
-                && until <= now
-            {
-                container.state = State::Restarting { status, exit: None };
-                self.actions.push_back(Action::Restart { id });
+    /// What is watched of a program that is executed now.
+    pub(super) fn watch_at_start(&self, id: &ContainerId) -> Watch {
+        let plan = self.containers.get(id).and_then(|container| {
+            let plan = self.plan.as_ref()?;
+            Some((container.duty(), plan.container(&container.name)))
+        });
+        match plan {
+            Some((_, plan)) if plan.startup_probe.is_some() => {
+                Watch::startup(plan.startup_probe.as_ref(), self.now)
             }
-        }
-    }
-
-    /// There is no pod any more that a container could have another life in.
-    fn leave_out(&mut self, id: &ContainerId, now: Time) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        match container.state {
-            State::BackingOff { .. } => self.dismiss(id, now),
-            State::Restarting { .. } => {
-                container.stopping.kill_at.get_or_insert(now);
+            Some((duty, plan)) if duty.is_helper => {
+                Watch::liveness(plan.liveness_probe.as_ref(), self.now, self.now)
             }
-            _ => {}
-        }
-    }
-
-    /// What became of [`Action::Restart`]: the program is being executed anew, or the reason why
-    /// not. It is tried again then, after the back-off.
-    pub fn handle_restarted(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
-        let probe = self.startup_probe(id);
-        if let Some(container) = self.containers.get_mut(id)
-            && let State::Restarting { status, exit } = container.state
-        {
-            match outcome {
-                Ok(()) => {
-                    // What was to end its restart came too late.
-                    container.stopping.killed = false;
-                    self.executions = self.executions.saturating_add(1);
-                    container.state = State::Running(Running {
-                        since: now,
-                        life: self.executions,
-                        startup: Startup::begin(probe, now),
-                    });
-                    self.report_if_started(now, id);
-                    if let Some(exit) = exit {
-                        self.exited(now, id, exit);
-                    }
-                }
-                Err(reason) => {
-                    let report = Report::NotRestarted {
-                        name: container.name.clone(),
-                        reason,
-                    };
-                    let was_told = container.was_told();
-                    self.report(report);
-                    self.back_off(id, Duration::ZERO, status, now);
-                    if was_told {
-                        self.dismiss(id, now);
-                    }
-                }
-            }
-        }
-        self.settle(now);
-    }
-
-    pub(super) fn restart_timers(&self, timers: &mut Vec<(Time, Timer)>) {
-        for container in self.containers.values() {
-            if let State::BackingOff { until, .. } = container.state {
-                timers.push((until, Timer::Restart));
-            }
+            _ => Watch::Nothing,
         }
     }
 }

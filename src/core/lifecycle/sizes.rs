@@ -4,7 +4,8 @@ use crate::plan::{CgroupSizing, ContainerKind, Role};
 use crate::sizing::{Containers, Moment, Size};
 
 use super::action::{ContainerId, Step};
-use super::container::{Container, State};
+use super::container::Container;
+use super::duty::Duty;
 use super::{Phase, Pod};
 
 /// How many names have a size that is remembered; a pod's spec has fewer.
@@ -26,11 +27,10 @@ impl Pod {
     /// `is_busy` tells of a held container whether something else than its program runs in it.
     pub fn pod_size(&self, is_busy: impl Fn(&ContainerId) -> bool) -> Option<PodSize> {
         let plan = self.plan.as_ref().filter(|_| self.may_be_sized())?;
-        let moment = self.moment()?;
         let apps = self
             .sizes
             .keys()
-            .filter(|name| plan.role(name) == Role::App);
+            .filter(|name| Duty::of(plan.role(name)).is_work);
         let apps = apps.chain(
             plan.apps()
                 .into_iter()
@@ -38,7 +38,14 @@ impl Pod {
                 .filter(|name| !self.sizes.contains_key(*name)),
         );
         let size = |name: &str| self.known_size(name).unwrap_or(Size::NOTHING);
-        let phase = Containers::of(plan, apps.map(String::as_str), size).at(moment);
+        let all = Containers::of(plan, apps.map(String::as_str), size);
+        let size = match plan.settings().cgroup_sizing {
+            CgroupSizing::Effective if self.is_all_known() => all.effective(),
+            // It is as its caller has made it, until it is known what that should have been.
+            CgroupSizing::Effective => return None,
+            CgroupSizing::Phase => all.at(self.moment()?),
+            CgroupSizing::Off => return None,
+        };
         let mut now = PodSize {
             size: Size::NOTHING,
             counted: Vec::new(),
@@ -48,19 +55,40 @@ impl Pod {
             if !Pod::has_size(container) {
                 continue;
             }
-            if container.is_parked() && !is_busy(id) {
+            if container.life.is_unexecuted() && !is_busy(id) {
                 now.held.push(id.clone());
-            } else if container.has_process()
-                || matches!(container.state, State::Creating | State::Restarting { .. })
+            } else if container.life.has_process()
+                || container.life.is_creating()
+                || container.life.is_restarting()
             {
                 // Whatever the phase is: nobody is to lack what it may use.
                 now.size = now.size.plus(container.demands.size);
                 now.counted.push(id.clone());
             }
         }
-        now.size = now.size.or(phase).plus(self.limits_of_guests());
+        now.size = now.size.or(size).plus(self.limits_of_guests());
         // Where nothing is, nothing is to be sized.
         (!now.counted.is_empty() || !now.held.is_empty()).then_some(now)
+    }
+
+    /// Whether the size of each container of the plan is known. Where the plan does not list the apps,
+    /// more of them may come.
+    fn is_all_known(&self) -> bool {
+        let Some(plan) = &self.plan else {
+            return false;
+        };
+        let lists = [
+            plan.init(),
+            plan.native_init(),
+            plan.sidecars(),
+            plan.pre_exit(),
+            plan.post_exit(),
+        ];
+        let is_known = |name: &String| self.known_size(name).is_some();
+        let mut names = self.sizes.keys();
+        let has_app = names.any(|name| Duty::of(plan.role(name)).is_work);
+        let apps = plan.apps().map(|apps| apps.iter().all(is_known));
+        lists.into_iter().flatten().all(is_known) && apps.unwrap_or(has_app)
     }
 
     /// Guests have no part in any phase, but nobody is to be killed for what one of them may use, and
@@ -69,8 +97,8 @@ impl Pod {
     fn limits_of_guests(&self) -> Size {
         let guests = self.containers.values().filter(|container| {
             container.kind == ContainerKind::Workload
-                && container.role == Role::Guest
-                && (container.has_process() || matches!(container.state, State::Creating))
+                && !container.duty().is_ordered
+                && (container.life.has_process() || container.life.is_creating())
         });
         let sizes = guests.map(|guest| guest.demands.size);
         let sum = sizes.fold(Size::NOTHING, Size::plus);
@@ -86,7 +114,7 @@ impl Pod {
             && self
                 .plan
                 .as_ref()
-                .is_some_and(|plan| plan.settings().cgroup_sizing == CgroupSizing::Effective)
+                .is_some_and(|plan| plan.settings().cgroup_sizing != CgroupSizing::Off)
     }
 
     /// What a container asks for and may use.
@@ -111,7 +139,7 @@ impl Pod {
         if let Some(resources) = plan.and_then(|plan| plan.container(name).resources.as_ref()) {
             size.requests = Size::from(resources).requests;
         }
-        self.remember_size(name.to_owned(), size, role != Role::Guest);
+        self.remember_size(name.to_owned(), size, Duty::of(role).is_ordered);
         size
     }
 
@@ -132,7 +160,7 @@ impl Pod {
 
     /// Whether it counts; the sandbox and guests do not.
     fn has_size(container: &Container) -> bool {
-        container.role != Role::Guest
+        container.duty().is_ordered
     }
 
     fn moment(&self) -> Option<Moment> {

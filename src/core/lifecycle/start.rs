@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use crate::plan::{Role, StartMode};
+use crate::plan::StartMode;
 use crate::process::ExitStatus;
 
-use super::action::{Action, ContainerId, Refusal, Report, RequestId};
-use super::container::{Answered, Blocked, Held, Running, Startup, State};
+use super::action::{Cause, ContainerId, Refusal, RequestId};
+use super::life::{Blocked, Held};
+use super::rules::{Deed, Due, Subject};
+use super::stop::STOPPED;
 use super::termination::Termination;
 use super::time::Time;
 use super::{Pod, Timer};
@@ -25,7 +27,7 @@ const HOLD_NOTICE: Duration = Duration::from_secs(5);
 pub(super) const NOT_STARTED: u32 = 1;
 
 /// How much of the time that `Auto` may keep callers waiting is gone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct AutoBudget {
     spent: Duration,
     /// Since when at least one Start is blocked.
@@ -56,7 +58,7 @@ impl AutoBudget {
 
 impl Pod {
     /// The caller asks for a container's start and is willing to wait for `patience`. The answer
-    /// comes as [`Action::AnswerStart`].
+    /// comes as [`Action::AnswerStart`](super::Action::AnswerStart).
     pub fn handle_start(
         &mut self,
         now: Time,
@@ -64,34 +66,35 @@ impl Pod {
         request: RequestId,
         patience: Option<Duration>,
     ) {
+        self.now = now;
         let decided = self.termination.as_ref().map(Termination::cause);
         let decided = decided.filter(|cause| cause.is_decided()).cloned();
+        let blocked = Blocked {
+            request,
+            since: now,
+            deadline: patience.map(|patience| now.after(patience)),
+        };
         let refusal = match self.containers.get_mut(id) {
             None => Some(Refusal::NotFound { id: id.clone() }),
-            Some(container) => match container.state {
-                State::Created => {
-                    container.state = State::Blocked(Blocked {
-                        request,
-                        since: now,
-                        deadline: patience.map(|patience| now.after(patience)),
-                    });
-                    None
-                }
-                _ => Some(match decided {
-                    // Its end came before its Start.
-                    Some(because) if container.ends_as.is_some() => Refusal::Terminating {
-                        name: container.name.clone(),
-                        because,
-                    },
-                    _ => Refusal::NotCreated {
-                        name: container.name.clone(),
-                        state: container.state_word(),
-                    },
-                }),
-            },
+            Some(container) => {
+                let name = container.name.clone();
+                let has_ended = container.life.is_ending() || container.life.is_exited();
+                container
+                    .life
+                    .start(blocked)
+                    .err()
+                    .map(|misplaced| match decided {
+                        // Its end came before its Start.
+                        Some(because) if has_ended => Refusal::Terminating { name, because },
+                        _ => Refusal::NotCreated {
+                            name,
+                            state: misplaced.state,
+                        },
+                    })
+            }
         };
         if let Some(refusal) = refusal {
-            self.answer_start(id, request, Err(refusal));
+            self.out.answer_start(id, request, Err(refusal));
         }
         self.settle(now);
     }
@@ -99,194 +102,212 @@ impl Pod {
     /// The caller of a Start has gone away or given up. A container whose Start was not answered
     /// is as it was before: nobody knows of a start that nobody heard of.
     pub fn handle_start_abandoned(&mut self, now: Time, id: &ContainerId, request: RequestId) {
-        if let Some(container) = self.containers.get_mut(id)
-            && let State::Blocked(blocked) = &container.state
-            && blocked.request == request
-        {
-            container.state = State::Created;
+        self.now = now;
+        if let Some(mut hand) = self.hand(id) {
+            let blocked = hand.container.life.as_blocked();
+            if blocked.is_some_and(|blocked| blocked.request == request) {
+                let outcome = hand.container.life.not_started();
+                hand.noted(outcome);
+            }
         }
         self.settle(now);
     }
 
-    /// What became of [`Action::Release`]: the program is being executed, or the reason why not.
+    /// What became of [`Action::Release`](super::Action::Release): the program is being executed, or the reason why not.
     pub fn handle_released(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
-        let probe = self.startup_probe(id);
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let State::Releasing { request, exit } = container.state else {
-            return;
-        };
-        let name = container.name.clone();
-        match outcome {
-            Ok(()) => {
-                self.executions = self.executions.saturating_add(1);
-                container.place = self.executions;
-                container.state = State::Running(Running {
-                    since: now,
-                    life: self.executions,
-                    startup: Startup::begin(probe, now),
-                });
-                if let Some(request) = request {
-                    self.started(now, id, request);
-                }
-                self.report_if_started(now, id);
+        self.now = now;
+        let is_releasing = self
+            .containers
+            .get(id)
+            .is_some_and(|container| container.life.is_releasing());
+        if is_releasing {
+            match outcome {
+                Ok(()) => self.released(id),
+                Err(reason) => self.not_released(id, reason),
             }
-            Err(reason) => {
-                container.state = State::Created;
-                match request {
-                    Some(request) => {
-                        let refusal = Refusal::NotReleased { name, reason };
-                        self.answer_start(id, request, Err(refusal));
-                    }
-                    // Its Start was answered long ago: all that can be done is to let it fail.
-                    None if exit.is_none() => {
-                        let message = format!("usher: {name} could not be released: {reason}");
-                        let failed = ExitStatus::Code(1);
-                        let code = match self.containers.get(id) {
-                            Some(defer) if defer.defer_turn().is_some() => {
-                                self.code_of_defer(defer, failed, now)
-                            }
-                            _ => NOT_STARTED,
-                        };
-                        self.end(id, code, Some(message));
-                    }
-                    None => {}
-                }
-            }
-        }
-        if let Some(exit) = exit {
-            self.exited(now, id, exit);
         }
         self.settle(now);
+    }
+
+    fn released(&mut self, id: &ContainerId) {
+        let (now, watch) = (self.now, self.watch_at_start(id));
+        let life = self.count_execution();
+        let Some(mut hand) = self.hand(id) else {
+            return;
+        };
+        let outcome = hand.container.life.released(now, life, watch);
+        let Some(releasing) = hand.noted(outcome) else {
+            return;
+        };
+        hand.container.place = life;
+        hand.history
+            .ran(&hand.container.name, hand.container.number);
+        if let Some(request) = releasing.start {
+            hand.answer_started(request);
+        }
+        hand.note_if_started();
+        if let Some(exit) = releasing.exit {
+            self.exited(id, exit);
+        }
+    }
+
+    fn not_released(&mut self, id: &ContainerId, reason: String) {
+        let code = match self.containers.get(id) {
+            Some(defer) if defer.defer_turn().is_some() => {
+                self.code_of_defer(defer, ExitStatus::Code(1))
+            }
+            _ => NOT_STARTED,
+        };
+        let Some(mut hand) = self.hand(id) else {
+            return;
+        };
+        let name = hand.container.name.clone();
+        let outcome = hand.container.life.not_released();
+        let Some(releasing) = hand.noted(outcome) else {
+            return;
+        };
+        match (releasing.start, releasing.exit) {
+            (Some(request), _) => {
+                let refusal = Refusal::NotReleased { name, reason };
+                hand.out.answer_start(id, request, Err(refusal));
+            }
+            // Its Start was answered long ago: all that can be done is to let it fail.
+            (None, None) => {
+                let message = format!("usher: {name} could not be released: {reason}");
+                hand.end(code, Some(message));
+            }
+            (None, Some(_)) => {}
+        }
+        if let Some(exit) = releasing.exit {
+            self.exited(id, exit);
+        }
+    }
+
+    /// Programs are counted as they are executed.
+    pub(super) fn count_execution(&mut self) -> u64 {
+        self.executions = self.executions.saturating_add(1);
+        self.executions
     }
 }
 
-// === what follows ===
+// === rules ===
+
+impl Subject<'_> {
+    /// Rule: a container whose turn has come is released; one whose turn has not come is kept waiting
+    /// as its start mode says, and never without a bound.
+    pub(super) fn start_has_its_turn(&self) -> Option<Due<Deed>> {
+        let (pod, container) = (self.pod, self.container);
+        let life = &container.life;
+        // There is no pod any more that could start over with it.
+        if container.is_of_next_run && pod.sandbox_is_gone && life.is_parked() {
+            return Some(Due::now(Deed::End {
+                code: STOPPED,
+                words: None,
+            }));
+        }
+        let waits = life.as_blocked().is_some() || life.is_held();
+        if waits && pod.may_run(container) {
+            return Some(Due::now(Deed::Release));
+        }
+        match (life.as_blocked(), life.as_held()) {
+            (Some(blocked), _) => self.start_waits(blocked),
+            (_, Some(held)) if container.defer_turn().is_none() => Some(self.hold_lasts(held)),
+            _ => None,
+        }
+    }
+
+    fn start_waits(&self, blocked: &Blocked) -> Option<Due<Deed>> {
+        let (pod, container) = (self.pod, self.container);
+        let name = container.name.clone();
+        if let Some(termination) = pod
+            .termination
+            .as_ref()
+            .filter(|_| !container.is_of_next_run)
+        {
+            let because = termination.cause().clone();
+            // A run that was complete before is so again. Nothing is wrong: it is told to go.
+            if because == Cause::Completed {
+                let waits_for = Vec::new();
+                return Some(Due::now(Deed::Hold { waits_for }));
+            }
+            let refusal = Refusal::Terminating { name, because };
+            return Some(Due::now(Deed::RefuseStart(refusal)));
+        }
+        let missing = pod.missing(container);
+        let waits_for = || pod.describe(&missing);
+        let never_comes = missing.iter().any(|name| pod.never_comes(name));
+        Some(match pod.start_mode() {
+            StartMode::Block if never_comes => Due::now(Deed::RefuseStart(Refusal::NeverComes {
+                name,
+                waits_for: waits_for(),
+            })),
+            StartMode::Block => {
+                let at = pod.block_ends(blocked);
+                let refusal = Refusal::StartTimedOut {
+                    name,
+                    within: pod.now.since(blocked.since),
+                    waits_for: waits_for(),
+                };
+                Due::at(at, Timer::StartWait, Deed::RefuseStart(refusal))
+            }
+            StartMode::Auto if pod.can_come_by_itself(&missing) => Due::at(
+                pod.auto_ends(blocked),
+                Timer::StartWait,
+                Deed::Hold { waits_for: missing },
+            ),
+            StartMode::Auto | StartMode::Hold => Due::now(Deed::Hold { waits_for: missing }),
+        })
+    }
+
+    fn hold_lasts(&self, held: &Held) -> Due<Deed> {
+        let (pod, container) = (self.pod, self.container);
+        let missing = pod.missing(container);
+        let waited = pod.now.since(held.since);
+        let end = || {
+            let (name, waits_for) = (&container.name, pod.describe(&missing));
+            let message = format!(
+                "usher: {name} was held for {waited:?} and is ended: it waited for {waits_for}"
+            );
+            Deed::End {
+                code: NOT_STARTED,
+                words: Some(message),
+            }
+        };
+        if missing.iter().any(|name| pod.never_comes(name)) {
+            return Due::now(end());
+        }
+        let ends = held.since.after(pod.startup_timeout());
+        let notice = held.since.after(HOLD_NOTICE);
+        match !held.told && notice < ends {
+            true => {
+                let (name, waits_for) = (&container.name, pod.describe(&missing));
+                let message = format!("usher: {name} is held: it waits for {waits_for}");
+                Due::at(notice, Timer::HoldNotice, Deed::NoteHold { message })
+            }
+            false => Due::at(ends, Timer::HoldEnds, end()),
+        }
+    }
+}
+
+// === what rules ask ===
 
 impl Pod {
-    pub(super) fn settle_starts(&mut self, now: Time) {
-        for id in self.ids() {
-            let Some(container) = self.containers.get(&id) else {
-                continue;
-            };
-            match container.state {
-                // It is being killed: its exit will answer what is to be answered.
-                _ if container.ends_as.is_some() => {}
-                State::Blocked(_) | State::Held(_) if self.may_run(container) => {
-                    self.release(&id, now);
-                }
-                State::Blocked(_) => self.settle_blocked(&id, now),
-                State::Held(_) => self.settle_held(&id, now),
-                _ => {}
-            }
-        }
-        let blocking = self
-            .containers
-            .values()
-            .any(|container| matches!(container.state, State::Blocked(_)));
-        self.auto_budget.update(blocking, now);
+    /// Notes whether any Start waits now.
+    pub(super) fn note_blocking(&mut self) {
+        let mut containers = self.containers.values();
+        let blocking = containers.any(|container| container.life.as_blocked().is_some());
+        self.auto_budget.update(blocking, self.now);
     }
 
-    pub(super) fn release(&mut self, id: &ContainerId, now: Time) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let (request, since) = match &container.state {
-            State::Blocked(blocked) => (Some(blocked.request), blocked.since),
-            State::Held(held) => (None, held.since),
-            _ => return,
-        };
-        container.state = State::Releasing {
-            request,
-            exit: None,
-        };
-        if container.is_ordered() {
-            self.has_released = true;
-            let report = Report::Released {
-                name: container.name.clone(),
-                role: container.role,
-                waited: now.since(since),
-            };
-            self.report(report);
-        }
-        self.actions.push_back(Action::Release { id: id.clone() });
-    }
-
-    fn settle_blocked(&mut self, id: &ContainerId, now: Time) {
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        let State::Blocked(blocked) = &container.state else {
-            return;
-        };
-        let (request, since) = (blocked.request, blocked.since);
-        let name = container.name.clone();
-        if let Some(termination) = &self.termination {
-            let because = termination.cause().clone();
-            self.unblock(id, State::Created);
-            return self.answer_start(id, request, Err(Refusal::Terminating { name, because }));
-        }
-        let missing = self.missing(container);
-        match self.start_mode() {
-            StartMode::Block if self.block_ends(blocked) <= now => {
-                let waits_for = self.describe(&missing);
-                self.unblock(id, State::Created);
-                let within = now.since(since);
-                self.answer_start(
-                    id,
-                    request,
-                    Err(Refusal::StartTimedOut {
-                        name,
-                        within,
-                        waits_for,
-                    }),
-                );
-            }
-            StartMode::Auto
-                if self.can_come_by_itself(&missing) && now < self.auto_ends(blocked, now) => {}
-            StartMode::Block => {}
-            StartMode::Auto | StartMode::Hold => {
-                self.unblock(
-                    id,
-                    State::Held(Held {
-                        since: now,
-                        told: false,
-                    }),
-                );
-                self.report(Report::Held {
-                    name,
-                    waits_for: missing,
-                });
-                self.started(now, id, request);
-            }
-        }
-    }
-
-    /// Answers a Start that succeeds: what follows soon may be its postStart handler.
-    pub(super) fn started(&mut self, now: Time, id: &ContainerId, request: RequestId) {
-        let creations = self.creations;
-        if let Some(container) = self.containers.get_mut(id) {
-            container.answered = Some(Answered { at: now, creations });
-        }
-        self.answer_start(id, request, Ok(()));
-    }
-
-    fn start_mode(&self) -> StartMode {
+    pub(super) fn start_mode(&self) -> StartMode {
         match &self.plan {
             None => StartMode::Hold,
             Some(plan) => plan.settings().start_mode,
         }
     }
 
-    fn unblock(&mut self, id: &ContainerId, state: State) {
-        if let Some(container) = self.containers.get_mut(id) {
-            container.state = state;
-        }
-    }
-
     /// When a Start in `Block` fails.
-    fn block_ends(&self, blocked: &Blocked) -> Time {
+    pub(super) fn block_ends(&self, blocked: &Blocked) -> Time {
         let own = blocked.since.after(self.startup_timeout());
         blocked
             .deadline
@@ -294,44 +315,11 @@ impl Pod {
     }
 
     /// When a Start in `Auto` is answered at the latest.
-    fn auto_ends(&self, blocked: &Blocked, now: Time) -> Time {
-        let budget = self.auto_budget.ends(now);
+    pub(super) fn auto_ends(&self, blocked: &Blocked) -> Time {
+        let budget = self.auto_budget.ends(self.now);
         match blocked.deadline {
             None => budget,
             Some(deadline) => budget.min(blocked.since.after(half(deadline.since(blocked.since)))),
-        }
-    }
-
-    fn settle_held(&mut self, id: &ContainerId, now: Time) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let State::Held(held) = &mut container.state else {
-            return;
-        };
-        if matches!(container.role, Role::Defer(_)) {
-            return;
-        }
-        let waited = now.since(held.since);
-        let tell = !held.told && waited >= HOLD_NOTICE;
-        held.told |= tell;
-        let name = container.name.clone();
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        let waits_for = self.describe(&self.missing(container));
-        if waited >= self.startup_timeout() {
-            let message = format!(
-                "usher: {name} was held for {waited:?} and is ended: it waited for {waits_for}"
-            );
-            self.end(id, NOT_STARTED, Some(message));
-        } else if tell {
-            let message = format!("usher: {name} is held: it waits for {waits_for}");
-            self.actions.push_back(Action::Tell {
-                id: id.clone(),
-                message,
-                last_words: false,
-            });
         }
     }
 
@@ -339,42 +327,6 @@ impl Pod {
         self.plan
             .as_ref()
             .map_or(Duration::MAX, |plan| plan.settings().startup_timeout)
-    }
-
-    pub(super) fn answer_start(
-        &mut self,
-        id: &ContainerId,
-        request: RequestId,
-        answer: Result<(), Refusal>,
-    ) {
-        self.actions.push_back(Action::AnswerStart {
-            id: id.clone(),
-            request,
-            answer,
-        });
-    }
-
-    pub(super) fn start_timers(&self, timers: &mut Vec<(Time, Timer)>) {
-        for container in self.containers.values() {
-            match &container.state {
-                _ if container.ends_as.is_some() => {}
-                State::Blocked(blocked) => {
-                    let at = match self.start_mode() {
-                        StartMode::Block => self.block_ends(blocked),
-                        StartMode::Auto => self.auto_ends(blocked, blocked.since),
-                        StartMode::Hold => continue,
-                    };
-                    timers.push((at, Timer::StartWait));
-                }
-                State::Held(held) if !matches!(container.role, Role::Defer(_)) => {
-                    timers.push((held.since.after(self.startup_timeout()), Timer::HoldEnds));
-                    if !held.told {
-                        timers.push((held.since.after(HOLD_NOTICE), Timer::HoldNotice));
-                    }
-                }
-                _ => {}
-            }
-        }
     }
 }
 

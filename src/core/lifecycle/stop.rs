@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use crate::plan::{GracePolicy, Role, Signal};
+use crate::plan::Signal;
 use crate::process::ExitStatus;
 
-use super::action::{Action, Cause, ContainerId, Refusal, RequestId};
-use super::container::{Container, State, StopRequest, Stopping};
+use super::action::{Action, Cause, ContainerId, Refusal, RequestId, Why};
+use super::container::{Container, StopRequest, Wish};
 use super::grace::LEAST;
+use super::life::Stop;
+use super::rules::{Deed, Due, Subject};
 use super::start::NOT_STARTED;
 use super::termination::Termination;
 use super::time::Time;
@@ -22,8 +24,20 @@ pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 /// The code of a container that was killed before its program was executed.
 const KILLED: u32 = 137;
 
+/// Signals that are never anything but a wish to stop, in any pod.
+const STOP_SIGNALS: [Signal; 5] = [
+    Signal::TERM,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::PWR,
+    Signal::RTMIN_3,
+];
+
+/// How many SIGKILLs of one container can be open at once: they are seen to as they come.
+const KILLS_AT_MOST: usize = 16;
+
 /// A Kill of a container's init process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kill {
     pub signal: Signal,
     /// It is meant for all processes of the container.
@@ -33,22 +47,17 @@ pub struct Kill {
 }
 
 impl StopRequest {
-    pub(super) fn new(at: Time, grace: Duration) -> StopRequest {
+    pub(super) fn new(at: Time, grace: Duration, wish: Wish) -> StopRequest {
         StopRequest {
             at,
             deadline: at.after(grace),
-            signal: None,
-            all: false,
+            wish,
             disproved: false,
-            forced: false,
+            is_alone: false,
+            withheld: Duration::ZERO,
+            // Kubelet gives as much to whom it gives nothing.
+            forced: wish == Wish::Kill || wish != Wish::PreStop && grace <= LEAST,
         }
-    }
-}
-
-impl Stopping {
-    /// SIGKILL comes at `at`, if it does not come before.
-    fn kill_at_latest(&mut self, at: Time) {
-        self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
     }
 }
 
@@ -69,81 +78,284 @@ impl Pod {
     /// The caller sends a signal. The answer comes as [`Action::AnswerKill`], or with what becomes
     /// of an [`Action::Signal`] that names the request.
     pub fn handle_kill(&mut self, now: Time, id: &ContainerId, request: RequestId, kill: Kill) {
+        self.now = now;
         let refusal = match self.containers.get(id) {
             None => Some(Refusal::NotFound { id: id.clone() }),
-            Some(container) if !container.is_ordered() || !container.is_alive() => {
+            Some(container) if !container.is_ordered() || !container.life.is_alive() => {
                 self.pass_on(id, request, kill);
                 None
             }
             Some(_) if kill.signal == Signal::KILL => {
-                self.kill(now, id, request, kill);
+                self.request_kill(id, request, kill);
                 None
             }
             Some(container) if self.is_stop_signal(container, kill.signal) => {
-                self.request_stop(now, id, kill);
-                self.answer_stop(now, id, request, kill.patience);
+                self.request_stop(id, kill);
+                self.answer_stop(id, request, kill.patience);
                 None
             }
-            Some(container) if container.is_parked() => {
-                let waits_for = self.describe(&self.missing(container));
-                Some(Refusal::Held {
-                    name: container.name.clone(),
-                    waits_for,
-                })
-            }
+            Some(container) if container.life.is_unexecuted() => Some(Refusal::Held {
+                name: container.name.clone(),
+                waits_for: self.describe(&self.missing(container)),
+            }),
             Some(_) => {
                 self.pass_on(id, request, kill);
                 None
             }
         };
         if let Some(refusal) = refusal {
-            self.actions.push_back(Action::AnswerKill {
+            self.out.push(Action::AnswerKill {
                 request,
                 answer: Err(refusal),
             });
         }
         self.settle(now);
     }
-}
 
-// === what follows ===
+    fn request_stop(&mut self, id: &ContainerId, kill: Kill) {
+        let now = self.now;
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let grace = self.real_grace(container, kill.patience);
+        let (unasked, _) = self.stop_signal(container);
+        // Also by a request that is over by now, or proves nothing any more.
+        let asked_before = container.is_asked();
+        let (signal, all) = (kill.signal, kill.all);
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        let fresh = StopRequest::new(now, grace, Wish::Stop { signal, all });
+        let request = container.renew_request(fresh, now);
+        request.deadline = request.deadline.min(fresh.deadline);
+        request.wish = fresh.wish;
+        // Whoever asks a second time means it: the first signal may have been overheard. What the
+        // shim has sent unasked is not repeated: many programs take a second one for `now`.
+        let again = asked_before || signal != unasked;
+        let is_told = container
+            .life
+            .as_running()
+            .is_some_and(|running| running.stop.is_told());
+        if again && is_told {
+            self.out.signal(id, signal, all, Why::PassedOn);
+        }
+    }
 
-impl Pod {
+    fn request_kill(&mut self, id: &ContainerId, request: RequestId, kill: Kill) {
+        let now = self.now;
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let fresh = StopRequest::new(now, self.real_grace(container, kill.patience), Wish::Kill);
+        if let Some(container) = self.containers.get_mut(id) {
+            container.request.get_or_insert(fresh);
+            if container.kills.len() < KILLS_AT_MOST {
+                container.kills.push((request, kill));
+                return;
+            }
+        }
+        self.out.answer_kill(request);
+    }
+
     fn pass_on(&mut self, id: &ContainerId, request: RequestId, kill: Kill) {
-        self.actions.push_back(Action::Signal {
+        let is_stop = kill.signal == Signal::KILL || self.is_stop(id, kill.signal);
+        self.out.push(Action::Signal {
             id: id.clone(),
             signal: kill.signal,
             all: kill.all,
             request: Some(request),
+            why: match is_stop {
+                true => Why::PassedOn,
+                false => Why::Other,
+            },
         });
+    }
+}
+
+// === rules ===
+
+impl Subject<'_> {
+    /// Rule: a SIGKILL of the caller is seen to as soon as it is known what it means.
+    pub(super) fn kill_is_heeded(&self) -> Option<Due<Deed>> {
+        self.container.kills.first()?;
+        let (pod, container) = (self.pod, self.container);
+        let life = &container.life;
+        let is_defer = container.defer_turn().is_some();
+        let then = if life.is_parked() {
+            let code = match is_defer {
+                true => pod.code_of_defer(container, ExitStatus::Signal(9)),
+                false => KILLED,
+            };
+            Some(Deed::End { code, words: None })
+        } else if life.is_between_lives() {
+            Some(self.dismissed())
+        } else if life.is_restarting() {
+            Some(Deed::Condemn { at: pod.now })
+        } else if self.has_a_last_chance() {
+            Some(self.last_chance(pod.now.after(LEAST)))
+        } else {
+            None
+        };
+        // That of a defer container is about defer containers.
+        let is_open = container.request.is_some_and(|request| !request.disproved);
+        Some(Due::now(Deed::HeedKill {
+            then: then.map(Box::new),
+            ends_grace: !is_defer && container.is_asked() && is_open,
+            ends_defers: is_defer && !life.is_unexecuted(),
+        }))
+    }
+
+    /// Rule: whose time is over is killed, or what is being executed for it is.
+    pub(super) fn kill_is_due(&self) -> Option<Due<Deed>> {
+        let at = self.container.life.stop().kill_at()?;
+        Some(Due::at(at, Timer::Kill, Deed::Kill))
+    }
+
+    /// Whether a sidecar that is killed before its turn gets its stop signal and a moment.
+    fn has_a_last_chance(&self) -> bool {
+        let stop = self.container.life.stop();
+        let is_before_its_turn = matches!(
+            stop,
+            Stop::Untold
+                | Stop::Preparing { .. }
+                | Stop::Condemned { .. }
+                | Stop::LastChance { .. }
+        );
+        let allows = self
+            .pod
+            .budget()
+            .is_some_and(|budget| budget.gives_a_last_chance());
+        let is_helper = self.container.duty().is_helper && !self.container.is_of_next_run;
+        is_helper && is_before_its_turn && allows
+    }
+}
+
+// === what is done to stop a container ===
+
+impl Subject<'_> {
+    /// What telling it to stop is: a signal. What waits for its turn, or is between two lives, ends
+    /// without one.
+    pub(super) fn told(&self, why: Why) -> Deed {
+        let (pod, container) = (self.pod, self.container);
+        if container.life.is_parked() {
+            return self.left_out();
+        }
+        if container.life.is_between_lives() {
+            return self.dismissed();
+        }
+        let (signal, all) = pod.stop_signal(container);
+        let cap = pod
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.container(&container.name).grace_period)
+            // That of a defer container is for its whole turn.
+            .filter(|_| container.defer_turn().is_none());
+        let began = container.life.stop().since().unwrap_or(pod.now);
+        Deed::Tell {
+            signal,
+            all,
+            why,
+            kill_at: cap.map(|cap| began.after(cap)),
+        }
+    }
+
+    /// It is parked: its program is never executed.
+    fn left_out(&self) -> Deed {
+        let (pod, container) = (self.pod, self.container);
+        if container.defer_turn().is_some() {
+            let code = pod.code_of_defer(container, NEVER_EXECUTED);
+            return Deed::SkipDefer { code };
+        }
+        let cause = pod
+            .termination
+            .as_ref()
+            .filter(|_| !container.is_asked())
+            .map(Termination::cause);
+        match cause {
+            Some(cause @ (Cause::InitFailed { .. } | Cause::SidecarFailed { .. })) => {
+                let name = &container.name;
+                let message = format!("usher: {name} is not started: the pod terminates: {cause}");
+                Deed::End {
+                    code: NOT_STARTED,
+                    words: Some(message),
+                }
+            }
+            _ => Deed::End {
+                code: match container.duty().is_helper && !container.is_asked() {
+                    true => pod.code_of_one_told_to_go(container, NEVER_EXECUTED),
+                    false => STOPPED,
+                },
+                words: None,
+            },
+        }
+    }
+
+    /// Its process is long gone: its caller is told.
+    pub(super) fn dismissed(&self) -> Deed {
+        let status = self.container.life.last_status();
+        let status = status.unwrap_or(ExitStatus::Code(0));
+        Deed::Dismiss {
+            code: self.pod.code_of_one_told_to_go(self.container, status),
+        }
+    }
+
+    /// It is to be killed at `kill_at`, and is told so: by its stop signal, or TERM where it has that.
+    pub(super) fn last_chance(&self, kill_at: Time) -> Deed {
+        let container = self.container;
+        // The runtime's parked init would take the signal for its own.
+        if container.life.is_being_executed() {
+            return Deed::Condemn { at: kill_at };
+        }
+        let signal = match container.life.stop().is_told() {
+            true => Signal::TERM,
+            false => self.pod.stop_signal(container).0,
+        };
+        Deed::LastChance { signal, kill_at }
+    }
+
+    /// It has failed, and is stopped as kubelet does it.
+    pub(super) fn failed(&self, why: Why) -> Deed {
+        Deed::Fail {
+            signal: self.pod.stop_signal(self.container).0,
+            why,
+            kill_at: self.pod.now.after(self.pod.annotated_grace(self.container)),
+        }
+    }
+}
+
+// === what rules ask ===
+
+impl Pod {
+    /// Whether this signal, if the caller sends it, is meant to stop the container.
+    pub fn is_stop(&self, id: &ContainerId, signal: Signal) -> bool {
+        self.containers
+            .get(id)
+            .is_some_and(|container| self.is_stop_signal(container, signal))
     }
 
     /// Under the CRI an image chooses its own stop signal, so any may be one; elsewhere only those
     /// that are never anything else.
     fn is_stop_signal(&self, container: &Container, signal: Signal) -> bool {
-        let own = self
-            .plan
-            .as_ref()
-            .and_then(|plan| plan.container(&container.name).stop_signal);
-        let usual = [
-            Signal::TERM,
-            Signal::INT,
-            Signal::QUIT,
-            Signal::PWR,
-            Signal::RTMIN_3,
-        ]
-        .contains(&signal);
-        signal != Signal::KILL && (usual || own == Some(signal) || self.has_sandbox())
+        let own = self.own_stop_signal(container);
+        let is_usual = STOP_SIGNALS.contains(&signal);
+        signal != Signal::KILL && (is_usual || own == Some(signal) || self.has_sandbox())
     }
 
-    /// The signal to stop a container with: the one the caller asked for, else its own, else TERM.
-    pub(super) fn stop_signal(&self, container: &Container) -> Signal {
-        let asked = container
-            .request
-            .as_ref()
-            .and_then(|request| request.signal);
-        let own = || self.plan.as_ref()?.container(&container.name).stop_signal;
-        asked.or_else(own).unwrap_or(Signal::TERM)
+    fn own_stop_signal(&self, container: &Container) -> Option<Signal> {
+        self.plan.as_ref()?.container(&container.name).stop_signal
+    }
+
+    /// The signal to stop a container with: the one the caller asked for, else its own, else TERM. And
+    /// whether all of it is to get that.
+    pub(super) fn stop_signal(&self, container: &Container) -> (Signal, bool) {
+        let asked = container.request.and_then(|request| request.signal());
+        let own = || {
+            (
+                self.own_stop_signal(container).unwrap_or(Signal::TERM),
+                false,
+            )
+        };
+        asked.unwrap_or_else(own)
     }
 
     /// The grace period that the caller of a Kill really gives: it waits that long and a fixed time
@@ -155,245 +367,6 @@ impl Pod {
             // Kubelet counts whole seconds, and a moment has gone by since it sent the call.
             Some(real) if !real.is_zero() => whole_seconds(real).min(annotated),
             _ => annotated,
-        }
-    }
-
-    fn request_stop(&mut self, now: Time, id: &ContainerId, kill: Kill) {
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        let grace = self.real_grace(container, kill.patience);
-        let unasked = self.stop_signal(container);
-        // Also by a request that is over by now, or proves nothing any more.
-        let asked_before = container.is_asked();
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let fresh = StopRequest {
-            // Kubelet gives as much to whom it gives nothing.
-            forced: grace <= LEAST,
-            ..StopRequest::new(now, grace)
-        };
-        let request = container.renew_request(fresh, now);
-        request.deadline = request.deadline.min(now.after(grace));
-        request.signal = Some(kill.signal);
-        request.all = kill.all;
-        // Whoever asks a second time means it: the first signal may have been overheard. What the
-        // shim has sent unasked is not repeated: many programs take a second one for `now`.
-        let again = asked_before || kill.signal != unasked;
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        if again && container.stopping.signalled && matches!(container.state, State::Running(_)) {
-            self.push_signal(id, kill.signal, kill.all);
-        }
-    }
-
-    fn kill(&mut self, now: Time, id: &ContainerId, request: RequestId, kill: Kill) {
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        let grace = self.real_grace(container, kill.patience);
-        if let Some(container) = self.containers.get_mut(id) {
-            container.request.get_or_insert_with(|| StopRequest {
-                forced: true,
-                ..StopRequest::new(now, grace)
-            });
-        }
-        // Whether the pod terminates decides what a sidecar is granted.
-        self.settle_termination(now);
-        self.learn_of_kill(now, id);
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        if container.defer_turn().is_some()
-            && !container.is_parked()
-            && let Some(termination) = &mut self.termination
-        {
-            termination.kill_defers();
-        }
-        if container.is_between_lives() {
-            self.dismiss(id, now);
-            self.answer_kill(request);
-        } else if container.is_parked() {
-            let code = match container.defer_turn() {
-                Some(_) => self.code_of_defer(container, ExitStatus::Signal(9), now),
-                None => KILLED,
-            };
-            self.end(id, code, None);
-            self.answer_kill(request);
-        } else if matches!(container.state, State::Restarting { .. }) {
-            if let Some(container) = self.containers.get_mut(id) {
-                container.stopping.kill_at = Some(now);
-            }
-            self.answer_kill(request);
-        } else if self.grants_last_chance(container) {
-            self.last_chance(id, now.after(LEAST), now);
-            self.answer_kill(request);
-        } else {
-            if let Some(container) = self.containers.get_mut(id) {
-                container.stopping.killed = true;
-            }
-            self.pass_on(id, request, kill);
-        }
-    }
-
-    /// A sidecar that is killed before its turn gets its stop signal and a moment.
-    fn grants_last_chance(&self, container: &Container) -> bool {
-        let strict = self
-            .budget()
-            .is_some_and(|budget| budget.policy == GracePolicy::Strict);
-        let stopping = &container.stopping;
-        self.termination.is_some()
-            && !strict
-            && container.role == Role::Sidecar
-            && !stopping.killed
-            && (!stopping.signalled || stopping.last_chance)
-    }
-
-    /// Delivers the stop signal, or TERM where that was delivered before, and sees to it that
-    /// SIGKILL follows at `kill_at`.
-    pub(super) fn last_chance(&mut self, id: &ContainerId, kill_at: Time, now: Time) {
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        if container.stopping.last_chance || container.stopping.killed {
-            return;
-        }
-        if container.is_between_lives() {
-            return self.dismiss(id, now);
-        }
-        let executing = matches!(
-            container.state,
-            State::Releasing { .. } | State::Restarting { .. }
-        );
-        let signal = match container.stopping.signalled {
-            true => Signal::TERM,
-            false => self.stop_signal(container),
-        };
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let stopping = &mut container.stopping;
-        stopping.kill_at_latest(kill_at);
-        // The runtime's parked init would take the signal for its own.
-        if executing {
-            return;
-        }
-        stopping.signalled = true;
-        stopping.last_chance = true;
-        stopping.told_at.get_or_insert(now);
-        self.push_signal(id, signal, false);
-    }
-
-    /// Delivers the stop signal. A container whose program is just being executed gets it when that
-    /// is done: the runtime's parked init would take it for its own.
-    pub(super) fn deliver_stop(&mut self, id: &ContainerId, now: Time) {
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        if container.is_parked() && container.defer_turn().is_some() {
-            return self.skip_defer(id, now);
-        }
-        if container.is_parked() {
-            return match self.termination.as_ref().map(Termination::cause) {
-                Some(cause @ Cause::InitFailed { .. }) if !container.is_asked() => {
-                    let name = &container.name;
-                    let message =
-                        format!("usher: {name} is not started: the pod terminates: {cause}");
-                    self.end(id, NOT_STARTED, Some(message));
-                }
-                _ => {
-                    let code = match container.role {
-                        Role::Sidecar if !container.is_asked() => {
-                            self.code_of_one_told_to_go(container, NEVER_EXECUTED, now)
-                        }
-                        _ => STOPPED,
-                    };
-                    self.end(id, code, None)
-                }
-            };
-        }
-        if container.is_between_lives() {
-            return self.dismiss(id, now);
-        }
-        if container.stopping.signalled || !matches!(container.state, State::Running(_)) {
-            return;
-        }
-        let signal = self.stop_signal(container);
-        let all = container
-            .request
-            .as_ref()
-            .is_some_and(|request| request.all);
-        let cap = self
-            .plan
-            .as_ref()
-            .and_then(|plan| plan.container(&container.name).grace_period)
-            // That of a defer container is for its whole turn.
-            .filter(|_| container.defer_turn().is_none());
-        if let Some(container) = self.containers.get_mut(id) {
-            let stopping = &mut container.stopping;
-            stopping.signalled = true;
-            let began = *stopping.told_at.get_or_insert(now);
-            if let Some(kill_at) = cap.map(|cap| began.after(cap)) {
-                stopping.kill_at_latest(kill_at);
-            }
-        }
-        self.push_signal(id, signal, all);
-    }
-
-    /// The time of a container was over at `due`.
-    pub(super) fn kill_now(&mut self, id: &ContainerId, due: Time, now: Time) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        if container.is_between_lives() {
-            self.dismiss(id, now);
-        } else if container.is_parked() {
-            self.deliver_stop(id, now);
-        } else {
-            container.stopping.kill_at_latest(due);
-            container.stopping.told_at.get_or_insert(now);
-        }
-    }
-
-    pub(super) fn settle_kills(&mut self, now: Time) {
-        for id in self.ids() {
-            let Some(container) = self.containers.get_mut(&id) else {
-                continue;
-            };
-            let stopping = &mut container.stopping;
-            let due = stopping.kill_at.is_some_and(|kill_at| kill_at <= now);
-            if !due || stopping.killed {
-                continue;
-            }
-            if container.has_process() {
-                container.stopping.killed = true;
-                self.push_signal(&id, Signal::KILL, false);
-            } else if matches!(container.state, State::Restarting { .. }) {
-                container.stopping.killed = true;
-                self.actions.push_back(Action::Halt { id });
-            }
-        }
-    }
-
-    pub(super) fn stop_timers(&self, timers: &mut Vec<(Time, Timer)>) {
-        for (id, container) in &self.containers {
-            if !container.has_process() && !matches!(container.state, State::Restarting { .. }) {
-                continue;
-            }
-            if let Some(kill_at) = container.stopping.kill_at
-                && !container.stopping.killed
-            {
-                timers.push((kill_at, Timer::Kill));
-            }
-            if container.is_asked()
-                && container.is_ordered()
-                && self.termination.is_none()
-                && let Some(due) = self.lone_stop_due(id, container)
-            {
-                timers.push((due, Timer::LoneStop));
-            }
         }
     }
 }

@@ -3,10 +3,12 @@
 //! Only looks: nothing in here decides anything. What has happened is not kept here either, but in
 //! the driver's record.
 
-use crate::plan::{ContainerKind, DeferTurn, Role};
+use crate::plan::{ContainerKind, DeferTurn, Role, StartMode};
 
-use super::action::{Cause, ContainerId, Step};
-use super::container::{Container, Startup, State};
+use super::action::{Cause, ContainerId, ProbeKind, Step};
+use super::container::Container;
+use super::gate::Missing;
+use super::life::{Blocked, Phrase, Running};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Phase, Pod};
@@ -15,9 +17,7 @@ use super::{Phase, Pod};
 #[derive(Clone, Debug)]
 pub struct View {
     pub phase: Phase,
-    /// In a few words, as `kubectl get pods` has it: `Init:1/2`, `Sidecar:0/1`, `Running`,
-    /// `Defer:1/4`, `Terminating`, `Completed`.
-    pub status: String,
+    pub status: Status,
     /// Of the sidecars and apps: how many are ready, and how many there are.
     pub ready: (usize, usize),
     /// In the order in which they start.
@@ -25,6 +25,31 @@ pub struct View {
     pub termination: Option<TerminationView>,
     /// In the order of their creation.
     pub containers: Vec<ContainerView>,
+}
+
+/// What a pod does, as `kubectl get pods` tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Init containers run: so many of so many have succeeded.
+    Init(usize, usize),
+    /// One of them has failed.
+    InitError,
+    /// Sidecars are being started: so many of so many are.
+    Sidecar(usize, usize),
+    Running,
+    /// The apps have all exited with 0.
+    Completed,
+    /// They have all exited, not all of them with 0.
+    Error,
+    /// Defer containers run: so many of so many have.
+    Defer(usize, usize),
+    Terminating,
+    /// Its termination is over, and was asked for by hand.
+    Stopped,
+    /// It is over, and was due to a failure.
+    Failed,
+    /// It is over, and was its caller's.
+    Terminated,
 }
 
 /// Init containers and sidecars that start side by side.
@@ -52,8 +77,7 @@ pub struct ContainerView {
     pub name: String,
     pub kind: ContainerKind,
     pub role: Role,
-    /// As the OCI runtime specification has it where it has one.
-    pub state: &'static str,
+    pub state: Phrase,
     /// It is started, or has done its part.
     pub is_ready: bool,
     /// The caller's own count of its restarts.
@@ -67,28 +91,51 @@ pub struct Wait {
     pub obstacles: Vec<Obstacle>,
     /// Where the core knows it.
     pub since: Option<Time>,
-    /// When it is over at the latest; none where nothing bounds it.
-    pub until: Option<Time>,
-    /// What happens then.
-    pub then: &'static str,
+    /// When it is over at the latest, and what happens then; none where nothing bounds it.
+    pub until: Option<(Time, Then)>,
 }
 
-/// One thing that is waited for.
+/// What ends a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Its Start fails.
+    StartFails,
+    /// Its Start is answered with its program held.
+    Held,
+    /// It is ended, and its program is never executed.
+    Ended,
+    /// Its program is executed anew.
+    ExecutedAnew,
+    /// It is stopped, since its startup probe has failed too often.
+    Stopped,
+    /// It gets a last signal, and SIGKILL two seconds later.
+    LastSignal,
+    Killed,
+}
+
+/// One thing that a container waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
-    /// A container and its role; none where it is something else.
-    pub container: Option<(String, Role)>,
-    /// What is still missing.
-    pub missing: String,
-}
-
-impl Obstacle {
-    fn other(missing: impl Into<String>) -> Obstacle {
-        Obstacle {
-            container: None,
-            missing: missing.into(),
-        }
-    }
+pub enum Obstacle {
+    /// A container that comes before it.
+    Container {
+        name: String,
+        role: Role,
+        missing: Missing,
+    },
+    /// Its caller's Start.
+    Start,
+    /// The back-off of its restart in place.
+    BackOff,
+    /// The success of its startup probe, which has failed so often.
+    StartupProbe { failures: u32, threshold: u32 },
+    /// Its exit: it has its stop signal.
+    Exit,
+    /// Its turn to stop: it is that of this step.
+    TurnToStop { step: Step },
+    /// Its turn when the pod terminates.
+    TurnAtTheEnd,
+    /// The end of the termination window: whether its request is one of the pod's end.
+    TerminationWindow,
 }
 
 impl Pod {
@@ -117,18 +164,12 @@ impl Pod {
     }
 
     fn view_of(&self, now: Time, id: &ContainerId, container: &Container) -> ContainerView {
-        let told = container.stopping.signalled || container.stopping.killed;
-        let state = match container.state {
-            State::Running(_) if told || container.ends_as.is_some() => "stopping",
-            _ if container.is_parked() && container.ends_as.is_some() => "stopping",
-            _ => container.state_word(),
-        };
         ContainerView {
             id: id.clone(),
             name: container.name.clone(),
             kind: container.kind,
             role: container.role,
-            state,
+            state: container.life.phrase(),
             is_ready: self.is_ready(container),
             restart_count: container.facts.restart_count,
             wait: self.wait(now, container),
@@ -137,115 +178,98 @@ impl Pod {
 
     fn is_ready(&self, container: &Container) -> bool {
         match container.role {
-            Role::Init => matches!(container.state, State::Withheld { .. }),
+            Role::Init => container.life.is_withheld(),
             Role::Sidecar => container.is_started(),
-            _ => matches!(container.state, State::Running(_)),
+            _ => container.life.is_running(),
         }
     }
 
     /// What the container waits for, before it runs and when it is to stop.
     fn wait(&self, now: Time, container: &Container) -> Option<Wait> {
-        match &container.state {
-            State::Created => Some(Wait {
-                obstacles: vec![Obstacle::other("the caller's Start")],
+        let life = &container.life;
+        if life.is_created() {
+            return Some(Wait {
+                obstacles: vec![Obstacle::Start],
                 since: None,
                 until: None,
-                then: "",
-            }),
-            State::Blocked(blocked) => Some(Wait {
+            });
+        }
+        if let Some(blocked) = life.as_blocked() {
+            return Some(Wait {
                 obstacles: self.obstacles(container),
                 since: Some(blocked.since),
-                until: blocked.deadline,
-                then: "its Start fails, or is answered with the program held",
-            }),
-            State::Held(held) => {
-                let until = held.since.after(self.startup_timeout());
-                let is_bounded = !matches!(container.role, Role::Defer(_));
-                Some(Wait {
-                    obstacles: self.obstacles(container),
-                    since: Some(held.since),
-                    until: is_bounded.then_some(until),
-                    then: match is_bounded {
-                        true => "it is ended with exit code 1 (usher/startup-timeout)",
-                        false => "",
-                    },
-                })
-            }
-            State::BackingOff { until, .. } => Some(Wait {
-                obstacles: vec![Obstacle::other("the back-off of its restart in place")],
+                until: Some(self.start_is_over(blocked)),
+            });
+        }
+        if let Some(held) = life.as_held() {
+            let ends = held.since.after(self.startup_timeout());
+            let is_bounded = container.defer_turn().is_none();
+            return Some(Wait {
+                obstacles: self.obstacles(container),
+                since: Some(held.since),
+                until: is_bounded.then_some((ends, Then::Ended)),
+            });
+        }
+        if let Some(backing_off) = life.as_backing_off() {
+            return Some(Wait {
+                obstacles: vec![Obstacle::BackOff],
                 since: None,
-                until: Some(*until),
-                then: "its program is executed anew",
-            }),
-            State::Running(running) => self.wait_to_stop(now, container).or_else(|| {
-                let Startup::Probing(probing) = &running.startup else {
-                    return None;
-                };
-                let (failures, threshold) = (probing.failures, probing.probe.failure_threshold);
-                let missing = match failures {
-                    0 => "its startup probe has not succeeded yet".to_owned(),
-                    _ => format!("its startup probe has failed {failures} of {threshold} times"),
-                };
-                let left = threshold.saturating_sub(failures);
-                let next = probing.next.unwrap_or(now);
-                let rest = probing.probe.period.saturating_mul(left.saturating_sub(1));
-                Some(Wait {
-                    obstacles: vec![Obstacle::other(missing)],
-                    since: Some(running.since),
-                    until: Some(next.after(rest)),
-                    then: "it is stopped, since its startup probe has failed too often",
-                })
-            }),
-            _ => None,
+                until: Some((backing_off.until, Then::ExecutedAnew)),
+            });
+        }
+        let running = life.as_running()?;
+        self.wait_to_stop(now, container)
+            .or_else(|| wait_to_be_started(now, running))
+    }
+
+    /// When a Start is answered at the latest, and how.
+    fn start_is_over(&self, blocked: &Blocked) -> (Time, Then) {
+        match self.start_mode() {
+            StartMode::Block => (self.block_ends(blocked), Then::StartFails),
+            StartMode::Auto | StartMode::Hold => (self.auto_ends(blocked), Then::Held),
         }
     }
 
     /// What keeps a container that is asked to stop, or whose end was decided, from stopping.
     fn wait_to_stop(&self, now: Time, container: &Container) -> Option<Wait> {
         let asked = container.request.as_ref().filter(|_| container.is_asked());
-        let kill_at = container.stopping.kill_at;
+        let stop = container.life.stop();
         let deadline = self.termination.as_ref().map(Termination::deadline);
         let deadline = deadline.filter(|_| self.is_to_be_stopped(container));
         let until = [
-            kill_at,
+            stop.kill_at(),
             deadline,
             asked.map(|request| request.deadline.max(now)),
         ];
         let until = until.into_iter().flatten().min();
-        if container.stopping.signalled {
-            return Some(Wait {
-                obstacles: vec![Obstacle::other("its exit: it has got its stop signal")],
-                since: asked.map(|request| request.at),
-                until,
-                then: "it is killed",
-            });
+        let wait = |obstacle, then| Wait {
+            obstacles: vec![obstacle],
+            since: asked.map(|request| request.at),
+            until: until.map(|until| (until, then)),
+        };
+        if stop.is_told() {
+            return Some(wait(Obstacle::Exit, Then::Killed));
         }
         asked?;
         let obstacle = match &self.termination {
-            Some(termination) => Obstacle::other(format!(
-                "its turn to stop: it is that of the {}",
-                termination.step()
-            )),
-            None => Obstacle::other("the end of the termination window: is it the end of the pod?"),
+            Some(termination) => Obstacle::TurnToStop {
+                step: termination.step(),
+            },
+            None => Obstacle::TerminationWindow,
         };
-        Some(Wait {
-            obstacles: vec![obstacle],
-            since: asked.map(|request| request.at),
-            until,
-            then: "it gets a last signal, and SIGKILL two seconds later",
-        })
+        Some(wait(obstacle, Then::LastSignal))
     }
 
     /// What a container that is held waits for.
     pub(super) fn obstacles(&self, container: &Container) -> Vec<Obstacle> {
-        if matches!(container.role, Role::Defer(_)) {
-            return vec![Obstacle::other("its turn when the pod terminates")];
+        if container.defer_turn().is_some() {
+            return vec![Obstacle::TurnAtTheEnd];
         }
         let names = self.missing(container).into_iter();
-        let obstacles = names.map(|name| Obstacle {
-            // Without advice, which is given once for all.
-            missing: self.how_far(&name).split(':').take(1).collect(),
-            container: Some((name.clone(), self.role(&name))),
+        let obstacles = names.map(|name| Obstacle::Container {
+            role: self.role(&name),
+            missing: self.how_far(&name),
+            name,
         });
         obstacles.collect()
     }
@@ -295,25 +319,27 @@ impl Pod {
         (names.iter().filter(is_ready).count(), names.len())
     }
 
-    /// The status in a few words.
-    fn status(&self) -> String {
+    fn status(&self) -> Status {
         match &self.termination {
             None => self.status_of_the_living(),
             Some(termination) => match (termination.step(), termination.cause()) {
                 (Step::PreExit, _) => self.defers_done(DeferTurn::PreExit),
                 (Step::PostExit, _) => self.defers_done(DeferTurn::PostExit),
-                (Step::Over, Cause::Completed) => "Completed".to_owned(),
-                (Step::Over, Cause::EssentialFailed { .. } | Cause::InitFailed { .. }) => {
-                    "Failed".to_owned()
-                }
-                (Step::Over, Cause::Stopped) => "Stopped".to_owned(),
-                (Step::Over, Cause::Inferred | Cause::SandboxDied) => "Terminated".to_owned(),
-                _ => "Terminating".to_owned(),
+                (Step::Over, Cause::Completed) => Status::Completed,
+                (
+                    Step::Over,
+                    Cause::EssentialFailed { .. }
+                    | Cause::InitFailed { .. }
+                    | Cause::SidecarFailed { .. },
+                ) => Status::Failed,
+                (Step::Over, Cause::Stopped) => Status::Stopped,
+                (Step::Over, Cause::Inferred | Cause::SandboxDied) => Status::Terminated,
+                (Step::Hooks | Step::Apps | Step::Sidecars, _) => Status::Terminating,
             },
         }
     }
 
-    fn status_of_the_living(&self) -> String {
+    fn status_of_the_living(&self) -> Status {
         let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_empty()) else {
             return self.status_of_apps();
         };
@@ -323,32 +349,25 @@ impl Pod {
         else {
             return self.status_of_apps();
         };
-        let open = stage
-            .0
-            .iter()
-            .find(|name| !self.has_done_its_part(name, u64::MAX));
-        let done = |names: &[String]| {
-            let done = names
-                .iter()
-                .filter(|name| self.has_done_its_part(name, u64::MAX));
-            format!("{}/{}", done.count(), names.len())
-        };
+        let is_done = |name: &&String| self.has_done_its_part(name, u64::MAX);
+        let open = stage.0.iter().find(|name| !is_done(name));
+        let done = |names: &[String]| names.iter().filter(is_done).count();
         match open.map(|name| (plan.role(name), name)) {
             Some((Role::Init, name)) => match self.history.of(name).and_then(|past| past.code) {
-                Some(code) if code != 0 => "Init:Error".to_owned(),
-                _ => format!("Init:{}", done(plan.init())),
+                Some(code) if code != 0 => Status::InitError,
+                _ => Status::Init(done(plan.init()), plan.init().len()),
             },
-            _ => format!("Sidecar:{}", done(plan.sidecars())),
+            _ => Status::Sidecar(done(plan.sidecars()), plan.sidecars().len()),
         }
     }
 
     /// Where all is started the apps say what the pod does.
-    fn status_of_apps(&self) -> String {
+    fn status_of_apps(&self) -> Status {
         let is_app = |name: &str| !self.has_orders() || self.role(name) == Role::App;
         let lives = |container: &Container| {
             container.kind == ContainerKind::Workload
                 && is_app(&container.name)
-                && !matches!(container.state, State::Exited)
+                && !container.life.is_exited()
         };
         let pasts = self.history.all().into_iter().flatten();
         let codes: Option<Vec<_>> = pasts
@@ -356,23 +375,23 @@ impl Pod {
             .map(|(_, past)| past.code)
             .collect();
         match codes {
-            _ if self.containers.values().any(lives) => "Running".to_owned(),
-            Some(codes) if codes.is_empty() => "Running".to_owned(),
-            Some(codes) if codes.iter().all(|code| *code == 0) => "Completed".to_owned(),
-            Some(_) => "Error".to_owned(),
-            None => "Running".to_owned(),
+            _ if self.containers.values().any(lives) => Status::Running,
+            Some(codes) if codes.is_empty() => Status::Running,
+            Some(codes) if codes.iter().all(|code| *code == 0) => Status::Completed,
+            Some(_) => Status::Error,
+            None => Status::Running,
         }
     }
 
     /// How many of the defers of a turn have run.
-    fn defers_done(&self, turn: DeferTurn) -> String {
+    fn defers_done(&self, turn: DeferTurn) -> Status {
         let Some(plan) = &self.plan else {
-            return String::new();
+            return Status::Terminating;
         };
         let all = plan.pre_exit().iter().chain(plan.post_exit());
         let lives = |name: &String| {
             self.current(name)
-                .is_some_and(|container| !matches!(container.state, State::Exited))
+                .is_some_and(|container| !container.life.is_exited())
         };
         let names: Vec<_> = all.collect();
         // Those of the earlier turn are all behind it.
@@ -380,9 +399,28 @@ impl Pod {
             let is_later = plan.role(name) == Role::Defer(DeferTurn::PostExit);
             lives(name) && (turn == DeferTurn::PreExit || is_later)
         });
-        let done = names.len().saturating_sub(left.count());
-        format!("Defer:{done}/{}", names.len())
+        Status::Defer(names.len().saturating_sub(left.count()), names.len())
     }
+}
+
+/// What keeps a container that runs from being started, if it is probed for that.
+fn wait_to_be_started(now: Time, running: &Running) -> Option<Wait> {
+    let (kind, probing) = running.watch.probing()?;
+    if kind != ProbeKind::Startup {
+        return None;
+    }
+    let (failures, threshold) = (probing.failures, probing.probe.failure_threshold);
+    let left = threshold.saturating_sub(failures);
+    let next = probing.next.unwrap_or(now);
+    let rest = probing.probe.period.saturating_mul(left.saturating_sub(1));
+    Some(Wait {
+        obstacles: vec![Obstacle::StartupProbe {
+            failures,
+            threshold,
+        }],
+        since: Some(running.since),
+        until: Some((next.after(rest), Then::Stopped)),
+    })
 }
 
 impl TerminationView {

@@ -14,7 +14,7 @@ use super::settings::RestartPolicy;
 use super::signal::{Signal, parse_stop_signal};
 
 /// The settings of one container, each of which its role has a use for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ContainerPlan {
     /// Tells when a sidecar is started.
     pub startup_probe: Option<Probe>,

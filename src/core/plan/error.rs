@@ -15,7 +15,7 @@ const SHOWN_KEY_CHARS: usize = 320;
 
 /// Why annotations are refused. Keys and values in here are for people: shortened, and with
 /// control characters escaped.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash)]
 pub enum PlanError {
     /// A key in usher's name space that is no setting.
     #[error("{key}: {value} belongs to no setting of usher; expected {expected}")]
@@ -48,7 +48,7 @@ pub enum PlanError {
 }
 
 /// What is wrong with a value, as the predicate of a sentence: `is not a duration …`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash)]
 #[error("{0}")]
 pub struct Problem(String);
 

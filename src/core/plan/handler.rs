@@ -14,14 +14,14 @@ use super::word::{Word, words};
 
 /// Where a probe or hook connects to. Nothing else is allowed, since resolving a name would leave
 /// the container's network namespace, or use the host's resolver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub enum Host {
     Localhost,
     Ip(IpAddr),
 }
 
 /// A port of a container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Hash)]
 #[serde(untagged)]
 pub enum Port {
     Number(NonZeroU16),
@@ -41,7 +41,7 @@ words! {
 }
 
 /// One GET request: Kubernetes' `HTTPGetAction`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub struct HttpGet {
     pub scheme: Scheme,
     /// Loopback, or the namespace's own address, where it is not given.

@@ -10,7 +10,7 @@ use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
 use super::json::{self, Object, Whole};
 
 /// What is done in or to a container once its pod terminates.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// Runs a command in the container; has at least a program.
     Exec { command: Vec<String> },

@@ -11,7 +11,7 @@ const SANDBOX_UID: &str = "io.kubernetes.cri.sandbox-uid";
 const GROUP: &str = "io.containerd.runc.v2.group";
 
 /// A container by what containerd's CRI plugin says about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
     pub kind: ContainerKind,
     /// The name in the pod's spec, else the container's id.
@@ -20,7 +20,7 @@ pub struct Identity {
     pub sandbox: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ContainerKind {
     /// The pause container, which opens and closes the pod.
     Sandbox,
@@ -46,7 +46,7 @@ impl Identity {
 }
 
 /// A pod, as Kubernetes names it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PodIdentity {
     /// The sandbox's id; without a sandbox what its containers are grouped by, or the only one's id.
     pub id: String,

@@ -44,7 +44,7 @@ words! {
 }
 
 /// What an annotation's key asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Key<'a> {
     Pod(PodSetting),
     Container(ContainerSetting, &'a str),

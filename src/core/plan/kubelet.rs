@@ -23,7 +23,7 @@ const ALLOTTED_SHARES: &str = "io.kubernetes.cri.sandbox-cpu-shares";
 
 /// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). They are none of the
 /// pod author's choice, so one that is malformed is as good as absent, never an error.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct KubeletFacts {
     /// The pod's `terminationGracePeriodSeconds`, at most 292 years.
     pub grace_period: Option<Duration>,
@@ -44,7 +44,7 @@ pub struct KubeletFacts {
 /// What kubelet (1.23 and later) reckons for all containers of a pod together: the pod's cgroup has as
 /// much, and a RuntimeClass's `overhead.podFixed` beside it. Nothing where there is no bound, or where
 /// nothing is said.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Allotment {
     /// Bytes.
     pub memory: Option<u64>,
@@ -55,7 +55,7 @@ pub struct Allotment {
 }
 
 /// A container's preStop handler, as far as it matters to the shim.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PreStop {
     /// An `Exec` with this argv will come.
     Exec { command: Vec<String> },

@@ -58,7 +58,7 @@ use role::Cast;
 /// settings that its role has a use for.
 ///
 /// Two plans are equal when they say the same, whatever the annotations look like.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// Whether any usher key was there at all.
     given: bool,
@@ -76,7 +76,7 @@ impl Plan {
     ///
     /// ```
     /// use std::collections::BTreeMap;
-    /// use usher::plan::{Plan, Role};
+    /// use usher_core::plan::{Plan, Role};
     ///
     /// let annotations = BTreeMap::from([("usher/sidecars".to_owned(), "proxy, logs".to_owned())]);
     /// let plan = Plan::parse(&annotations).unwrap();

@@ -10,7 +10,7 @@ use super::json::{self, Object, Whole};
 use super::rules::Unsaid;
 
 /// How often something is checked, and how many answers decide.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Probe {
     pub check: Check,
     /// From the container's start to the first check.
@@ -26,7 +26,7 @@ pub struct Probe {
 }
 
 /// What is checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Check {
     /// A command in the container exits 0; has at least a program.
     Exec { command: Vec<String> },

@@ -8,7 +8,7 @@ const MAX_WHOLE_DIGITS: i64 = 19;
 /// A quantity, exactly as written: `digits × 10^exponent × 2^doublings`.
 ///
 /// Digits are kept one by one, so that no fraction is too long and rounding is exact.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Quantity {
     /// Decimal, most significant first, without zeros at either end; empty for zero.
     digits: Vec<u8>,

@@ -11,14 +11,14 @@ use super::json::{self, Object};
 use super::quantity::Quantity;
 
 /// Requests and limits of one container; no request is above its limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resources {
     requests: Amounts,
     limits: Amounts,
 }
 
 /// How much of each resource that a cgroup can be sized by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Amounts {
     /// Thousandths of a CPU, rounded up.
     pub cpu_millis: Option<u64>,

@@ -33,11 +33,11 @@ pub enum DeferTurn {
 }
 
 /// Containers that are started side by side, once those of the stage before have done their part.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Stage(pub Vec<String>);
 
 /// All lists of roles, free of contradictions.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Cast {
     roles: BTreeMap<String, Role>,
     pub(super) init: Vec<String>,

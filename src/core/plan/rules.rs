@@ -11,7 +11,7 @@ use super::word::words;
 use super::{ContainerPlan, Hook, Plan, Probe};
 
 /// The rules of a node. [`Rules::default`] leaves everything to the pods' authors.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rules {
     /// Whether annotations mean anything at all.
     pub enabled: bool,
@@ -26,7 +26,7 @@ pub struct Rules {
 /// What a value in JSON has where its author leaves a field out: what Kubernetes has, and usher,
 /// within a node's bounds, so that no pod is refused for what it does not say. Never what the field
 /// cannot be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unsaid {
     pub(super) probe_period: Duration,
     pub(super) probe_timeout: Duration,
@@ -47,7 +47,7 @@ words! {
 }
 
 /// The most that annotations may ask for; what has none is bounded by the contract alone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Of a pod's and a container's grace period.
     pub grace_period: Option<Duration>,
@@ -68,7 +68,7 @@ pub struct Limits {
 
 /// The least that annotations may ask for, where too little costs the node or other pods; what has
 /// none is bounded by the contract alone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Minimums {
     /// Of a pod's and a container's grace period.
     pub grace_period: Option<Duration>,
@@ -184,7 +184,7 @@ fn has_default(setting: PodSetting) -> bool {
 }
 
 /// A plan, and what of the annotations was not understood and is ignored.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reading {
     pub plan: Plan,
     /// One sentence each; only where the rules allow it, and no more than a few.

@@ -16,7 +16,7 @@ pub const RESERVED: Duration = Duration::from_secs(6);
 pub const USUAL_GRACE_PERIOD: Duration = Duration::from_secs(30);
 
 /// What holds for the whole pod. [`Settings::default`] is a pod that says nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub start_mode: StartMode,
     /// How long a container may wait for its turn.
@@ -137,15 +137,18 @@ words! {
     /// What becomes of the size of the pod's cgroup.
     #[derive(Default)]
     pub enum CgroupSizing {
-        /// That of the phase the pod is in.
+        /// What the pod needs at any time of its life, from its first container to its last.
         #[default]
         Effective = "Effective",
+        /// What the phase needs that the pod is in.
+        Phase = "Phase",
+        /// What its caller has given it.
         Off = "Off",
     }
 }
 
 /// How far a defer container may go past the grace deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GraceExtension {
     /// As long as its liveness probe succeeds; at most `max`.
     Probe { max: Duration },

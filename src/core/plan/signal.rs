@@ -11,7 +11,7 @@ use super::error::{Problem, quote};
 pub struct Signal(i32);
 
 /// Text that names no signal.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash)]
 #[error("{0} is not a signal such as SIGTERM, TERM, 15 or SIGRTMIN+3")]
 pub struct ParseSignalError(String);
 

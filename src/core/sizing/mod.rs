@@ -27,28 +27,28 @@ use quantity::Quantity;
 pub use quantity::{Bytes, Limit, Millicores};
 
 /// What a container, or a whole pod, asks for and may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Size {
     pub requests: Requests,
     pub limits: Limits,
 }
 
 /// What is asked for; nothing where nothing is said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requests {
     pub cpu: Millicores,
     pub memory: Bytes,
 }
 
 /// What may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
     pub cpu: Limit<Millicores>,
     pub memory: Limit<Bytes>,
 }
 
 /// One of the containers that start one after another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Starting {
     /// Is over before the next one starts.
     Init(Size),
@@ -57,7 +57,7 @@ pub enum Starting {
 }
 
 /// A part of a pod's life that has a size of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Moment {
     /// The container with this index in [`Containers::starting`] starts: init(i), or the sidecars as
     /// far as this one.
@@ -70,7 +70,7 @@ pub enum Moment {
 }
 
 /// The sizes of a pod's containers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Containers {
     /// Init containers, the caller's own first, and sidecars, in the order of their start.
     pub starting: Vec<Starting>,

@@ -261,6 +261,7 @@ fn script() -> impl Strategy<Value = Script> {
                 cannot_be_released: luck == 1,
                 probe_takes: ms(probe),
                 probe_costs: ms(probe / 4),
+                stop_code: 0,
             },
         )
 }
@@ -339,20 +340,38 @@ fn awaited(world: &World, plan: &Plan, id: &str) -> Vec<String> {
     names
         .filter(|other| match plan.role(other) {
             Role::Init => !has_succeeded_for(world, other, id),
-            _ => !is_up(world, plan, other),
+            _ => !ran_before(world, id) && !was_up(world, plan, other),
         })
         .cloned()
         .collect()
 }
 
-/// Whether the sidecar of that name which was created last runs and has answered its probe.
-fn is_up(world: &World, plan: &Plan, name: &str) -> bool {
-    let mut lives = world.created.iter().rev().map(|(_, id)| id.as_str());
-    let last = lives.find(|id| name_of(id) == name && world.exists(id));
+/// Whether some sidecar of that name was ready at some time of its life.
+fn was_up(world: &World, plan: &Plan, name: &str) -> bool {
     let is_probed = plan.container(name).startup_probe.is_some();
-    last.is_some_and(|id| match is_probed {
-        true => world.is_ready(id),
-        false => world.is_executing(id),
+    world.seen.iter().enumerate().any(|(n, (at, seen))| {
+        let Seen::Executed(id) = seen else {
+            return false;
+        };
+        let later = world.seen.iter().skip(n);
+        let mut ends = later.filter_map(|(at, seen)| match seen {
+            Seen::Died(who, _) if who == id => Some(*at),
+            _ => None,
+        });
+        let ready_after = world.script_for(id).ready_after;
+        let ready = match is_probed {
+            true => ready_after.map(|after| at.after(after)),
+            false => Some(*at),
+        };
+        name_of(id) == name && ready.is_some_and(|at| at <= ends.next().unwrap_or(world.now))
+    })
+}
+
+/// Whether a container of the same name ran before this one was created.
+fn ran_before(world: &World, id: &str) -> bool {
+    let mut seen = world.seen.iter();
+    seen.any(|(_, seen)| {
+        matches!(seen, Seen::Executed(other) if other != id && name_of(other) == name_of(id))
     })
 }
 

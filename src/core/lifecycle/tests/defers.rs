@@ -365,7 +365,7 @@ fn a_pod_of_which_nothing_ever_ran_has_nothing_to_clean_up() {
 }
 
 #[test]
-fn one_that_has_run_exits_with_0_at_once_when_it_is_created_again() {
+fn one_that_has_run_in_an_end_that_was_none_runs_again_at_the_real_one() {
     let slow = stops_after(20_000);
     let world = one("pre-exit", &[])
         .script("bye", ends(100, 0))
@@ -376,8 +376,24 @@ fn one_that_has_run_exits_with_0_at_once_when_it_is_created_again() {
     assert_eq!(world.executions("bye").len(), 1);
     // Which disproves that the pod terminates.
     world.call(Call::Run("bye#2", None));
+    world.run_for(secs(60));
+    assert_eq!(world.executed("bye#2"), None);
+    ask_all(&mut world, &["web", "bye#2"], TERM);
+    world.run_for(secs(2));
+    assert_eq!(world.executions("bye#2").len(), 1);
+}
+
+#[test]
+fn one_that_has_run_in_an_end_that_was_decided_exits_with_0_at_once_when_it_is_created_again() {
+    let world = one("pre-exit", &[])
+        .script("bye", ends(100, 0))
+        .script("web", stops_after(20_000));
+    let mut world = running(world, &["web", "bye"]);
+    world.stop(None);
+    world.run_for(secs(2));
+    assert_eq!(world.executions("bye").len(), 1);
+    world.call(Call::Run("bye#2", None));
     world.run_for(secs(1));
-    assert_eq!(world.pod.phase(), Phase::Running);
     assert_eq!(world.reported("bye#2"), Some(0));
     assert_eq!(world.executed("bye#2"), None);
 }

@@ -241,7 +241,9 @@ proptest! {
         for (which, wait) in stops {
             kubelet.unhealthy(&mut world, names[which % names.len()]);
             kubelet.run_for(&mut world, ms(wait));
-            prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_) | Phase::Terminated), "{:#?}", world.seen);
+            // Whatever is the last that runs in a pod with a hook is taken for its end.
+            let may_be_the_last = case.hook && case.defers().next().is_none();
+            prop_assert!(may_be_the_last || !matches!(world.pod.phase(), Phase::Terminating(_) | Phase::Terminated), "{:#?}", world.seen);
         }
         // Kubelet restarts what it stops, with a back-off of five minutes at most.
         kubelet.run_for(&mut world, secs(700));

@@ -5,14 +5,13 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
-use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Demands, Kill, NewContainer, Phase, Pod, RequestId, Time,
+    Action, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report, RequestId, Time,
 };
-use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, Signal};
+use crate::plan::{ContainerKind, KubeletFacts, Plan, RestartPolicy, Role, Signal};
 use crate::process::ExitStatus;
 
 use super::simulator::expand;
@@ -89,6 +88,10 @@ struct Past {
     has_succeeded: bool,
     /// The first container that was created after that.
     reopened: Option<usize>,
+    /// A sidecar of it was started once.
+    has_started: bool,
+    /// The container whose program was executed last.
+    ran: Option<usize>,
 }
 
 /// A pod, what is true of its containers, and what may still happen.
@@ -271,9 +274,13 @@ impl Model {
                 match slot.life {
                     Life::EndedEarly(code) => {
                         slot.life = Life::Gone;
+                        self.note_run(fork, n);
                         self.note_exit(fork, n, code);
                     }
-                    _ => slot.life = Life::Running { ready: false },
+                    _ => {
+                        slot.life = Life::Running { ready: false };
+                        self.note_run(fork, n);
+                    }
                 }
                 fork.pod.handle_released(now, &self.id(n), Ok(()));
             }
@@ -302,6 +309,7 @@ impl Model {
                 let life = fork.slots[n].probe.take().unwrap();
                 if let Life::Running { ready } = &mut fork.slots[n].life {
                     *ready |= succeeds;
+                    fork.pasts[fork.slots[n].name].has_started |= succeeds;
                 }
                 fork.pod
                     .handle_probed(now, &self.id(n), life, succeeds, Duration::ZERO);
@@ -397,11 +405,22 @@ impl Model {
         }
     }
 
-    /// What was asked to stop has not done its part, whatever it ends with.
+    fn note_run(&self, fork: &mut Fork, n: usize) {
+        let name = fork.slots[n].name;
+        let is_probed = self
+            .plan
+            .container(self.names[name])
+            .startup_probe
+            .is_some();
+        fork.pasts[name].ran = Some(n);
+        fork.pasts[name].has_started |= !is_probed;
+    }
+
+    /// What was told to stop has not done its part, whatever it ends with.
     fn note_exit(&self, fork: &mut Fork, n: usize, code: u8) {
         let slot = &fork.slots[n];
         let past = &mut fork.pasts[slot.name];
-        if code == 0 && !slot.is_asked && !slot.is_doomed && past.slot == Some(n) {
+        if code == 0 && !slot.is_doomed && past.slot == Some(n) {
             past.has_succeeded = true;
             past.reopened = None;
         }
@@ -466,7 +485,18 @@ impl Model {
                     assert_eq!(slot.life, Life::Gone, "{id} ends alive");
                     slot.is_reported = true;
                 }
-                Action::Hook { .. } => unreachable!("none of these pods has hooks"),
+                Action::Hook { .. } | Action::PostStart { .. } => {
+                    unreachable!("none of these pods has any")
+                }
+                Action::Report(Report::StartsOver { .. }) => {
+                    // Under `Never` nothing else is created again: what is done is done.
+                    if self.plan.settings().restart_policy != RestartPolicy::Never {
+                        fork.pasts.fill_with(Past::default);
+                    }
+                    for (n, slot) in fork.slots.iter().enumerate() {
+                        fork.pasts[slot.name].slot = Some(n);
+                    }
+                }
                 Action::AnswerKill { .. } | Action::Tell { .. } | Action::Report(_) => {}
             }
         }
@@ -485,7 +515,18 @@ impl Model {
         let mut before = stages.flat_map(|stage| stage.0.iter());
         let terminates = matches!(fork.pod.phase(), Phase::Terminating(_) | Phase::Terminated);
         let is_guest = self.role(slot) == Role::Guest;
-        is_guest || !terminates && before.all(|name| self.has_done_its_part(fork, name, n))
+        // What has run waits for nothing but for what its caller does all over again.
+        let ran = fork.pasts[slot.name].ran;
+        let has_run = self.role(slot) == Role::App && ran.is_some_and(|ran| ran < n);
+        let is_done = |name: &String| {
+            self.has_done_its_part(fork, name, n) || has_run && !self.is_reopened(fork, name)
+        };
+        is_guest || !terminates && before.all(is_done)
+    }
+
+    fn is_reopened(&self, fork: &Fork, name: &str) -> bool {
+        let past = self.names.iter().position(|other| *other == name);
+        past.is_some_and(|past| fork.pasts[past].reopened.is_some())
     }
 
     fn has_done_its_part(&self, fork: &Fork, name: &str, for_whom: usize) -> bool {
@@ -493,14 +534,10 @@ impl Model {
             return false;
         };
         let past = &fork.pasts[past];
-        if self.plan.role(name) == Role::Init {
-            return past.has_succeeded && past.reopened.is_none_or(|first| for_whom < first);
+        match self.plan.role(name) {
+            Role::Init => past.has_succeeded && past.reopened.is_none_or(|first| for_whom < first),
+            _ => past.has_started,
         }
-        let has_probe = self.plan.container(name).startup_probe.is_some();
-        past.slot.is_some_and(|n| match fork.slots[n].life {
-            Life::Running { ready } => ready || !has_probe,
-            _ => false,
-        })
     }
 
     /// What holds at any moment: whose turn has come has been released, and nobody waits without a
@@ -550,24 +587,9 @@ impl Model {
 
 impl Fork {
     fn key(&self) -> u64 {
-        let mut key = Key(DefaultHasher::new());
-        let pod = &self.pod;
-        // All but its plan, which is the same everywhere.
-        let parts = (&pod.containers, &pod.history, &pod.termination);
-        let counts = (pod.creations, pod.executions, pod.last_creation);
-        write!(key, "{parts:?}{counts:?}{:?}", pod.auto_budget).unwrap();
-        (&self.slots, &self.pasts, self.now, self.left).hash(&mut key.0);
-        key.0.finish()
-    }
-}
-
-/// Hashes what is written to it.
-struct Key(DefaultHasher);
-
-impl Write for Key {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.hash(&mut self.0);
-        Ok(())
+        let mut key = DefaultHasher::new();
+        (&self.pod, &self.slots, &self.pasts, self.now, self.left).hash(&mut key);
+        key.finish()
     }
 }
 

@@ -295,7 +295,7 @@ fn a_probe_of_a_life_that_is_over_says_nothing_of_the_next() {
 }
 
 #[test]
-fn probes_that_flap_hold_back_what_comes_while_the_sidecar_is_down() {
+fn probes_that_flap_do_not_hold_back_what_comes_while_a_started_sidecar_is_down() {
     let world = job("OnFailure", &[QUICK_PROBE]).script(
         "proxy",
         Script {
@@ -310,7 +310,7 @@ fn probes_that_flap_hold_back_what_comes_while_the_sidecar_is_down() {
     world.call(Call::Run("web#2", None));
     world.run_for(secs(5));
     let again = world.executions("proxy")[0];
-    assert!(world.executed("web#2").unwrap() >= again.after(ms(700)));
+    assert!(world.executed("web#2").unwrap() < again.after(ms(700)));
 }
 
 // === ends of the pod ===
@@ -413,7 +413,8 @@ fn a_sidecar_that_never_ran_is_no_failure_of_a_run_that_is_complete() {
     world.call(Call::Create("proxy#2"));
     world.run_for(secs(1));
     world.call(Call::Crash("web", 0));
-    world.run_for(secs(5));
+    // For so long its Start may still come.
+    world.run_for(secs(40));
     assert_eq!(world.reported("proxy#2"), Some(0), "{:#?}", world.seen);
 }
 

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use crate::lifecycle::{Phase, Refusal};
-use crate::plan::Signal;
+use crate::lifecycle::{Missing, Obstacle, Phase, Refusal, Status};
+use crate::plan::{Role, Signal};
 
 use super::fixtures::{PROBED, TERM, deaf, never_ready, running, stops_after};
 
@@ -26,7 +26,7 @@ fn a_stop_by_hand_runs_the_whole_sequence() {
         world.died("web").unwrap()
     );
     assert_eq!(world.pod.phase(), Phase::Terminated);
-    assert_eq!(world.pod.view(world.now).status, "Stopped");
+    assert_eq!(world.pod.view(world.now).status, Status::Stopped);
     world.check_end();
 }
 
@@ -146,9 +146,12 @@ fn a_release_by_hand_opens_a_gate_and_says_what_it_overrode() {
         world.call(Call::Run("web", None));
         world.run_for(secs(1));
         let overridden = world.release("web").unwrap();
-        assert_eq!(overridden.len(), 1);
-        assert_eq!(overridden[0].container.as_ref().unwrap().0, "proxy");
-        assert_eq!(overridden[0].missing, "not started yet");
+        let proxy = Obstacle::Container {
+            name: "proxy".to_owned(),
+            role: Role::Sidecar,
+            missing: Missing::NotStarted,
+        };
+        assert_eq!(overridden, [proxy]);
         world.run_for(secs(1));
         assert!(was_released(&world, "web"));
     }
@@ -211,7 +214,7 @@ fn before() -> impl Strategy<Value = (u64, Before)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whenever_a_pod_is_stopped_by_hand_nothing_of_it_outlives_the_grace_period(

@@ -170,8 +170,8 @@ fn reserve_is_strict_where_the_caller_gives_less_than_it_would_reserve() {
 #[test]
 fn answers_of_held_requests_are_withheld_as_long_as_the_policy_needs_it() {
     for (policy, withheld) in [
-        ("Shared", 0),
-        ("Reserve", 0),
+        ("Shared", 2),
+        ("Reserve", 2),
         ("Overrun", 8),
         ("SkipHooks", 4),
         ("Strict", 0),
@@ -311,7 +311,9 @@ fn a_lone_apps_hook_leaves_it_time_to_stop() {
     let asked = world.now;
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
-    assert_eq!(world.signalled("web"), Some(asked.after(secs(4))));
+    // It is the end of the pod, and at the end of that everything has two seconds.
+    assert_eq!(world.signalled("web"), Some(asked.after(secs(6))));
+    assert_eq!(world.died("web"), Some(asked.after(secs(8)).after(ms(1))));
 }
 
 #[test]

@@ -67,11 +67,6 @@ impl World {
         told.collect()
     }
 
-    /// Whether it was created and has not been deleted.
-    pub fn exists(&self, id: &str) -> bool {
-        self.processes.contains_key(&ContainerId::from(id))
-    }
-
     pub fn is_alive(&self, name: &str) -> bool {
         self.processes
             .get(&ContainerId::from(name))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::lifecycle::{
     Action, ContainerId, Demands, Exec, HookKind, Kill, NewContainer, Obstacle, Pod, Refusal,
-    Report, RequestId, Time,
+    Report, RequestId, Time, Why,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
@@ -53,6 +53,8 @@ pub struct Script {
     pub probe_takes: Duration,
     /// How much CPU time it takes.
     pub probe_costs: Duration,
+    /// The code that it exits with when it heeds a stop signal.
+    pub stop_code: u8,
 }
 
 impl Default for Script {
@@ -71,6 +73,7 @@ impl Default for Script {
             then_exits: None,
             probe_takes: ms(1),
             probe_costs: Duration::ZERO,
+            stop_code: 0,
         }
     }
 }
@@ -88,9 +91,15 @@ pub enum Seen {
     Told(String, String),
     HookBegan(String, HookKind),
     HookEnded(String, HookKind),
+    /// What was taken for its postStart handler is executed once more.
+    PostStarted(String),
     /// An attempt of its probe is over, and took so much CPU time.
     Probed(String, Duration),
     Reported(Report),
+    /// Its program is to be executed anew.
+    Restarting(String),
+    /// What the caller did, in its own words.
+    Did(String),
 }
 
 enum Event {
@@ -103,7 +112,8 @@ enum Event {
     Dies(ContainerId, u64, ExitStatus),
     /// A process that never came to be its container's.
     LeftoverDies(ContainerId, ExitStatus),
-    PostStartOver(ContainerId),
+    ExecOver(ContainerId, &'static str),
+    PostStarted(ContainerId, u64),
     Hooked(ContainerId, HookKind, bool),
     Caller(Call),
 }
@@ -120,6 +130,10 @@ pub enum Call {
     Kill(&'static str, Signal, Option<Duration>),
     /// Execute its postStart handler, which takes so long.
     PostStart(&'static str, Duration),
+    /// Its preStop handler has been executed, or its container has ended in it.
+    PreStopOver(&'static str),
+    /// SIGKILL for what is left of the processes of a container that has ended.
+    KillLeftovers(&'static str),
     /// Delete what has ended.
     Delete(&'static str),
     /// The process dies by itself.
@@ -150,6 +164,8 @@ pub struct World {
     pub pod: Pod,
     pub now: Time,
     pub seen: Vec<(Time, Seen)>,
+    /// Which signals were sent to whom, and why.
+    pub whys: Vec<(ContainerId, Signal, Why)>,
     /// What Creates are willing to wait.
     pub create_timeout: Option<Duration>,
     plan: Plan,
@@ -157,6 +173,8 @@ pub struct World {
     kinds: BTreeMap<String, (ContainerKind, KubeletFacts)>,
     demands: BTreeMap<String, Demands>,
     pub(super) processes: BTreeMap<ContainerId, Process>,
+    /// How often the core was woken though there was nothing for it to do.
+    pub(super) idle_wakes: usize,
     events: BTreeMap<(Time, u64), Event>,
     counter: u64,
     pub(super) answered: BTreeMap<RequestId, u32>,
@@ -183,12 +201,14 @@ impl World {
             pod: Pod::default(),
             now: Time::default(),
             seen: Vec::new(),
+            whys: Vec::new(),
             create_timeout: None,
             plan,
             scripts: BTreeMap::new(),
             kinds: BTreeMap::new(),
             demands: BTreeMap::new(),
             processes: BTreeMap::new(),
+            idle_wakes: 0,
             events: BTreeMap::new(),
             counter: 0,
             answered: BTreeMap::new(),
@@ -233,12 +253,17 @@ impl World {
 
     /// A pod as the CRI makes it: with a sandbox container, which runs.
     pub fn with_sandbox(mut self) -> World {
+        self.open();
+        self
+    }
+
+    /// Its sandbox container is created and started.
+    pub fn open(&mut self) {
         self.kinds.insert(
             "pause".to_owned(),
             (ContainerKind::Sandbox, KubeletFacts::default()),
         );
         self.call(Call::Run("pause", None));
-        self
     }
 
     /// The next container to be created brings these annotations.
@@ -264,6 +289,37 @@ impl World {
         self.now = end;
     }
 
+    /// When something happens next, if the caller does nothing.
+    pub fn next_at(&self) -> Option<Time> {
+        let event = self.events.keys().next().map(|(at, _)| *at);
+        let next = event.into_iter().chain(self.pod.poll_timeout()).min();
+        next.map(|at| at.max(self.now))
+    }
+
+    /// The sandbox is gone with all that was in it, and the next thing that is created opens another,
+    /// which has a shim of its own.
+    pub fn change_sandbox(&mut self) {
+        self.pod = Pod::default();
+        self.processes.clear();
+        self.events.clear();
+    }
+
+    /// What the caller does, for whoever reads what has happened.
+    pub fn did(&mut self, what: impl Into<String>) {
+        self.see(Seen::Did(what.into()));
+    }
+
+    /// What kubelet says of the container that it is about to create.
+    pub fn learn(&mut self, id: &str, facts: KubeletFacts) {
+        self.kinds
+            .insert(id.to_owned(), (ContainerKind::Workload, facts));
+    }
+
+    /// How the containers of this id, or this name, behave from now on.
+    pub fn behave(&mut self, name: &str, script: Script) {
+        self.scripts.insert(name.to_owned(), script);
+    }
+
     /// Makes the next thing happen; false if there is none until `end`.
     pub fn step(&mut self, end: Time) -> bool {
         let event = self.events.keys().next().copied();
@@ -278,12 +334,14 @@ impl World {
             return false;
         }
         self.now = self.now.max(at);
-        match event {
-            Some(key) if key.0 <= self.now && timer.is_none_or(|timer| key.0 <= timer) => {
+        let is_event =
+            event.filter(|(at, _)| *at <= self.now && timer.is_none_or(|timer| *at <= timer));
+        match is_event {
+            Some(key) => {
                 let event = self.events.remove(&key).unwrap();
                 self.happen(event);
             }
-            _ => {
+            None => {
                 self.pod.handle_timeout(self.now);
                 let next = self.pod.next_timer();
                 assert!(
@@ -293,7 +351,8 @@ impl World {
                 );
             }
         }
-        self.drain();
+        let had_to_do = self.drain();
+        self.idle_wakes += usize::from(is_event.is_none() && !had_to_do);
         true
     }
 
@@ -344,10 +403,10 @@ impl World {
             Call::Start(name, patience) => self.start(name, patience),
             Call::GiveUp(name) => {
                 let id = ContainerId::from(name);
-                let starts = self
-                    .processes
-                    .get(&id)
-                    .map(|process| process.starts.clone());
+                let starts = self.processes.get_mut(&id).map(|process| {
+                    process.start_when_created = None;
+                    process.starts.clone()
+                });
                 for request in starts.unwrap_or_default() {
                     if let Some((asked, _)) = self.start_calls.remove(&request) {
                         self.blocked.push((asked, self.now));
@@ -357,16 +416,11 @@ impl World {
                     self.pod.handle_start_abandoned(self.now, &id, request);
                 }
             }
-            Call::Kill(name, signal, patience) => {
-                let request = self.request();
-                self.asked.push(request);
-                let kill = Kill {
-                    signal,
-                    all: false,
-                    patience,
-                };
-                self.pod
-                    .handle_kill(self.now, &ContainerId::from(name), request, kill);
+            Call::Kill(name, signal, patience) => self.kill(name, signal, false, patience),
+            Call::KillLeftovers(name) => self.kill(name, Signal::KILL, true, None),
+            Call::PreStopOver(name) => {
+                let id = ContainerId::from(name);
+                self.pod.handle_exec_over(self.now, &id, "pre-stop");
             }
             Call::PostStart(name, takes) => {
                 let id = ContainerId::from(name);
@@ -377,7 +431,7 @@ impl World {
                     has_deadline: false,
                 };
                 if self.pod.handle_exec(self.now, &id, &exec).is_ok() {
-                    self.schedule(takes, Event::PostStartOver(id));
+                    self.schedule(takes, Event::ExecOver(id, "post-start"));
                 }
             }
             Call::Delete(name) => {
@@ -431,6 +485,18 @@ impl World {
         }
     }
 
+    fn kill(&mut self, name: &str, signal: Signal, all: bool, patience: Option<Duration>) {
+        let request = self.request();
+        self.asked.push(request);
+        let kill = Kill {
+            signal,
+            all,
+            patience,
+        };
+        self.pod
+            .handle_kill(self.now, &ContainerId::from(name), request, kill);
+    }
+
     fn start(&mut self, name: &str, patience: Option<Duration>) {
         let request = self.request();
         let id = ContainerId::from(name);
@@ -471,8 +537,9 @@ impl World {
                 self.see(Seen::Probed(id.to_string(), cost));
                 self.pod.handle_probed(self.now, &id, life, ready, cost);
             }
-            Event::PostStartOver(id) => {
-                self.pod.handle_exec_over(self.now, &id, "post-start");
+            Event::ExecOver(id, exec) => self.pod.handle_exec_over(self.now, &id, exec),
+            Event::PostStarted(id, life) => {
+                self.pod.handle_post_started(self.now, &id, life, Ok(()));
             }
             Event::Hooked(id, kind, in_time) => {
                 self.see(Seen::HookEnded(id.to_string(), kind));
@@ -552,7 +619,7 @@ impl World {
         })
     }
 
-    fn script_for(&self, id: &str) -> Script {
+    pub fn script_for(&self, id: &str) -> Script {
         let script = self
             .scripts
             .get(id)
@@ -589,18 +656,22 @@ impl World {
         }
     }
 
-    fn drain(&mut self) {
+    /// Carries out what is to be done; true if anything was.
+    fn drain(&mut self) -> bool {
+        let mut had_to_do = false;
         while let Some(action) = self.pod.poll_action() {
             self.carry_out(action);
+            had_to_do = true;
         }
         // Nothing is left that would have to wait for the next event, whatever that is.
         if self.pod.poll_timeout().is_some_and(|at| at <= self.now) {
-            return;
+            return had_to_do;
         }
         let mut settled = self.pod.clone();
         settled.handle_timeout(self.now);
         let left = settled.poll_action();
         assert!(left.is_none(), "{left:?} was forgotten: {:#?}", self.seen);
+        had_to_do
     }
 
     fn carry_out(&mut self, action: Action) {
@@ -626,8 +697,10 @@ impl World {
                 id,
                 signal,
                 request,
+                why,
                 ..
             } => {
+                self.whys.push((id.clone(), signal, why));
                 self.see(Seen::Signalled(id.to_string(), signal));
                 if let Some(request) = request {
                     self.answer(request);
@@ -635,8 +708,13 @@ impl World {
                 self.take_signal(&id, signal);
             }
             Action::Restart { id } => {
+                self.see(Seen::Restarting(id.to_string()));
                 let takes = self.script_of(&id).restart_takes;
                 self.schedule(takes, Event::Restarted(id));
+            }
+            Action::PostStart { id, life } => {
+                self.see(Seen::PostStarted(id.to_string()));
+                self.schedule(ms(1), Event::PostStarted(id, life));
             }
             Action::Halt { id } => {
                 let is_its =
@@ -687,7 +765,7 @@ impl World {
             (_, Some(_)) => process
                 .script
                 .stops_after
-                .map(|after| (after, ExitStatus::Code(0))),
+                .map(|after| (after, ExitStatus::Code(process.script.stop_code))),
         };
         if let Some((wait, status)) = dies_in {
             self.schedule(wait, Event::Dies(id.clone(), life, status));

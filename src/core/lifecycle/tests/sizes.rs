@@ -11,8 +11,11 @@ fn size(amount: u64) -> Size {
     Size::exactly(Millicores(amount), Bytes(amount))
 }
 
+/// One that has the size of its phase, if nothing else is said.
 fn pod(annotations: &[(&str, &str)], sizes: &[(&str, u64)]) -> World {
-    let world = World::new(annotations);
+    let phase = [("cgroup-sizing", "Phase")];
+    let annotations: Vec<_> = phase.iter().chain(annotations).copied().collect();
+    let world = World::new(&annotations);
     sizes.iter().fold(world, |world, (name, amount)| {
         let demands = Demands {
             size: size(*amount),
@@ -234,4 +237,62 @@ fn a_pod_is_left_as_it_is_where_nobody_wants_otherwise() {
     let mut world = pod(&lists, &[("p", 20)]);
     create(&mut world, &["p"]);
     assert_eq!(world.pod.pod_size(|_| false), None);
+}
+
+#[test]
+fn the_effective_size_is_there_from_the_first_container_to_the_last() {
+    let lists = [
+        ("init", "a"),
+        ("sidecars", "p"),
+        ("apps", "w"),
+        ("post-exit", "z"),
+        ("cgroup-sizing", "Effective"),
+        (
+            "resources.usher/p",
+            r#"{"requests":{"cpu":"20m"},"limits":{"cpu":"20m","memory":"20"}}"#,
+        ),
+        (
+            "resources.usher/w",
+            r#"{"requests":{"cpu":"7m"},"limits":{"cpu":"7m","memory":"7"}}"#,
+        ),
+        (
+            "resources.usher/z",
+            r#"{"requests":{"cpu":"1m"},"limits":{"cpu":"1m","memory":"1"}}"#,
+        ),
+    ];
+    let once = Script {
+        exits_after: Some((ms(500), 0)),
+        ..Script::default()
+    };
+    let sizes = [("a", 1000), ("p", 20), ("w", 7), ("z", 1)];
+    let mut world = pod(&lists, &sizes)
+        .script("a", once.clone())
+        .script("z", once);
+    world.call(Call::Run("a", None));
+    world.run_for(ms(100));
+    let limits = size(1000).limits;
+    assert_eq!(now(&world).size.limits, limits, "the init container runs");
+    create(&mut world, &["p", "w", "z"]);
+    world.run_for(secs(2));
+    assert_eq!(world.pod.phase(), Phase::Running);
+    assert_eq!(now(&world).size.limits, limits, "the app runs");
+    for name in ["w", "p", "z"] {
+        world.call(Call::Kill(name, TERM, None));
+    }
+    world.run_for(ms(200));
+    assert_eq!(now(&world).size.limits, limits, "the pod ends");
+}
+
+#[test]
+fn where_not_every_size_is_known_the_effective_one_is_its_callers() {
+    let lists = [
+        ("sidecars", "p"),
+        ("apps", "w"),
+        ("cgroup-sizing", "Effective"),
+    ];
+    let mut world = pod(&lists, &[("p", 20), ("w", 7)]);
+    create(&mut world, &["p"]);
+    assert_eq!(world.pod.pod_size(|_| false), None);
+    create(&mut world, &["w"]);
+    assert_eq!(now(&world).size, size(27));
 }

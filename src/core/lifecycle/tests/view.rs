@@ -1,6 +1,7 @@
 //! What a person sees of a pod.
 
-use crate::lifecycle::{ContainerView, View};
+use crate::lifecycle::{ContainerView, Missing, Obstacle, Phrase, Status, Step, Then, View};
+use crate::plan::Role;
 
 use super::fixtures::{PROBED, TERM, ask_all, deaf, never_ready, running, stops_after};
 
@@ -38,12 +39,12 @@ fn the_status_counts_what_is_done_of_each_stage() {
         world.call(Call::Run(name, None));
     }
     world.run_for(ms(500));
-    assert_eq!(view(&world).status, "Init:0/2");
+    assert_eq!(view(&world).status, Status::Init(0, 2));
     world.run_for(secs(1));
-    assert_eq!(view(&world).status, "Init:1/2");
+    assert_eq!(view(&world).status, Status::Init(1, 2));
     assert_eq!(view(&world).ready, (0, 3));
     world.run_for(secs(1));
-    assert_eq!(view(&world).status, "Sidecar:1/2");
+    assert_eq!(view(&world).status, Status::Sidecar(1, 2));
     assert_eq!(view(&world).ready, (1, 3));
     let stages: Vec<_> = view(&world)
         .stages
@@ -64,19 +65,19 @@ fn a_failed_init_container_is_an_error_until_it_is_created_again() {
     );
     world.call(Call::Run("setup", None));
     world.run_for(secs(1));
-    assert_eq!(view(&world).status, "Init:Error");
+    assert_eq!(view(&world).status, Status::InitError);
     world.call(Call::Create("setup#2"));
-    assert_eq!(view(&world).status, "Init:0/1");
+    assert_eq!(view(&world).status, Status::Init(0, 1));
 }
 
 #[test]
 fn a_pod_without_orders_runs_and_completes() {
     let world = World::new(&[]).script("web", succeeds_after(90_000));
     let mut world = running(world, &["web"]);
-    assert_eq!(view(&world).status, "Running");
+    assert_eq!(view(&world).status, Status::Running);
     assert_eq!(view(&world).ready, (1, 1));
     world.run_for(secs(60));
-    assert_eq!(view(&world).status, "Completed");
+    assert_eq!(view(&world).status, Status::Completed);
     assert_eq!(view(&world).ready, (0, 1));
 }
 
@@ -89,11 +90,15 @@ fn a_held_app_says_what_it_waits_for_since_when_and_what_ends_the_wait() {
     world.call(Call::Start("web", None));
     world.run_for(secs(1));
     let wait = container(&world, "web").wait.unwrap();
-    assert_eq!(wait.obstacles.len(), 1);
-    assert!(wait.obstacles[0].missing.starts_with("never created"));
+    let proxy = Obstacle::Container {
+        name: "proxy".to_owned(),
+        role: Role::Sidecar,
+        missing: Missing::NeverCreated,
+    };
+    assert_eq!(wait.obstacles, [proxy]);
     assert_eq!(wait.since, Some(began));
-    assert_eq!(wait.until, Some(began.after(secs(300))));
-    assert_eq!(container(&world, "web").state, "held");
+    assert_eq!(wait.until, Some((began.after(secs(300)), Then::Ended)));
+    assert_eq!(container(&world, "web").state, Phrase::Held);
 }
 
 #[test]
@@ -102,9 +107,64 @@ fn a_sidecar_that_is_probed_says_how_often_it_has_failed() {
     world.call(Call::Run("proxy", None));
     world.run_for(ms(2500));
     let wait = container(&world, "proxy").wait.unwrap();
-    assert!(wait.obstacles[0].missing.contains("has failed"), "{wait:?}");
-    assert!(wait.until > Some(world.now));
+    let [
+        Obstacle::StartupProbe {
+            failures,
+            threshold,
+        },
+    ] = *wait.obstacles
+    else {
+        panic!("{wait:?}")
+    };
+    assert!(failures > 0 && failures < threshold, "{wait:?}");
+    assert!(matches!(wait.until, Some((at, Then::Stopped)) if at > world.now));
     assert!(!container(&world, "proxy").is_ready);
+}
+
+#[test]
+fn a_start_that_waits_says_whether_it_will_fail() {
+    for (mode, then) in [("Block", Then::StartFails), ("Auto", Then::Held)] {
+        let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", mode), PROBED])
+            .script("proxy", never_ready());
+        world.call(Call::Run("proxy", None));
+        world.call(Call::Run("web", Some(secs(100))));
+        world.run_for(ms(500));
+        let (at, what) = container(&world, "web").wait.unwrap().until.unwrap();
+        assert_eq!(what, then);
+        assert!(at > world.now && at < world.now.after(secs(100)), "{at}");
+        // And so it is.
+        world.run_for(at.since(world.now));
+        let is_held = container(&world, "web").state == Phrase::Held;
+        assert_eq!(is_held, then == Then::Held, "{mode}");
+    }
+}
+
+#[test]
+fn a_sidecar_that_is_to_be_restarted_says_when() {
+    let crashes = Script {
+        exits_after: Some((ms(100), 1)),
+        ..Script::default()
+    };
+    let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
+    let mut world = world.script("proxy", crashes);
+    world.call(Call::Run("proxy", None));
+    // The first time it is restarted at once.
+    world.run_for(secs(1));
+    let proxy = container(&world, "proxy");
+    assert_eq!(proxy.state, Phrase::BackingOff);
+    let wait = proxy.wait.unwrap();
+    assert_eq!(wait.obstacles, [Obstacle::BackOff]);
+    assert!(matches!(wait.until, Some((at, Then::ExecutedAnew)) if at > world.now));
+}
+
+#[test]
+fn a_lone_request_waits_for_what_it_means() {
+    let world = World::new(&[("sidecars", "proxy")]);
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Kill("proxy", TERM, None));
+    let wait = container(&world, "proxy").wait.unwrap();
+    assert_eq!(wait.obstacles, [Obstacle::TerminationWindow]);
+    assert!(matches!(wait.until, Some((_, Then::LastSignal))));
 }
 
 #[test]
@@ -114,21 +174,20 @@ fn what_is_being_stopped_says_when_it_is_killed() {
     let asked = world.now;
     ask_all(&mut world, &["web", "proxy"], TERM);
     world.run_for(secs(3));
-    assert_eq!(view(&world).status, "Terminating");
-    let web = container(&world, "web");
+    assert_eq!(view(&world).status, Status::Terminating);
+    let (web, over) = (container(&world, "web"), asked.after(secs(8)));
+    let wait = web.wait.unwrap();
     assert_eq!(
-        (web.state, web.wait.unwrap().until),
-        ("stopping", Some(asked.after(secs(8))))
+        (web.state, wait.until),
+        (Phrase::Stopping, Some((over, Then::Killed)))
     );
+    assert_eq!(wait.obstacles, [Obstacle::Exit]);
     let wait = container(&world, "proxy").wait.unwrap();
-    assert!(
-        wait.obstacles[0].missing.contains("its turn to stop"),
-        "{wait:?}"
-    );
+    assert_eq!(wait.obstacles, [Obstacle::TurnToStop { step: Step::Apps }]);
     let termination = view(&world).termination.unwrap();
     assert_eq!(termination.deadline, asked.after(secs(8)));
     world.run_for(secs(60));
-    assert_eq!(view(&world).status, "Terminated");
+    assert_eq!(view(&world).status, Status::Terminated);
 }
 
 #[test]
@@ -157,11 +216,11 @@ fn the_view_is_there_at_every_moment_of_a_pods_life() {
         look(&world);
     }
     let expected = [
-        "Init:0/1",
-        "Sidecar:0/1",
-        "Running",
-        "Terminating",
-        "Terminated",
+        Status::Init(0, 1),
+        Status::Sidecar(0, 1),
+        Status::Running,
+        Status::Terminating,
+        Status::Terminated,
     ];
     assert_eq!(seen, expected);
 }
@@ -180,10 +239,13 @@ fn defers_are_counted_over_both_of_their_turns() {
     }
     let names = ["proxy", "web", "drain", "save", "report", "upload"];
     let mut world = running(world, &names);
-    assert_eq!(view(&world).status, "Running");
+    assert_eq!(view(&world).status, Status::Running);
     assert_eq!(view(&world).ready, (2, 2));
     let wait = container(&world, "drain").wait.unwrap();
-    assert_eq!((wait.obstacles.len(), wait.until), (1, None));
+    assert_eq!(
+        (wait.obstacles, wait.until),
+        (vec![Obstacle::TurnAtTheEnd], None)
+    );
     ask_all(&mut world, &names, TERM);
     let end = world.now.after(secs(60));
     let mut seen = Vec::new();
@@ -194,14 +256,14 @@ fn defers_are_counted_over_both_of_their_turns() {
         }
     }
     let expected = [
-        "Running",
-        "Defer:0/4",
-        "Defer:1/4",
-        "Terminating",
-        "Defer:2/4",
-        "Defer:3/4",
-        "Terminating",
-        "Terminated",
+        Status::Running,
+        Status::Defer(0, 4),
+        Status::Defer(1, 4),
+        Status::Terminating,
+        Status::Defer(2, 4),
+        Status::Defer(3, 4),
+        Status::Terminating,
+        Status::Terminated,
     ];
     assert_eq!(seen, expected);
 }

@@ -77,7 +77,7 @@ fn a_word_that_a_setting_does_not_have_is_refused_with_those_it_has() {
         ("usher/sidecar-exit-code", "0", "Mask, Signal, Propagate"),
         ("usher/defer-exit-code", "Signal", "Mask, Propagate"),
         ("usher/oom-score", "On", "Match, Off"),
-        ("usher/cgroup-sizing", "true", "Effective, Off"),
+        ("usher/cgroup-sizing", "true", "Effective, Phase, Off"),
     ];
     for (key, value, allowed) in refused {
         assert_eq!(

@@ -41,6 +41,7 @@ fn what_is_built_is_accepted() {
         ("usher/oom-score", "Match"),
         ("usher/oom-score", "Off"),
         ("usher/cgroup-sizing", "Effective"),
+        ("usher/cgroup-sizing", "Phase"),
         ("usher/cgroup-sizing", "Off"),
         ("resources.usher/p", "{}"),
         (

@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use protobuf::Message;
 
-use super::{api, directory, make_directory};
+use super::{directory, make_directory};
+use crate::api;
 
 /// The directory below that of the sockets.
 const ENDED: &str = "ended";

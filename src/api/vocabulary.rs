@@ -1,0 +1,248 @@
+//! The core's words as the messages have them: one for one. What they mean to people is said by
+//! `usher`, where they are read.
+
+use crate::api;
+use crate::lifecycle::{
+    Cause, HookKind, Missing, Obstacle, Phase, Phrase, ProbeKind, Status, Step, Then, Why,
+};
+use crate::plan::{ContainerKind, DeferTurn, Role};
+
+// === of the pod ===
+
+impl From<Phase> for api::Phase {
+    fn from(phase: Phase) -> api::Phase {
+        match phase {
+            Phase::Initializing => api::Phase::PHASE_INITIALIZING,
+            Phase::Running => api::Phase::PHASE_RUNNING,
+            Phase::Terminating(_) => api::Phase::PHASE_TERMINATING,
+            Phase::Terminated => api::Phase::PHASE_TERMINATED,
+        }
+    }
+}
+
+impl From<Status> for api::Status {
+    fn from(status: Status) -> api::Status {
+        let (doing, (done, total)) = match status {
+            Status::Init(done, total) => (api::Doing::DOING_INIT, (done, total)),
+            Status::InitError => (api::Doing::DOING_INIT_ERROR, (0, 0)),
+            Status::Sidecar(done, total) => (api::Doing::DOING_SIDECAR, (done, total)),
+            Status::Running => (api::Doing::DOING_RUNNING, (0, 0)),
+            Status::Completed => (api::Doing::DOING_COMPLETED, (0, 0)),
+            Status::Error => (api::Doing::DOING_ERROR, (0, 0)),
+            Status::Defer(done, total) => (api::Doing::DOING_DEFER, (done, total)),
+            Status::Terminating => (api::Doing::DOING_TERMINATING, (0, 0)),
+            Status::Stopped => (api::Doing::DOING_STOPPED, (0, 0)),
+            Status::Failed => (api::Doing::DOING_FAILED, (0, 0)),
+            Status::Terminated => (api::Doing::DOING_TERMINATED, (0, 0)),
+        };
+        api::Status {
+            doing: doing.into(),
+            done: number(done),
+            total: number(total),
+            ..api::Status::new()
+        }
+    }
+}
+
+impl From<Step> for api::StepName {
+    fn from(step: Step) -> api::StepName {
+        match step {
+            Step::Hooks => api::StepName::STEP_HOOKS,
+            Step::PreExit => api::StepName::STEP_PRE_EXIT,
+            Step::Apps => api::StepName::STEP_APPS,
+            Step::PostExit => api::StepName::STEP_POST_EXIT,
+            Step::Sidecars => api::StepName::STEP_SIDECARS,
+            Step::Over => api::StepName::STEP_OVER,
+        }
+    }
+}
+
+/// Why a pod terminates, and the container whose end it is, if it is one's, with its code.
+pub fn cause(cause: &Cause) -> (api::Cause, Option<(&str, u32)>) {
+    match cause {
+        Cause::Inferred => (api::Cause::CAUSE_INFERRED, None),
+        Cause::SandboxDied => (api::Cause::CAUSE_SANDBOX_DIED, None),
+        Cause::Completed => (api::Cause::CAUSE_COMPLETED, None),
+        Cause::EssentialFailed { name, code } => {
+            (api::Cause::CAUSE_ESSENTIAL_FAILED, Some((name, *code)))
+        }
+        Cause::InitFailed { name, code } => (api::Cause::CAUSE_INIT_FAILED, Some((name, *code))),
+        Cause::SidecarFailed { name, code } => {
+            (api::Cause::CAUSE_SIDECAR_FAILED, Some((name, *code)))
+        }
+        Cause::Stopped => (api::Cause::CAUSE_STOPPED, None),
+    }
+}
+
+/// The cause that [`cause`] tells of, which has its sentence in the core; none if it is not known here.
+pub fn cause_of(cause: api::Cause, name: &str, code: u32) -> Option<Cause> {
+    let name = name.to_owned();
+    Some(match cause {
+        api::Cause::CAUSE_UNKNOWN => return None,
+        api::Cause::CAUSE_INFERRED => Cause::Inferred,
+        api::Cause::CAUSE_SANDBOX_DIED => Cause::SandboxDied,
+        api::Cause::CAUSE_COMPLETED => Cause::Completed,
+        api::Cause::CAUSE_ESSENTIAL_FAILED => Cause::EssentialFailed { name, code },
+        api::Cause::CAUSE_INIT_FAILED => Cause::InitFailed { name, code },
+        api::Cause::CAUSE_SIDECAR_FAILED => Cause::SidecarFailed { name, code },
+        api::Cause::CAUSE_STOPPED => Cause::Stopped,
+    })
+}
+
+// === of a container ===
+
+/// What a container of this kind and role is to its pod.
+pub fn role(kind: ContainerKind, role: Role) -> api::Role {
+    match (kind, role) {
+        (ContainerKind::Sandbox, _) => api::Role::ROLE_SANDBOX,
+        (_, Role::Init) => api::Role::ROLE_INIT,
+        (_, Role::NativeInit) => api::Role::ROLE_NATIVE_INIT,
+        (_, Role::Sidecar) => api::Role::ROLE_SIDECAR,
+        (_, Role::App) => api::Role::ROLE_APP,
+        (_, Role::Defer(DeferTurn::PreExit)) => api::Role::ROLE_PRE_EXIT,
+        (_, Role::Defer(DeferTurn::PostExit)) => api::Role::ROLE_POST_EXIT,
+        (_, Role::Guest) => api::Role::ROLE_GUEST,
+    }
+}
+
+impl From<Phrase> for api::State {
+    fn from(phrase: Phrase) -> api::State {
+        match phrase {
+            Phrase::Creating => api::State::STATE_CREATING,
+            Phrase::Created => api::State::STATE_CREATED,
+            Phrase::Starting => api::State::STATE_STARTING,
+            Phrase::Held => api::State::STATE_HELD,
+            Phrase::Running => api::State::STATE_RUNNING,
+            Phrase::Stopping => api::State::STATE_STOPPING,
+            Phrase::BackingOff => api::State::STATE_BACKING_OFF,
+            Phrase::Restarting => api::State::STATE_RESTARTING,
+            Phrase::Completed => api::State::STATE_COMPLETED,
+            Phrase::Stopped => api::State::STATE_STOPPED,
+        }
+    }
+}
+
+impl From<Then> for api::Then {
+    fn from(then: Then) -> api::Then {
+        match then {
+            Then::StartFails => api::Then::THEN_START_FAILS,
+            Then::Held => api::Then::THEN_HELD,
+            Then::Ended => api::Then::THEN_ENDED,
+            Then::ExecutedAnew => api::Then::THEN_EXECUTED_ANEW,
+            Then::Stopped => api::Then::THEN_STOPPED,
+            Then::LastSignal => api::Then::THEN_LAST_SIGNAL,
+            Then::Killed => api::Then::THEN_KILLED,
+        }
+    }
+}
+
+impl From<&Obstacle> for api::Obstacle {
+    fn from(obstacle: &Obstacle) -> api::Obstacle {
+        let mut message = api::Obstacle::new();
+        let missing = match obstacle {
+            Obstacle::Container {
+                name,
+                role: its,
+                missing,
+            } => {
+                message.container = name.clone();
+                message.role = Some(role(ContainerKind::Workload, *its).into());
+                match missing {
+                    Missing::NeverCreated => api::Missing::MISSING_NEVER_CREATED,
+                    Missing::Ended(code) => {
+                        message.exit_code = Some(*code);
+                        api::Missing::MISSING_ENDED
+                    }
+                    Missing::NotExecuted(phrase) => {
+                        message.state = Some(api::State::from(*phrase).into());
+                        api::Missing::MISSING_NOT_EXECUTED
+                    }
+                    Missing::NotStarted => api::Missing::MISSING_NOT_STARTED,
+                    Missing::NotDone => api::Missing::MISSING_NOT_DONE,
+                    Missing::Started => api::Missing::MISSING_STARTED,
+                }
+            }
+            Obstacle::Start => api::Missing::MISSING_START,
+            Obstacle::BackOff => api::Missing::MISSING_BACK_OFF,
+            Obstacle::StartupProbe {
+                failures,
+                threshold,
+            } => {
+                message.failures = Some(*failures);
+                message.threshold = Some(*threshold);
+                api::Missing::MISSING_STARTUP_PROBE
+            }
+            Obstacle::Exit => api::Missing::MISSING_EXIT,
+            Obstacle::TurnToStop { step } => {
+                message.step = Some(api::StepName::from(*step).into());
+                api::Missing::MISSING_TURN_TO_STOP
+            }
+            Obstacle::TurnAtTheEnd => api::Missing::MISSING_TURN_AT_THE_END,
+            Obstacle::TerminationWindow => api::Missing::MISSING_TERMINATION_WINDOW,
+        };
+        message.missing = missing.into();
+        message
+    }
+}
+
+// === of what happens ===
+
+impl From<Why> for api::Why {
+    fn from(why: Why) -> api::Why {
+        match why {
+            Why::Other | Why::PassedOn => api::Why::WHY_CALLER,
+            Why::Alone => api::Why::WHY_ALONE,
+            Why::Turn => api::Why::WHY_TURN,
+            Why::TimeShort => api::Why::WHY_TIME_SHORT,
+            Why::TimeOver => api::Why::WHY_GRACE_OVER,
+            Why::NotStarted => api::Why::WHY_HELD,
+            Why::ProbeFailed(ProbeKind::Startup) => api::Why::WHY_STARTUP_PROBE_FAILED,
+            Why::ProbeFailed(ProbeKind::Liveness) => api::Why::WHY_LIVENESS_PROBE_FAILED,
+            Why::PostStartFailed => api::Why::WHY_POST_START_FAILED,
+            Why::StartsAnew => api::Why::WHY_STARTS_ANEW,
+        }
+    }
+}
+
+impl From<ProbeKind> for api::Probe {
+    fn from(probe: ProbeKind) -> api::Probe {
+        match probe {
+            ProbeKind::Startup => api::Probe::PROBE_STARTUP,
+            ProbeKind::Liveness => api::Probe::PROBE_LIVENESS,
+        }
+    }
+}
+
+impl From<HookKind> for api::Hook {
+    fn from(hook: HookKind) -> api::Hook {
+        match hook {
+            HookKind::Termination => api::Hook::HOOK_TERMINATION,
+            HookKind::PreStop => api::Hook::HOOK_PRE_STOP,
+        }
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use protobuf::Enum;
+
+    use super::*;
+
+    #[test]
+    fn every_cause_is_told_and_understood() {
+        for told in api::Cause::VALUES {
+            let understood = cause_of(*told, "web", 3);
+            let again = understood.as_ref().map(cause);
+            match told {
+                api::Cause::CAUSE_UNKNOWN => assert_eq!(understood, None),
+                _ => assert_eq!(again.map(|(again, _)| again), Some(*told)),
+            }
+            let whose = again.and_then(|(_, whose)| whose);
+            assert!(matches!(whose, None | Some(("web", 3))), "{whose:?}");
+        }
+    }
+}

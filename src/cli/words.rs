@@ -1,0 +1,368 @@
+//! What shims tell, in words: the one place where it becomes a word for scripts or a sentence for
+//! people.
+//!
+//! A value that is not known here comes from a newer shim: its word is `unknown`.
+
+use protobuf::reflect::EnumDescriptor;
+use protobuf::{EnumFull, EnumOrUnknown};
+
+use crate::api;
+use crate::plan::Signal;
+
+/// How the name of each enum's value 0 ends; before that comes what all names of the enum begin with.
+const UNKNOWN: &str = "UNKNOWN";
+
+// === words ===
+
+/// A value as a word: `backing-off`.
+pub(super) fn word<E: EnumFull>(value: EnumOrUnknown<E>) -> String {
+    word_in(&E::enum_descriptor(), value.value())
+}
+
+/// The word for a number of an enum.
+pub(super) fn word_in(all: &EnumDescriptor, number: i32) -> String {
+    let (unknown, value) = (all.default_value(), all.value_by_number_or_default(number));
+    let prefix = unknown.name().trim_end_matches(UNKNOWN);
+    let name = value.name();
+    let name = name.strip_prefix(prefix).unwrap_or(name);
+    let word = name.to_ascii_lowercase().replace('_', "-");
+    match *all == api::Phase::enum_descriptor() {
+        true => capital(&word),
+        false => word,
+    }
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
+/// What a pod does, as `kubectl get pods` has it: `Init:1/2`, `Running`, `Completed`.
+pub(super) fn status(status: &api::Status) -> String {
+    let word = capital(&word(status.doing));
+    match status.doing.enum_value_or_default() {
+        api::Doing::DOING_INIT | api::Doing::DOING_SIDECAR | api::Doing::DOING_DEFER => {
+            format!("{word}:{}/{}", status.done, status.total)
+        }
+        api::Doing::DOING_INIT_ERROR => "Init:Error".to_owned(),
+        _ => word,
+    }
+}
+
+/// The name of a signal.
+pub(super) fn signal(number: u32) -> String {
+    let signal = i32::try_from(number).ok().and_then(Signal::new);
+    signal.map_or_else(|| number.to_string(), |signal| signal.to_string())
+}
+
+// === what is so ===
+
+/// Whether what the pod does is bad.
+pub(super) fn is_bad(status: &api::Status) -> bool {
+    matches!(
+        status.doing.enum_value_or_default(),
+        api::Doing::DOING_INIT_ERROR | api::Doing::DOING_ERROR | api::Doing::DOING_FAILED
+    )
+}
+
+/// Whether a container of this role runs when its pod terminates.
+pub(super) fn is_defer(role: EnumOrUnknown<api::Role>) -> bool {
+    matches!(
+        role.enum_value_or_default(),
+        api::Role::ROLE_PRE_EXIT | api::Role::ROLE_POST_EXIT
+    )
+}
+
+// === sentences ===
+
+/// One thing that is waited for.
+pub(super) fn obstacle(obstacle: &api::Obstacle) -> String {
+    let missing = missing(obstacle);
+    match obstacle.container.as_str() {
+        "" => missing,
+        name => {
+            let role = obstacle.role.unwrap_or_default();
+            format!("{} {name} ({missing})", word(role))
+        }
+    }
+}
+
+fn missing(obstacle: &api::Obstacle) -> String {
+    use api::Missing::*;
+    let failures = obstacle.failures.unwrap_or_default();
+    let sentence = match obstacle.missing.enum_value_or_default() {
+        MISSING_NEVER_CREATED => "never created",
+        MISSING_ENDED => return format!("ended with {}", obstacle.exit_code.unwrap_or_default()),
+        MISSING_NOT_EXECUTED => return state(obstacle.state.unwrap_or_default()),
+        MISSING_NOT_STARTED => "not started yet",
+        MISSING_NOT_DONE => "not done yet",
+        MISSING_STARTED => "started",
+        MISSING_START => "the caller's Start",
+        MISSING_BACK_OFF => "the back-off of its restart in place",
+        MISSING_STARTUP_PROBE if failures == 0 => "its startup probe has not succeeded yet",
+        MISSING_STARTUP_PROBE => {
+            let threshold = obstacle.threshold.unwrap_or_default();
+            return format!("its startup probe has failed {failures} of {threshold} times");
+        }
+        MISSING_EXIT => "its exit: it has got its stop signal",
+        MISSING_TURN_TO_STOP => {
+            let step = step(obstacle.step.unwrap_or_default());
+            return format!("its turn to stop: it is that of the {step}");
+        }
+        MISSING_TURN_AT_THE_END => "its turn when the pod terminates",
+        MISSING_TERMINATION_WINDOW => {
+            "the end of the termination window: is it the end of the pod?"
+        }
+        MISSING_UNKNOWN => "something that this usher does not know",
+    };
+    sentence.to_owned()
+}
+
+/// A state within a sentence.
+pub(super) fn state(state: EnumOrUnknown<api::State>) -> String {
+    match state.enum_value_or_default() {
+        api::State::STATE_BACKING_OFF => "waiting to be restarted".to_owned(),
+        _ => word(state),
+    }
+}
+
+/// What ends a wait.
+pub(super) fn then(then: EnumOrUnknown<api::Then>) -> &'static str {
+    match then.enum_value_or_default() {
+        api::Then::THEN_START_FAILS => "its Start fails",
+        api::Then::THEN_HELD => "its Start is answered with the program held",
+        api::Then::THEN_ENDED => "it is ended with exit code 1 (usher/startup-timeout)",
+        api::Then::THEN_EXECUTED_ANEW => "its program is executed anew",
+        api::Then::THEN_STOPPED => "it is stopped, since its startup probe has failed too often",
+        api::Then::THEN_LAST_SIGNAL => "it gets a last signal, and SIGKILL two seconds later",
+        api::Then::THEN_KILLED => "it is killed",
+        api::Then::THEN_UNKNOWN => "something happens that this usher does not know",
+    }
+}
+
+fn step(step: EnumOrUnknown<api::StepName>) -> String {
+    let word = word(step);
+    match step.enum_value_or_default() {
+        api::StepName::STEP_HOOKS => "termination hooks".to_owned(),
+        api::StepName::STEP_PRE_EXIT | api::StepName::STEP_POST_EXIT => {
+            format!("{word} containers")
+        }
+        _ => word,
+    }
+}
+
+/// Why a pod terminates.
+pub(super) fn because(cause: EnumOrUnknown<api::Cause>, failed: Option<&str>, code: u32) -> String {
+    let cause = api::cause_of(
+        cause.enum_value_or_default(),
+        failed.unwrap_or_default(),
+        code,
+    );
+    cause.map_or_else(
+        || "this usher does not know why".to_owned(),
+        |cause| cause.to_string(),
+    )
+}
+
+/// Why a signal was sent.
+pub(super) fn why(why: EnumOrUnknown<api::Why>) -> &'static str {
+    match why.enum_value_or_default() {
+        api::Why::WHY_CALLER => "by its caller",
+        api::Why::WHY_ALONE => "its caller stops it alone",
+        api::Why::WHY_TURN => "its turn has come",
+        api::Why::WHY_TIME_SHORT => "SIGKILL follows in a moment",
+        api::Why::WHY_GRACE_OVER => "the grace period was over",
+        api::Why::WHY_HELD => "its program was not executed",
+        api::Why::WHY_STARTUP_PROBE_FAILED => "its startup probe has failed",
+        api::Why::WHY_LIVENESS_PROBE_FAILED => "its liveness probe has failed",
+        api::Why::WHY_POST_START_FAILED => "its postStart handler has failed",
+        api::Why::WHY_STARTS_ANEW => "its pod starts again",
+        api::Why::WHY_UNKNOWN => "this usher does not know why",
+    }
+}
+
+/// Which handler.
+pub(super) fn hook(hook: EnumOrUnknown<api::Hook>) -> &'static str {
+    match hook.enum_value_or_default() {
+        api::Hook::HOOK_TERMINATION => "termination hook",
+        api::Hook::HOOK_PRE_STOP => "preStop handler",
+        api::Hook::HOOK_POST_START => "postStart handler",
+        api::Hook::HOOK_UNKNOWN => "unknown handler",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of all values of an enum, those that are not told left out.
+    fn words<E: EnumFull>() -> Vec<String> {
+        let known = E::VALUES.iter().filter(|value| value.value() != 0);
+        known
+            .map(|value| word(EnumOrUnknown::new(*value)))
+            .collect()
+    }
+
+    #[test]
+    fn words_are_those_that_scripts_know() {
+        let phases = ["Initializing", "Running", "Terminating", "Terminated"];
+        assert_eq!(words::<api::Phase>(), phases);
+        let roles = [
+            "init",
+            "native-init",
+            "sidecar",
+            "app",
+            "pre-exit",
+            "post-exit",
+            "guest",
+            "sandbox",
+        ];
+        assert_eq!(words::<api::Role>(), roles);
+        let states = [
+            "creating",
+            "created",
+            "starting",
+            "held",
+            "running",
+            "stopping",
+            "backing-off",
+            "restarting",
+            "completed",
+            "stopped",
+            "gone",
+        ];
+        assert_eq!(words::<api::State>(), states);
+        let causes = [
+            "inferred",
+            "sandbox-died",
+            "completed",
+            "essential-failed",
+            "init-failed",
+            "sidecar-failed",
+            "stopped",
+        ];
+        assert_eq!(words::<api::Cause>(), causes);
+        let steps = ["hooks", "pre-exit", "apps", "post-exit", "sidecars", "over"];
+        assert_eq!(words::<api::StepName>(), steps);
+        for word in ["caller", "grace-over", "held", "liveness-probe-failed"] {
+            assert!(words::<api::Why>().contains(&word.to_owned()), "{word}");
+        }
+        for word in [
+            "oom-killed",
+            "backing-off",
+            "not-terminating",
+            "starts-over",
+        ] {
+            assert!(words::<api::What>().contains(&word.to_owned()), "{word}");
+        }
+    }
+
+    #[test]
+    fn every_value_has_a_name_that_is_its_enums() {
+        let file = api::Phase::enum_descriptor();
+        let file = file.full_name();
+        assert_eq!(file, "usher.v1.Phase");
+        for all in api::file_descriptor().enums() {
+            let zero = all.default_value();
+            let prefix = zero.name().strip_suffix(UNKNOWN).unwrap();
+            assert!(prefix.ends_with('_'), "{prefix}");
+            for value in all.values() {
+                assert!(value.name().starts_with(prefix), "{}", value.name());
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_newer_shim_says_is_unknown_and_makes_sentences_all_the_same() {
+        assert_eq!(word(EnumOrUnknown::<api::State>::from_i32(99)), "unknown");
+        assert_eq!(word(EnumOrUnknown::<api::Phase>::from_i32(-1)), "Unknown");
+        let status = api::Status {
+            doing: EnumOrUnknown::from_i32(99),
+            ..api::Status::new()
+        };
+        assert_eq!(super::status(&status), "Unknown");
+        assert!(!is_bad(&status));
+        let obstacle = api::Obstacle {
+            container: "web".to_owned(),
+            role: Some(EnumOrUnknown::from_i32(99)),
+            missing: EnumOrUnknown::from_i32(99),
+            ..api::Obstacle::new()
+        };
+        assert_eq!(
+            super::obstacle(&obstacle),
+            "unknown web (something that this usher does not know)"
+        );
+        let because = because(EnumOrUnknown::from_i32(99), Some("web"), 1);
+        assert_eq!(because, "this usher does not know why");
+        assert!(!then(EnumOrUnknown::from_i32(99)).is_empty());
+        assert!(!why(EnumOrUnknown::from_i32(99)).is_empty());
+        assert_eq!(hook(EnumOrUnknown::from_i32(99)), "unknown handler");
+    }
+
+    #[test]
+    fn what_is_waited_for_is_said_in_a_sentence() {
+        let of = |missing: api::Missing| api::Obstacle {
+            missing: missing.into(),
+            ..api::Obstacle::new()
+        };
+        let sidecar = |obstacle| api::Obstacle {
+            container: "proxy".to_owned(),
+            role: Some(api::Role::ROLE_SIDECAR.into()),
+            ..obstacle
+        };
+        let held = api::Obstacle {
+            state: Some(api::State::STATE_HELD.into()),
+            ..of(api::Missing::MISSING_NOT_EXECUTED)
+        };
+        let ended = api::Obstacle {
+            exit_code: Some(3),
+            ..of(api::Missing::MISSING_ENDED)
+        };
+        let probed = api::Obstacle {
+            failures: Some(2),
+            threshold: Some(30),
+            ..of(api::Missing::MISSING_STARTUP_PROBE)
+        };
+        let turn = api::Obstacle {
+            step: Some(api::StepName::STEP_PRE_EXIT.into()),
+            ..of(api::Missing::MISSING_TURN_TO_STOP)
+        };
+        for (told, sentence) in [
+            (
+                sidecar(of(api::Missing::MISSING_NEVER_CREATED)),
+                "sidecar proxy (never created)",
+            ),
+            (sidecar(held), "sidecar proxy (held)"),
+            (sidecar(ended), "sidecar proxy (ended with 3)"),
+            (probed, "its startup probe has failed 2 of 30 times"),
+            (
+                turn,
+                "its turn to stop: it is that of the pre-exit containers",
+            ),
+        ] {
+            assert_eq!(obstacle(&told), sentence);
+        }
+    }
+
+    #[test]
+    fn a_cause_names_the_container_whose_end_it_is() {
+        let because = |cause: api::Cause| because(cause.into(), Some("proxy"), 3);
+        assert_eq!(
+            because(api::Cause::CAUSE_SIDECAR_FAILED),
+            "its sidecar proxy ended with 3 before it was started, and is never restarted"
+        );
+        assert_eq!(
+            because(api::Cause::CAUSE_STOPPED),
+            "it was asked for by hand"
+        );
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal(28), "SIGWINCH");
+        assert_eq!(signal(37), "SIGRTMIN+3");
+        assert_eq!(signal(0), "0");
+        assert_eq!(signal(u32::MAX), u32::MAX.to_string());
+    }
+}

@@ -1,0 +1,368 @@
+//! What rules want done is done here: nothing else changes a container once an event is noted.
+//!
+//! A deed has been decided in every detail by whoever wants it. It gets the container that it is done
+//! to, the termination under way, what is remembered of names, and the outbox; of the rest of the pod
+//! it knows nothing.
+
+use std::time::Duration;
+
+use crate::plan::{Hook, Signal};
+
+use super::Pod;
+use super::action::{Action, ContainerId, HookKind, Refusal, Report, RequestId, Why};
+use super::container::{Container, HookState};
+use super::history::History;
+use super::life::{Misplaced, Stop};
+use super::outbox::Outbox;
+use super::probe::{PostStart, Watch};
+use super::rules::{Deed, PodDeed};
+use super::termination::Termination;
+use super::time::Time;
+
+/// All that a deed can reach.
+pub(super) struct Hand<'a> {
+    pub id: &'a ContainerId,
+    pub container: &'a mut Container,
+    pub now: Time,
+    pub termination: Option<&'a mut Termination>,
+    pub history: &'a mut History,
+    /// The program of some ordered container has been executed, or was to be.
+    pub has_released: &'a mut bool,
+    /// How many containers have been created.
+    pub creations: u64,
+    pub out: &'a mut Outbox,
+}
+
+// === impl Pod ===
+
+impl Pod {
+    pub(super) fn do_to_pod(&mut self, deed: PodDeed) {
+        match deed {
+            PodDeed::Terminate(termination) => self.terminate(*termination),
+            PodDeed::LearnDeadline { deadline, forced } => self.learn_deadline(deadline, forced),
+            PodDeed::NoteGraceOver => self.note_grace_over(),
+            PodDeed::NextStep => self.next_step(),
+            PodDeed::StartOver { with } => self.start_over(with),
+            PodDeed::KillSandbox(id) => self.kill_sandbox(&id),
+            PodDeed::Probe(id) => self.probe_now(&id),
+            PodDeed::Extend {
+                name,
+                granted,
+                counts,
+            } => self.extend(name, granted, counts),
+            PodDeed::AskForMore(id) => self.ask_for_more(&id),
+            PodDeed::RefuseMore => self.refuse_more(),
+        }
+    }
+
+    pub(super) fn do_to(&mut self, id: &ContainerId, deed: Deed) {
+        if let Some(mut hand) = self.hand(id) {
+            hand.carry_out(deed);
+        }
+    }
+
+    /// The hand that does something to a container; none if there is no such container.
+    pub(super) fn hand<'a>(&'a mut self, id: &'a ContainerId) -> Option<Hand<'a>> {
+        Some(Hand {
+            id,
+            container: self.containers.get_mut(id)?,
+            now: self.now,
+            termination: self.termination.as_mut(),
+            history: &mut self.history,
+            has_released: &mut self.has_released,
+            creations: self.creations,
+            out: &mut self.out,
+        })
+    }
+}
+
+// === impl Hand ===
+
+impl Hand<'_> {
+    fn carry_out(&mut self, deed: Deed) {
+        match deed {
+            Deed::Hold { waits_for } => self.hold(waits_for),
+            Deed::RefuseStart(refusal) => self.refuse_start(refusal),
+            Deed::Release => self.release(),
+            Deed::NoteHold { message } => self.note_hold(message),
+            Deed::End { code, words } => self.end(code, words),
+            Deed::RunDefer => self.run_defer(),
+            Deed::SkipDefer { code } => self.skip_defer(code),
+            Deed::RunHook { kind, hook, limit } => self.run_hook(kind, hook, limit),
+            Deed::Tell {
+                signal,
+                all,
+                why,
+                kill_at,
+            } => self.tell(signal, all, why, kill_at),
+            Deed::LastChance { signal, kill_at } => self.last_chance(signal, kill_at),
+            Deed::Condemn { at } => self.condemn(at),
+            Deed::Kill => self.kill(),
+            Deed::HeedKill {
+                then,
+                ends_grace,
+                ends_defers,
+            } => {
+                self.heed_kill(then.map(|deed| *deed), ends_grace, ends_defers);
+            }
+            Deed::GiveUp => self.give_up(),
+            Deed::Restart => self.restart(),
+            Deed::Dismiss { code } => self.dismiss(code),
+            Deed::Fail {
+                signal,
+                why,
+                kill_at,
+            } => self.fail(signal, why, kill_at),
+            Deed::Answer { waits } => self.answer(waits),
+        }
+    }
+
+    /// What came of a transition; one that is not on the drawing is said in the log, and changes
+    /// nothing.
+    pub fn noted<T>(&mut self, outcome: Result<T, Misplaced>) -> Option<T> {
+        outcome
+            .inspect_err(|misplaced| {
+                self.out.report(Report::Misplaced {
+                    name: self.container.name.clone(),
+                    what: misplaced.to_string(),
+                });
+            })
+            .ok()
+    }
+
+    /// Its Start is answered though its turn has not come.
+    fn hold(&mut self, waits_for: Vec<String>) {
+        let outcome = self.container.life.hold(self.now);
+        if let Some(request) = self.noted(outcome) {
+            // A defer container waits for no other.
+            if !waits_for.is_empty() {
+                let name = self.container.name.clone();
+                self.out.report(Report::Held { name, waits_for });
+            }
+            self.answer_started(request);
+        }
+    }
+
+    /// Answers a Start that succeeds: what follows soon may be its postStart handler.
+    pub fn answer_started(&mut self, request: RequestId) {
+        self.container.post_start = PostStart::Possible {
+            answered: self.now,
+            creations: self.creations,
+        };
+        self.out.answer_start(self.id, request, Ok(()));
+    }
+
+    fn refuse_start(&mut self, refusal: Refusal) {
+        let outcome = self.container.life.not_started();
+        if let Some(request) = self.noted(outcome) {
+            self.out.answer_start(self.id, request, Err(refusal));
+        }
+    }
+
+    pub fn release(&mut self) {
+        let outcome = self.container.life.release();
+        let Some(since) = self.noted(outcome) else {
+            return;
+        };
+        if self.container.is_ordered() {
+            *self.has_released = true;
+            self.out.report(Report::Released {
+                name: self.container.name.clone(),
+                role: self.container.role,
+                waited: self.now.since(since),
+            });
+        }
+        let id = self.id.clone();
+        self.out.push(Action::Release { id });
+    }
+
+    fn note_hold(&mut self, message: String) {
+        let outcome = self.container.life.hold_told();
+        if self.noted(outcome).is_some() {
+            self.out.tell(self.id, message, false);
+        }
+    }
+
+    /// Ends a container whose program has not been executed: it reports `code`.
+    pub fn end(&mut self, code: u32, last_words: Option<String>) {
+        let outcome = self.container.life.end(code);
+        if self.noted(outcome).is_some() {
+            if let Some(message) = last_words {
+                self.out.tell(self.id, message, true);
+            }
+            self.signal(Signal::KILL, false, Why::NotStarted);
+        }
+    }
+
+    fn run_defer(&mut self) {
+        if let Some(termination) = &mut self.termination {
+            termination.extension.begin();
+        }
+        self.container.turn_began = Some(self.now);
+        self.history.deferred(&self.container.name);
+        self.release();
+    }
+
+    fn skip_defer(&mut self, code: u32) {
+        let name = self.container.name.clone();
+        self.out.report(Report::DeferSkipped { name });
+        self.end(code, None);
+    }
+
+    fn run_hook(&mut self, kind: HookKind, hook: Hook, limit: Duration) {
+        match (kind, self.container.life.stop_mut()) {
+            (HookKind::Termination, _) => self.container.hook = HookState::Running,
+            (HookKind::PreStop, Some(stop)) => {
+                *stop = Stop::Preparing {
+                    since: self.now,
+                    is_over: false,
+                };
+            }
+            (HookKind::PreStop, None) => return,
+        }
+        self.out.push(Action::Hook {
+            id: self.id.clone(),
+            kind,
+            hook,
+            limit,
+        });
+    }
+
+    /// It gets its stop signal, and SIGKILL at `kill_at`.
+    fn tell(&mut self, signal: Signal, all: bool, why: Why, kill_at: Option<Time>) {
+        if let Some(stop) = self.container.life.stop_mut() {
+            *stop = stop.told(self.now, why, kill_at);
+            if let Some(request) = &mut self.container.request {
+                request.is_alone = why == Why::Alone;
+            }
+            self.signal(signal, all, why);
+        }
+    }
+
+    /// Whoever kills it again shortens nothing: it is told once.
+    fn last_chance(&mut self, signal: Signal, kill_at: Time) {
+        let has_it = matches!(self.container.life.stop(), Stop::LastChance { .. });
+        if let Some(stop) = self.container.life.stop_mut().filter(|_| !has_it) {
+            *stop = stop.last_chance(self.now, kill_at);
+            self.signal(signal, false, Why::TimeShort);
+        }
+    }
+
+    /// It is killed at `at` at the latest; it cannot be told before.
+    fn condemn(&mut self, at: Time) {
+        if let Some(stop) = self.container.life.stop_mut() {
+            *stop = stop.condemned(self.now, at);
+        }
+    }
+
+    /// Its time is over, or that of its restart.
+    fn kill(&mut self) {
+        let is_restarting = self.container.life.is_restarting();
+        if let Some(stop) = self.container.life.stop_mut() {
+            // What it failed with has not ended it in time.
+            let why = stop.why().filter(|why| why.is_failure());
+            *stop = stop.killed(self.now, Why::TimeOver);
+            match is_restarting {
+                true => self.out.push(Action::Halt {
+                    id: self.id.clone(),
+                }),
+                false => self.signal(Signal::KILL, false, why.unwrap_or(Why::TimeOver)),
+            }
+        }
+    }
+
+    /// The first SIGKILL of its caller that is open: something else is done in its place, or it is
+    /// passed on.
+    fn heed_kill(&mut self, then: Option<Deed>, ends_grace: bool, ends_defers: bool) {
+        if self.container.kills.is_empty() {
+            return;
+        }
+        let (request, kill) = self.container.kills.remove(0);
+        if let Some(termination) = &mut self.termination {
+            if ends_grace {
+                termination.is_late(self.now);
+            }
+            if ends_defers {
+                termination.kill_defers();
+            }
+        }
+        if let Some(deed) = then {
+            self.carry_out(deed);
+            return self.out.answer_kill(request);
+        }
+        if let Some(stop) = self.container.life.stop_mut() {
+            *stop = stop.killed(self.now, Why::PassedOn);
+        }
+        self.out.push(Action::Signal {
+            id: self.id.clone(),
+            signal: kill.signal,
+            all: kill.all,
+            request: Some(request),
+            why: Why::PassedOn,
+        });
+    }
+
+    /// Nobody waits for it any more.
+    fn give_up(&mut self) {
+        if let Some(stop) = self.container.life.stop_mut() {
+            *stop = stop.over();
+        }
+    }
+
+    fn restart(&mut self) {
+        let outcome = self.container.life.restart();
+        if self.noted(outcome).is_some() {
+            let id = self.id.clone();
+            self.out.push(Action::Restart { id });
+        }
+    }
+
+    /// Tells the caller of the end of a container whose process is long gone.
+    fn dismiss(&mut self, code: u32) {
+        let outcome = self.container.life.dismiss();
+        if self.noted(outcome).is_some() {
+            self.out.report_exit(self.id, code);
+        }
+    }
+
+    /// It has failed: it gets its stop signal, and SIGKILL when its grace period is over.
+    fn fail(&mut self, signal: Signal, why: Why, kill_at: Time) {
+        if let Some((_, watch)) = self.container.life.watch_mut() {
+            *watch = match watch.is_startup() {
+                true => Watch::NeverUp,
+                false => Watch::Nothing,
+            };
+        }
+        if !self.container.life.stop().is_told() {
+            self.tell(signal, false, why, Some(kill_at));
+        }
+    }
+
+    /// Answers those requests for its stop that are due, or all where nothing keeps them any more.
+    fn answer(&mut self, waits: bool) {
+        let now = self.now;
+        let (kept, due): (Vec<_>, Vec<_>) = std::mem::take(&mut self.container.answers)
+            .into_iter()
+            .partition(|answer| waits && now < answer.until);
+        self.container.answers = kept;
+        for answer in due {
+            self.out.answer_kill(answer.request);
+        }
+    }
+
+    /// Remembers when it is started that it was.
+    pub fn note_if_started(&mut self) {
+        if !self.container.duty().is_helper || !self.container.is_started() {
+            return;
+        }
+        if let Some(running) = self.container.life.as_running() {
+            let (name, took) = (self.container.name.clone(), self.now.since(running.since));
+            self.history.started(&name, self.container.number);
+            self.out.report(Report::Started { name, took });
+        }
+    }
+
+    pub fn signal(&mut self, signal: Signal, all: bool, why: Why) {
+        self.out.signal(self.id, signal, all, why);
+    }
+}

@@ -1,0 +1,428 @@
+//! The life of one container, from its creation to the end that the caller knows of.
+//!
+//! A container is in one of these states, and nothing but the methods of [`Life`] leads from one to
+//! another. A method that is called in another state than its own changes nothing and says so.
+//!
+//! ```text
+//!   Creating
+//!      | created
+//!      v        start             hold
+//!   Created ---------> Blocked ---------> Held          parked: the program was not executed
+//!      |  ^--------------' |                |
+//!      |   not started     | release        | release
+//!      | end               v                v
+//!      |               Releasing <----------'           being executed
+//!      |  not released <-' | released
+//!      v                   v
+//!   Ending              Running --- back off --> BackingOff <-- not restarted --.
+//!      |                 |   |                   |      | restart              |
+//!      |         withhold|   |                   |      v                      |
+//!      |                 v   |                   |   Restarting ---------------'
+//!      |           Withheld  |                   |      | restarted
+//!      |                 |   |                   |      '--> Running
+//!      | exit    dismiss |   | exit      dismiss |
+//!      v                 v   v                   v
+//!   Exited <---------------------------------------'      the caller knows
+//! ```
+//!
+//! A parked container that exits by itself, or is created in vain, goes to `Exited` as well. While a
+//! program is executed, by a release or a restart, its exit can overtake the news of it: the state
+//! keeps it until then.
+
+#[cfg(test)]
+mod page;
+mod questions;
+mod stop;
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::process::ExitStatus;
+
+use super::action::RequestId;
+use super::probe::Watch;
+use super::time::Time;
+
+pub(super) use stop::Stop;
+
+/// Where a container is in its life.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Life {
+    inner: Inner,
+}
+
+#[derive(Clone, Debug, Hash)]
+enum Inner {
+    Creating,
+    Created,
+    Blocked(Blocked),
+    Held(Held),
+    Ending(Ending),
+    Releasing(Releasing),
+    Running(Running),
+    BackingOff(BackingOff),
+    Restarting(Restarting),
+    Withheld { since: Time },
+    Exited,
+}
+
+/// The state in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phrase {
+    /// The OCI runtime is creating it.
+    Creating,
+    /// Its init process is parked; nobody has asked for its start yet.
+    Created,
+    /// Its init process is parked; its Start waits for its turn and for its answer.
+    Starting,
+    /// Its init process is parked; its Start has been answered.
+    Held,
+    /// Its program runs, or is being executed.
+    Running,
+    /// It has been told to stop, or is being killed.
+    Stopping,
+    /// Its program has ended, and it is executed anew in a while; the caller is told of neither.
+    BackingOff,
+    /// Its program is being executed anew.
+    Restarting,
+    /// It has succeeded, and the caller must not know yet, or it would be restarted.
+    Completed,
+    /// It is over, and the caller knows.
+    Stopped,
+}
+
+/// Its Start waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Blocked {
+    pub request: RequestId,
+    pub since: Time,
+    /// When the caller gives up.
+    pub deadline: Option<Time>,
+}
+
+/// Its Start was answered before its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Held {
+    /// When its Start was answered.
+    pub since: Time,
+    /// Whether its stderr has been told.
+    pub told: bool,
+}
+
+/// Its parked process is being killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ending {
+    /// What the caller is told that it ended with.
+    pub code: u32,
+    /// The Start that is still to be answered.
+    pub start: Option<RequestId>,
+}
+
+/// Its program is being executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Releasing {
+    /// The Start that is still to be answered.
+    pub start: Option<RequestId>,
+    /// An exit that overtook the news of the release.
+    pub exit: Option<ExitStatus>,
+    pub stop: Stop,
+}
+
+/// Its program runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Running {
+    /// When its program was executed.
+    pub since: Time,
+    /// Counts executions in this pod, so that no life is taken for another.
+    pub life: u64,
+    /// What is watched of it.
+    pub watch: Watch,
+    pub stop: Stop,
+}
+
+/// Its program has ended, and is executed anew at `until`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct BackingOff {
+    /// How its last life ended.
+    pub status: ExitStatus,
+    pub until: Time,
+}
+
+/// Its program is being executed anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Restarting {
+    /// How its last life ended.
+    pub status: ExitStatus,
+    /// An exit that overtook the news of the restart.
+    pub exit: Option<ExitStatus>,
+    pub stop: Stop,
+}
+
+/// A transition that is not on the drawing. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("cannot {what} a container that is {state}")]
+pub(super) struct Misplaced {
+    what: &'static str,
+    pub state: Phrase,
+}
+
+// === impl Phrase ===
+
+/// As the OCI runtime specification has it where it has one.
+impl fmt::Display for Phrase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phrase::Creating => "creating",
+            Phrase::Created => "created",
+            Phrase::Starting => "starting",
+            Phrase::Held => "held",
+            Phrase::Running => "running",
+            Phrase::Stopping => "stopping",
+            Phrase::BackingOff => "waiting to be restarted",
+            Phrase::Restarting => "restarting",
+            Phrase::Completed => "completed",
+            Phrase::Stopped => "stopped",
+        })
+    }
+}
+
+// === impl Life ===
+
+impl Life {
+    /// The OCI runtime is creating the container.
+    pub fn creating() -> Life {
+        Life {
+            inner: Inner::Creating,
+        }
+    }
+
+    fn refuse<T>(&self, what: &'static str) -> Result<T, Misplaced> {
+        let state = self.phrase();
+        Err(Misplaced { what, state })
+    }
+
+    /// It has been created: its init process is parked.
+    pub fn created(&mut self) -> Result<(), Misplaced> {
+        match self.inner {
+            Inner::Creating => {
+                self.inner = Inner::Created;
+                Ok(())
+            }
+            _ => self.refuse("create"),
+        }
+    }
+
+    /// The caller asks for its start.
+    pub fn start(&mut self, blocked: Blocked) -> Result<(), Misplaced> {
+        match self.inner {
+            Inner::Created => {
+                self.inner = Inner::Blocked(blocked);
+                Ok(())
+            }
+            _ => self.refuse("start"),
+        }
+    }
+
+    /// Its Start comes to nothing, and it is as it was before. Gives the Start.
+    pub fn not_started(&mut self) -> Result<RequestId, Misplaced> {
+        match self.inner {
+            Inner::Blocked(Blocked { request, .. }) => {
+                self.inner = Inner::Created;
+                Ok(request)
+            }
+            _ => self.refuse("refuse the start of"),
+        }
+    }
+
+    /// Its Start is answered though its turn has not come. Gives the Start.
+    pub fn hold(&mut self, now: Time) -> Result<RequestId, Misplaced> {
+        match self.inner {
+            Inner::Blocked(Blocked { request, .. }) => {
+                self.inner = Inner::Held(Held {
+                    since: now,
+                    told: false,
+                });
+                Ok(request)
+            }
+            _ => self.refuse("hold"),
+        }
+    }
+
+    /// Its stderr is told that it is held.
+    pub fn hold_told(&mut self) -> Result<(), Misplaced> {
+        match &mut self.inner {
+            Inner::Held(held) => {
+                held.told = true;
+                Ok(())
+            }
+            _ => self.refuse("tell of the hold of"),
+        }
+    }
+
+    /// Its program is not to be executed: its parked process is killed, and it reports `code`.
+    pub fn end(&mut self, code: u32) -> Result<(), Misplaced> {
+        let start = match self.inner {
+            Inner::Created | Inner::Held(_) => None,
+            Inner::Blocked(Blocked { request, .. }) => Some(request),
+            _ => return self.refuse("end"),
+        };
+        self.inner = Inner::Ending(Ending { code, start });
+        Ok(())
+    }
+
+    /// Its turn has come. Gives since when it has waited.
+    pub fn release(&mut self) -> Result<Time, Misplaced> {
+        let (start, since) = match self.inner {
+            Inner::Blocked(Blocked { request, since, .. }) => (Some(request), since),
+            Inner::Held(Held { since, .. }) => (None, since),
+            _ => return self.refuse("release"),
+        };
+        self.inner = Inner::Releasing(Releasing {
+            start,
+            exit: None,
+            stop: Stop::Untold,
+        });
+        Ok(since)
+    }
+
+    /// Its program has been executed. Gives what was open until then.
+    pub fn released(&mut self, now: Time, life: u64, watch: Watch) -> Result<Releasing, Misplaced> {
+        let Inner::Releasing(releasing) = self.inner else {
+            return self.refuse("release");
+        };
+        self.inner = Inner::Running(Running {
+            since: now,
+            life,
+            watch,
+            stop: releasing.stop,
+        });
+        Ok(releasing)
+    }
+
+    /// Its program could not be executed: it is as it was before its Start. Gives what was open.
+    pub fn not_released(&mut self) -> Result<Releasing, Misplaced> {
+        let Inner::Releasing(releasing) = self.inner else {
+            return self.refuse("release");
+        };
+        self.inner = Inner::Created;
+        Ok(releasing)
+    }
+
+    /// Its program has ended, and is executed anew at `until`; or a restart has failed, which is
+    /// tried again then.
+    pub fn back_off(&mut self, status: ExitStatus, until: Time) -> Result<(), Misplaced> {
+        match self.inner {
+            Inner::Running(_) | Inner::Restarting(_) => {
+                self.inner = Inner::BackingOff(BackingOff { status, until });
+                Ok(())
+            }
+            _ => self.refuse("back off from"),
+        }
+    }
+
+    /// Its program is to be executed anew.
+    pub fn restart(&mut self) -> Result<(), Misplaced> {
+        let Inner::BackingOff(BackingOff { status, .. }) = self.inner else {
+            return self.refuse("restart");
+        };
+        self.inner = Inner::Restarting(Restarting {
+            status,
+            exit: None,
+            stop: Stop::Untold,
+        });
+        Ok(())
+    }
+
+    /// Its program has been executed anew. Gives an exit that overtook the news.
+    pub fn restarted(
+        &mut self,
+        now: Time,
+        life: u64,
+        watch: Watch,
+    ) -> Result<Option<ExitStatus>, Misplaced> {
+        let Inner::Restarting(restarting) = self.inner else {
+            return self.refuse("restart");
+        };
+        let stop = match restarting.stop {
+            // What was to end its restart came too late.
+            Stop::Killed { since, .. } => Stop::Condemned { since, at: since },
+            stop => stop,
+        };
+        self.inner = Inner::Running(Running {
+            since: now,
+            life,
+            watch,
+            stop,
+        });
+        Ok(restarting.exit)
+    }
+
+    /// Its program has succeeded, and the caller is not to know yet.
+    pub fn withhold(&mut self, now: Time) -> Result<(), Misplaced> {
+        match self.inner {
+            Inner::Running(_) => {
+                self.inner = Inner::Withheld { since: now };
+                Ok(())
+            }
+            _ => self.refuse("withhold the end of"),
+        }
+    }
+
+    /// The caller is told of the end of one whose process is long gone. Gives how it ended.
+    pub fn dismiss(&mut self) -> Result<ExitStatus, Misplaced> {
+        let status = match self.inner {
+            Inner::BackingOff(BackingOff { status, .. }) => status,
+            Inner::Withheld { .. } => ExitStatus::Code(0),
+            _ => return self.refuse("dismiss"),
+        };
+        self.inner = Inner::Exited;
+        Ok(status)
+    }
+
+    /// Its process is gone for good. Gives what was open until then: a Start, the code to report.
+    pub fn exited(&mut self) -> Result<Ending, Option<RequestId>> {
+        let was = std::mem::replace(&mut self.inner, Inner::Exited);
+        match was {
+            Inner::Ending(ending) => Ok(ending),
+            Inner::Blocked(Blocked { request, .. }) => Err(Some(request)),
+            _ => Err(None),
+        }
+    }
+
+    /// Its process is gone while its program was being executed: that is to be known first.
+    /// False if it was not.
+    pub fn exits_early(&mut self, status: ExitStatus) -> bool {
+        match &mut self.inner {
+            Inner::Releasing(Releasing { exit, .. })
+            | Inner::Restarting(Restarting { exit, .. }) => {
+                *exit = Some(status);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What has been done to stop its program; none where no program runs or is being executed, or its
+    /// end is known already.
+    pub fn stop_mut(&mut self) -> Option<&mut Stop> {
+        match &mut self.inner {
+            Inner::Running(Running { stop, .. })
+            | Inner::Releasing(Releasing {
+                stop, exit: None, ..
+            })
+            | Inner::Restarting(Restarting {
+                stop, exit: None, ..
+            }) => Some(stop),
+            _ => None,
+        }
+    }
+
+    /// What is watched of a program that runs.
+    pub fn watch_mut(&mut self) -> Option<(u64, &mut Watch)> {
+        match &mut self.inner {
+            Inner::Running(Running { watch, life, .. }) => Some((*life, watch)),
+            _ => None,
+        }
+    }
+}

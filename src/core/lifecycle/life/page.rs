@@ -1,0 +1,128 @@
+//! The page that a newcomer reads first says what the code does.
+
+use std::collections::BTreeSet;
+
+use crate::lifecycle::action::RequestId;
+use crate::lifecycle::probe::Watch;
+use crate::lifecycle::rules;
+use crate::lifecycle::time::Time;
+use crate::process::ExitStatus;
+
+use super::{Blocked, Inner, Life};
+
+const PAGE: &str = include_str!("../../../../docs/lifecycle.md");
+
+/// What can happen to a container: true if it is on the drawing where the container is.
+type Transition = fn(&mut Life) -> bool;
+
+const NOW: Time = Time::from_origin(std::time::Duration::from_secs(1));
+const FAILED: ExitStatus = ExitStatus::Code(1);
+
+const TRANSITIONS: [(&str, Transition); 14] = [
+    ("created", |life| life.created().is_ok()),
+    ("start", |life| {
+        let blocked = Blocked {
+            request: RequestId(1),
+            since: NOW,
+            deadline: None,
+        };
+        life.start(blocked).is_ok()
+    }),
+    ("not started", |life| life.not_started().is_ok()),
+    ("hold", |life| life.hold(NOW).is_ok()),
+    ("end", |life| life.end(1).is_ok()),
+    ("release", |life| life.release().is_ok()),
+    ("released", |life| {
+        life.released(NOW, 1, Watch::Nothing).is_ok()
+    }),
+    ("not released", |life| life.not_released().is_ok()),
+    ("back off", |life| life.back_off(FAILED, NOW).is_ok()),
+    ("restart", |life| life.restart().is_ok()),
+    ("restarted", |life| {
+        life.restarted(NOW, 2, Watch::Nothing).is_ok()
+    }),
+    ("withhold", |life| life.withhold(NOW).is_ok()),
+    ("dismiss", |life| life.dismiss().is_ok()),
+    // While its program is being executed its exit is kept; what is between lives has no process.
+    ("exit", |life| {
+        let may_exit = life.has_process() || life.is_creating();
+        let exits = may_exit && !life.exits_early(FAILED);
+        exits && {
+            let _ = life.exited();
+            true
+        }
+    }),
+];
+
+fn name(life: &Life) -> String {
+    let name = format!("{:?}", life.inner);
+    name.chars()
+        .take_while(char::is_ascii_alphanumeric)
+        .collect()
+}
+
+/// All states that anything leads to, and what leads from each to which.
+fn drawn() -> BTreeSet<(String, String, String)> {
+    let mut drawn = BTreeSet::new();
+    let (mut seen, mut roads) = (BTreeSet::new(), vec![Life::creating()]);
+    while let Some(from) = roads.pop() {
+        if !seen.insert(name(&from)) {
+            continue;
+        }
+        for (what, happen) in TRANSITIONS {
+            let mut life = from.clone();
+            if happen(&mut life) {
+                drawn.insert((name(&from), what.to_owned(), name(&life)));
+                roads.push(life);
+            } else if !from.life_is_being_executed() {
+                assert_eq!(name(&life), name(&from), "{what} changes what it must not");
+            }
+        }
+    }
+    drawn
+}
+
+impl Life {
+    fn life_is_being_executed(&self) -> bool {
+        matches!(self.inner, Inner::Releasing(_) | Inner::Restarting(_))
+    }
+}
+
+/// The rows of the page's table below that heading, without its head.
+fn rows(heading: &str) -> Vec<Vec<String>> {
+    let part = PAGE.split(heading).nth(1).unwrap_or_default();
+    let part = part.split("\n## ").next().unwrap_or_default();
+    let lines = part.lines().filter(|line| line.starts_with('|'));
+    let cells = |line: &str| {
+        let cells = line.trim_matches('|').split('|');
+        cells
+            .map(|cell| cell.trim().trim_matches('`').to_owned())
+            .collect()
+    };
+    lines.skip(2).map(cells).collect()
+}
+
+#[test]
+fn the_page_has_every_transition_of_a_container_and_no_other() {
+    let page = rows("\n## A container's life");
+    let page: BTreeSet<_> = page
+        .iter()
+        .flat_map(|row| {
+            let froms = row[0]
+                .split(',')
+                .map(|from| from.trim().trim_matches('`').to_owned());
+            let (what, to) = (row[1].clone(), row[2].clone());
+            froms.map(move |from| (from, what.clone(), to.clone()))
+        })
+        .collect();
+    assert_eq!(page, drawn());
+}
+
+#[test]
+fn the_page_has_the_rules_in_their_order() {
+    let page: Vec<_> = rows("\n## The rules")
+        .into_iter()
+        .map(|row| row[0].clone())
+        .collect();
+    assert_eq!(page, rules::names());
+}

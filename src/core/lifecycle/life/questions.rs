@@ -1,0 +1,169 @@
+//! What may be asked of a container's life.
+
+use crate::lifecycle::time::Time;
+use crate::process::ExitStatus;
+
+use super::{BackingOff, Blocked, Held, Inner, Life, Phrase, Releasing, Restarting, Running, Stop};
+
+impl Life {
+    /// What has been done to stop its program. Whose end is known already, though it is still to be
+    /// told, has nothing more to get.
+    pub fn stop(&self) -> Stop {
+        let (stop, exit) = match &self.inner {
+            Inner::Running(Running { stop, .. }) => (*stop, None),
+            Inner::Releasing(Releasing { stop, exit, .. })
+            | Inner::Restarting(Restarting { stop, exit, .. }) => (*stop, *exit),
+            _ => (Stop::Untold, None),
+        };
+        match exit {
+            None => stop,
+            Some(_) => stop.over(),
+        }
+    }
+
+    pub fn is_creating(&self) -> bool {
+        matches!(self.inner, Inner::Creating)
+    }
+
+    /// Its init process is parked, and nobody has asked for its start.
+    pub fn is_created(&self) -> bool {
+        matches!(self.inner, Inner::Created)
+    }
+
+    pub fn is_exited(&self) -> bool {
+        matches!(self.inner, Inner::Exited)
+    }
+
+    pub fn is_ending(&self) -> bool {
+        matches!(self.inner, Inner::Ending(_))
+    }
+
+    pub fn is_held(&self) -> bool {
+        matches!(self.inner, Inner::Held(_))
+    }
+
+    pub fn is_releasing(&self) -> bool {
+        matches!(self.inner, Inner::Releasing(_))
+    }
+
+    pub fn is_restarting(&self) -> bool {
+        matches!(self.inner, Inner::Restarting(_))
+    }
+
+    pub fn is_withheld(&self) -> bool {
+        matches!(self.inner, Inner::Withheld { .. })
+    }
+
+    /// As the caller knows it, the container exists and has not ended.
+    pub fn is_alive(&self) -> bool {
+        !self.is_creating() && !self.is_exited()
+    }
+
+    /// Its init process is parked and waits: the program was not executed, and still may be.
+    pub fn is_parked(&self) -> bool {
+        matches!(
+            self.inner,
+            Inner::Created | Inner::Blocked(_) | Inner::Held(_)
+        )
+    }
+
+    /// No program of it was executed yet: its process is parked, and waits or is being killed.
+    pub fn is_unexecuted(&self) -> bool {
+        self.is_parked() || self.is_ending()
+    }
+
+    /// The program runs, or is being executed.
+    pub fn is_executed(&self) -> bool {
+        matches!(self.inner, Inner::Releasing(_) | Inner::Running(_))
+    }
+
+    /// The program runs.
+    pub fn is_running(&self) -> bool {
+        matches!(self.inner, Inner::Running(_))
+    }
+
+    /// Its process is gone, and the caller does not know: there is nothing to signal.
+    pub fn is_between_lives(&self) -> bool {
+        matches!(self.inner, Inner::BackingOff(_) | Inner::Withheld { .. })
+    }
+
+    /// The program is being executed, for the first time or anew: it cannot be told anything.
+    pub fn is_being_executed(&self) -> bool {
+        matches!(self.inner, Inner::Releasing(_) | Inner::Restarting(_))
+    }
+
+    /// Whether there is a process that can be signalled.
+    pub fn has_process(&self) -> bool {
+        self.is_alive() && !self.is_between_lives() && !self.is_restarting()
+    }
+
+    /// To the caller it reads running: its Start was answered, and its end was not reported.
+    pub fn reads_running(&self) -> bool {
+        !matches!(
+            self.inner,
+            Inner::Creating | Inner::Created | Inner::Blocked(_) | Inner::Exited
+        )
+    }
+
+    pub fn as_blocked(&self) -> Option<&Blocked> {
+        match &self.inner {
+            Inner::Blocked(blocked) => Some(blocked),
+            _ => None,
+        }
+    }
+
+    pub fn as_held(&self) -> Option<&Held> {
+        match &self.inner {
+            Inner::Held(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    pub fn as_running(&self) -> Option<&Running> {
+        match &self.inner {
+            Inner::Running(running) => Some(running),
+            _ => None,
+        }
+    }
+
+    pub fn as_backing_off(&self) -> Option<&BackingOff> {
+        match &self.inner {
+            Inner::BackingOff(backing_off) => Some(backing_off),
+            _ => None,
+        }
+    }
+
+    /// How the last life of one ended that is being restarted.
+    pub fn last_status(&self) -> Option<ExitStatus> {
+        match &self.inner {
+            Inner::BackingOff(BackingOff { status, .. })
+            | Inner::Restarting(Restarting { status, .. }) => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Since when its success is withheld.
+    pub fn withheld_since(&self) -> Option<Time> {
+        match self.inner {
+            Inner::Withheld { since } => Some(since),
+            _ => None,
+        }
+    }
+
+    /// The state in a word.
+    pub fn phrase(&self) -> Phrase {
+        match &self.inner {
+            Inner::Creating => Phrase::Creating,
+            Inner::Created => Phrase::Created,
+            Inner::Blocked(_) => Phrase::Starting,
+            Inner::Held(_) => Phrase::Held,
+            Inner::Ending(_) => Phrase::Stopping,
+            Inner::Running(running) if running.stop.is_told() => Phrase::Stopping,
+            Inner::Releasing(_) | Inner::Running(_) => Phrase::Running,
+            Inner::BackingOff(_) => Phrase::BackingOff,
+            Inner::Restarting(_) => Phrase::Restarting,
+            Inner::Withheld { .. } => Phrase::Completed,
+            Inner::Exited => Phrase::Stopped,
+        }
+    }
+}

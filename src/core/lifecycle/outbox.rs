@@ -1,0 +1,79 @@
+//! What comes out of the core: actions for the driver, in their order.
+
+use std::collections::VecDeque;
+
+use crate::plan::Signal;
+
+use super::action::{Action, ContainerId, Refusal, Report, RequestId, Why};
+
+/// What is to be done next.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Outbox {
+    actions: VecDeque<Action>,
+}
+
+impl Outbox {
+    pub fn push(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub fn pop(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Action> {
+        self.actions.iter()
+    }
+
+    pub fn report(&mut self, report: Report) {
+        self.push(Action::Report(report));
+    }
+
+    /// A signal of ours, that nobody waits for.
+    pub fn signal(&mut self, id: &ContainerId, signal: Signal, all: bool, why: Why) {
+        self.push(Action::Signal {
+            id: id.clone(),
+            signal,
+            all,
+            request: None,
+            why,
+        });
+    }
+
+    pub fn answer_start(
+        &mut self,
+        id: &ContainerId,
+        request: RequestId,
+        answer: Result<(), Refusal>,
+    ) {
+        self.push(Action::AnswerStart {
+            id: id.clone(),
+            request,
+            answer,
+        });
+    }
+
+    /// Answers a Kill whose signal is not delivered now.
+    pub fn answer_kill(&mut self, request: RequestId) {
+        self.push(Action::AnswerKill {
+            request,
+            answer: Ok(()),
+        });
+    }
+
+    pub fn report_exit(&mut self, id: &ContainerId, code: u32) {
+        self.push(Action::ReportExit {
+            id: id.clone(),
+            code,
+        });
+    }
+
+    /// A line for the container's stderr.
+    pub fn tell(&mut self, id: &ContainerId, message: String, last_words: bool) {
+        self.push(Action::Tell {
+            id: id.clone(),
+            message,
+            last_words,
+        });
+    }
+}

@@ -1,0 +1,253 @@
+//! The rules of a pod, and how they are followed.
+//!
+//! A rule looks at the pod, or at one of its containers in its pod, and changes nothing: it says what
+//! is to be done next, and from when on ([`Due`]). So each time limit stands in one place. What is due
+//! is done, and all rules are asked again, until nothing is; the earliest of what is not due yet is
+//! what the driver has to wake the core for.
+//!
+//! The order of the rules matters where two are due at once: what a stop request means must be known
+//! before a gate is looked at, since a gate that opens after the termination began starts nothing.
+
+use std::time::Duration;
+
+use crate::plan::{Hook, Signal};
+
+use super::action::{ContainerId, HookKind, Refusal, Why};
+use super::container::Container;
+use super::termination::Termination;
+use super::time::Time;
+use super::{Pod, Timer};
+
+/// What a rule wants done, and from when on.
+#[derive(Clone, Debug)]
+pub(super) struct Due<D> {
+    pub at: Time,
+    pub timer: Timer,
+    pub deed: D,
+}
+
+/// Something to be done to a pod.
+#[derive(Clone, Debug)]
+pub(super) enum PodDeed {
+    /// It terminates.
+    Terminate(Box<Termination>),
+    /// Its caller gives less time than was known, or does give some.
+    LearnDeadline { deadline: Time, forced: bool },
+    /// It is said that the grace period is over.
+    NoteGraceOver,
+    /// The step of its termination is over.
+    NextStep,
+    /// Its end is over, and there is something to go on with.
+    StartOver { with: String },
+    /// Its caller is to start it again in another sandbox.
+    KillSandbox(ContainerId),
+    /// The container's probe is attempted.
+    Probe(ContainerId),
+    /// The defer container of that name may go on for so long beyond the grace period; `counts` says
+    /// whether that is one of the times that it may have more.
+    Extend {
+        name: String,
+        granted: Duration,
+        counts: bool,
+    },
+    /// A defer container is asked whether it may go on beyond the grace period.
+    AskForMore(ContainerId),
+    /// Defer containers get no more time than they have.
+    RefuseMore,
+}
+
+/// Something to be done to a container.
+#[derive(Clone, Debug)]
+pub(super) enum Deed {
+    /// Its Start is answered though its turn has not come.
+    Hold { waits_for: Vec<String> },
+    /// Its Start fails.
+    RefuseStart(Refusal),
+    /// Its program is executed.
+    Release,
+    /// Its stderr is told that it is held.
+    NoteHold { message: String },
+    /// Its program is never executed: it reports `code`, and its stderr is told why.
+    End { code: u32, words: Option<String> },
+    /// It is a defer container, and its turn to run has come.
+    RunDefer,
+    /// It is a defer container, and is not run.
+    SkipDefer { code: u32 },
+    /// A hook of it is run, for so long at most.
+    RunHook {
+        kind: HookKind,
+        hook: Hook,
+        limit: Duration,
+    },
+    /// It gets its stop signal, and SIGKILL at `kill_at`.
+    Tell {
+        signal: Signal,
+        all: bool,
+        why: Why,
+        kill_at: Option<Time>,
+    },
+    /// It is told that it will be killed soon.
+    LastChance { signal: Signal, kill_at: Time },
+    /// It will be killed then, and cannot be told: it is being executed.
+    Condemn { at: Time },
+    /// It is killed, or what is being executed for it.
+    Kill,
+    /// The first SIGKILL of its caller that is open is seen to: by something else that is done, or by
+    /// being passed on. It may be the end of the grace period, or that of all defer containers.
+    HeedKill {
+        then: Option<Box<Deed>>,
+        ends_grace: bool,
+        ends_defers: bool,
+    },
+    /// It is not waited for any more.
+    GiveUp,
+    /// Its program is executed anew.
+    Restart,
+    /// Its caller is told of its end, whose process is long gone.
+    Dismiss { code: u32 },
+    /// It has failed, and is stopped for that.
+    Fail {
+        signal: Signal,
+        why: Why,
+        kill_at: Time,
+    },
+    /// Requests for its stop are answered: those that are due, or all if they wait for nothing.
+    Answer { waits: bool },
+}
+
+/// A rule about a pod.
+type PodRule = fn(&Pod) -> Option<Due<PodDeed>>;
+
+/// A rule about a container.
+type Rule = fn(&Subject<'_>) -> Option<Due<Deed>>;
+
+/// What a rule about a container may look at.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub pod: &'a Pod,
+    pub id: &'a ContainerId,
+    pub container: &'a Container,
+}
+
+/// In the order in which they are asked, each with its name. `docs/lifecycle.md` says what they are.
+const POD_RULES: [(&str, PodRule); 8] = [
+    ("termination begins", Pod::termination_begins),
+    ("deadline is learned", Pod::deadline_is_learned),
+    ("grace is over", Pod::grace_is_over),
+    ("step is over", Pod::step_is_over),
+    ("pod starts over", Pod::pod_starts_over),
+    ("sandbox is killed", Pod::sandbox_is_killed),
+    ("probe is due", Pod::probe_is_due),
+    ("defer may go on", Pod::defer_may_go_on),
+];
+
+const RULES: [(&str, Rule); 13] = [
+    ("kill is heeded", |subject| subject.kill_is_heeded()),
+    ("defer is held", |subject| subject.defer_is_held()),
+    ("time is short", |subject| subject.time_is_short()),
+    ("hook is run", |subject| subject.hook_is_run()),
+    ("defer has its turn", |subject| subject.defer_has_its_turn()),
+    ("defer is left out", |subject| subject.defer_is_left_out()),
+    ("stop has its turn", |subject| subject.stop_has_its_turn()),
+    ("lone request is heeded", |subject| {
+        subject.lone_request_is_heeded()
+    }),
+    ("kill is due", |subject| subject.kill_is_due()),
+    ("start has its turn", |subject| subject.start_has_its_turn()),
+    ("life goes on", |subject| subject.life_goes_on()),
+    ("probe has failed", |subject| subject.probe_has_failed()),
+    ("answer is due", |subject| subject.answer_is_due()),
+];
+
+/// The names of all rules, in their order.
+#[cfg(test)]
+pub(super) fn names() -> Vec<&'static str> {
+    let pods = POD_RULES.iter().map(|(name, _)| *name);
+    pods.chain(RULES.iter().map(|(name, _)| *name)).collect()
+}
+
+/// More than any pod has to do at once: whoever wants more goes round in circles.
+const DEEDS_AT_MOST: usize = 20_000;
+
+// === impl Due ===
+
+impl<D> Due<D> {
+    /// What is to be done at once.
+    pub fn now(deed: D) -> Due<D> {
+        Due {
+            at: Time::default(),
+            timer: Timer::StepEnds,
+            deed,
+        }
+    }
+
+    /// What is to be done at `at`, if nothing happens before.
+    pub fn at(at: Time, timer: Timer, deed: D) -> Due<D> {
+        Due { at, timer, deed }
+    }
+}
+
+// === impl Pod ===
+
+impl Pod {
+    /// Does what is due. Every event ends here.
+    pub(super) fn settle(&mut self, now: Time) {
+        self.now = now;
+        for _ in 0..DEEDS_AT_MOST {
+            if !self.follow_one_rule() {
+                self.note_blocking();
+                return;
+            }
+        }
+        debug_assert!(false, "the rules go round in circles: {self:?}");
+    }
+
+    /// True if something was due.
+    fn follow_one_rule(&mut self) -> bool {
+        for (_, rule) in POD_RULES {
+            if let Some(due) = rule(self)
+                && due.at <= self.now
+            {
+                self.do_to_pod(due.deed);
+                return true;
+            }
+        }
+        let ids = self.ids();
+        for (_, rule) in RULES {
+            for id in &ids {
+                if let Some(due) = self.subject(id).and_then(|subject| rule(&subject))
+                    && due.at <= self.now
+                {
+                    self.do_to(id, due.deed);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// The next timer and what it is for.
+    pub fn next_timer(&self) -> Option<(Time, Timer)> {
+        let pods = POD_RULES.iter().filter_map(|(_, rule)| rule(self));
+        let pods = pods.map(|due| (due.at, due.timer));
+        let subjects = self.containers.iter().map(|(id, container)| Subject {
+            pod: self,
+            id,
+            container,
+        });
+        let dues = subjects.flat_map(|subject| {
+            let dues = RULES.iter().filter_map(move |(_, rule)| rule(&subject));
+            dues.map(|due| (due.at, due.timer))
+        });
+        pods.chain(dues).min()
+    }
+
+    pub(super) fn subject<'a>(&'a self, id: &'a ContainerId) -> Option<Subject<'a>> {
+        let container = self.containers.get(id)?;
+        Some(Subject {
+            pod: self,
+            id,
+            container,
+        })
+    }
+}

@@ -1,0 +1,357 @@
+//! The termination of a pod: steps that share the grace period.
+//!
+//! KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is over when nothing of
+//! it is alive; the next one begins in the same breath. How long each may take is the policy's
+//! business (`grace.rs`).
+//!
+//! ```text
+//!             none --------------------------------------------.
+//!               | inferred: a hypothesis  | decided: it stays  |
+//!               v                         v                    | a container is created:
+//!             Hooks -> PreExit -> Apps -> PostExit -> Sidecars | disproved if inferred
+//!                                                        |     |
+//!                                                        v     |
+//!                                                      Over ---' starts over if decided
+//! ```
+
+mod after;
+mod steps;
+mod turns;
+
+use std::time::Duration;
+
+use crate::plan::{ContainerKind, SidecarStopOrder};
+
+use super::Pod;
+use super::action::{Cause, ContainerId, Step};
+use super::container::Container;
+use super::extension::Extension;
+use super::grace::{Budget, LEAST};
+use super::time::Time;
+
+/// How long a step is kept up by a process that SIGKILL has not ended.
+const STUCK: Duration = Duration::from_secs(1);
+
+/// A termination under way.
+#[derive(Clone, Debug, Hash)]
+pub(in crate::lifecycle) struct Termination {
+    cause: Cause,
+    /// When the first of its requests came: its clock starts there.
+    since: Time,
+    /// When the grace period is over.
+    deadline: Time,
+    /// The grace period as its requests tell it: it chooses the policy, and a SIGKILL that comes
+    /// early does not.
+    grace: Duration,
+    /// When it was recognised as one.
+    known: Time,
+    /// A person wants it, whatever it began with: then it is for those, too, that usher orders nothing
+    /// of.
+    by_hand: bool,
+    defers: Defers,
+    step: Step,
+    step_began: Time,
+    /// The step was not skipped when it began.
+    is_under_way: bool,
+    /// How much time who has used in this step.
+    used: Vec<(String, Duration)>,
+    /// What defer containers have been granted beyond the grace period.
+    pub extension: Extension,
+    /// It was reported that the grace period is over.
+    is_grace_over: bool,
+    /// When its time was last shortened: from then on nothing has less than a moment.
+    shortened: Option<Time>,
+    /// The sandbox was killed when it was over.
+    is_sandbox_killed: bool,
+}
+
+/// What becomes of hooks and defer containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Defers {
+    Run,
+    /// Its caller leaves no time for any.
+    Forced,
+    /// A running defer container was killed: no later one runs.
+    Killed,
+}
+
+/// When a step ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::lifecycle) struct Ends {
+    /// When those are asked whose turn would have come later; nothing new begins then.
+    pub ask_all: Time,
+    /// When what is left of it is killed.
+    pub kill: Time,
+}
+
+// === impl Ends ===
+
+impl Ends {
+    /// When what cannot even be killed is not waited for any longer.
+    pub fn stuck(self) -> Time {
+        self.kill.after(STUCK)
+    }
+}
+
+// === impl Termination ===
+
+impl Termination {
+    pub fn new(cause: Cause, since: Time, deadline: Time, now: Time) -> Termination {
+        Termination {
+            by_hand: cause == Cause::Stopped,
+            cause,
+            since,
+            deadline,
+            grace: deadline.since(since),
+            known: now,
+            defers: Defers::Run,
+            step: Step::Hooks,
+            step_began: now,
+            is_under_way: false,
+            used: Vec::new(),
+            extension: Extension::default(),
+            is_grace_over: false,
+            shortened: None,
+            is_sandbox_killed: false,
+        }
+    }
+
+    /// Its caller leaves no time for hooks and defer containers, or does.
+    pub fn forced(mut self, forced: bool) -> Termination {
+        self.force(forced);
+        self
+    }
+
+    fn force(&mut self, forced: bool) {
+        self.defers = match (self.defers, forced) {
+            (Defers::Killed, _) => Defers::Killed,
+            (_, true) => Defers::Forced,
+            (_, false) => Defers::Run,
+        };
+    }
+
+    pub fn step(&self) -> Step {
+        self.step
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.step == Step::Over
+    }
+
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    pub fn step_began(&self) -> Time {
+        self.step_began
+    }
+
+    /// It is for certain, because of `cause`, and is to be over by `deadline` at the latest. One that
+    /// was decided before keeps its cause.
+    pub fn decide(&mut self, cause: Cause, deadline: Time, now: Time) {
+        self.by_hand |= cause == Cause::Stopped;
+        if !self.cause.is_decided() {
+            self.cause = cause;
+        }
+        self.shorten(deadline, now);
+    }
+
+    /// Its caller gives less time than was known.
+    fn shorten(&mut self, deadline: Time, now: Time) {
+        self.grace = self.grace.min(deadline.since(self.since));
+        if deadline < self.deadline {
+            self.deadline = deadline;
+            self.shortened = Some(now);
+        }
+    }
+
+    /// For its caller the grace period is over, whatever was computed.
+    pub fn is_late(&mut self, now: Time) {
+        if now < self.deadline {
+            self.deadline = now;
+            self.shortened = Some(now);
+        }
+    }
+
+    pub fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    pub fn is_by_hand(&self) -> bool {
+        self.by_hand
+    }
+
+    /// A running defer container was killed.
+    pub fn kill_defers(&mut self) {
+        self.defers = Defers::Killed;
+    }
+
+    fn leaves_hooks_out(&self) -> bool {
+        self.defers == Defers::Forced
+    }
+
+    /// Remembers, for the log, how much time somebody has used of it.
+    fn note_used(&mut self, name: &str, began: Time, now: Time) {
+        let time = now.since(began.max(self.since));
+        self.used.push((name.to_owned(), time));
+    }
+}
+
+// === what rules ask ===
+
+impl Pod {
+    /// How the steps share their time; none if the pod does not terminate.
+    pub(in crate::lifecycle) fn budget(&self) -> Option<Budget> {
+        let (termination, plan) = self.termination.as_ref().zip(self.plan.as_ref())?;
+        Some(Budget {
+            grace: termination.deadline.since(termination.since),
+            ..Budget::new(plan.settings(), termination.grace)
+        })
+    }
+
+    /// When the step ends that the termination is in; none if it is to be skipped.
+    pub(in crate::lifecycle) fn ends(&self) -> Option<Ends> {
+        let termination = self.termination.as_ref()?;
+        let (since, step) = (termination.since, termination.step);
+        let budget = self.budget()?;
+        let share = budget.share(step, termination.step_began.since(since));
+        let mut ends = match share {
+            Some(share) => Ends {
+                ask_all: since.after(share.ask_all),
+                kill: since.after(share.kill),
+            },
+            // Its caller gives less time than it did when the step began.
+            None if termination.is_under_way => Ends {
+                ask_all: termination.deadline,
+                kill: termination.deadline,
+            },
+            None => return None,
+        };
+        // What has not been told yet has a moment all the same.
+        if let Some(shortened) = termination.shortened
+            && step != Step::Hooks
+            && budget.gives_a_last_chance()
+        {
+            ends.kill = ends.kill.max(shortened.after(LEAST));
+        }
+        match step {
+            Step::PreExit | Step::PostExit => Some(self.extended(ends)),
+            _ => Some(ends),
+        }
+    }
+
+    /// Whether the caller leaves no time for termination hooks.
+    pub(in crate::lifecycle) fn leaves_hooks_out(&self) -> bool {
+        self.termination
+            .as_ref()
+            .is_some_and(Termination::leaves_hooks_out)
+    }
+
+    /// Whether defer containers are left out that have not begun.
+    pub(in crate::lifecycle) fn leaves_defers_out(&self) -> bool {
+        let by_caller = self
+            .termination
+            .as_ref()
+            .is_some_and(|termination| termination.defers != Defers::Run);
+        by_caller || !self.has_released
+    }
+
+    /// The step that a termination stops a container in.
+    fn step_of(&self, container: &Container) -> Option<Step> {
+        let duty = container.duty();
+        let termination = self.termination.as_ref()?;
+        match termination.by_hand {
+            // What could not be stopped with the apps is stopped with the sidecars.
+            true if container.duty().step.is_none() => {
+                Some(duty.step_by_hand.max(termination.step.min(Step::Sidecars)))
+            }
+            _ => duty.step,
+        }
+    }
+
+    /// Whether a termination is for the container, too.
+    pub(in crate::lifecycle) fn is_to_be_stopped(&self, container: &Container) -> bool {
+        let by_hand = self
+            .termination
+            .as_ref()
+            .is_some_and(Termination::is_by_hand);
+        container.kind == ContainerKind::Workload
+            && !container.is_of_next_run
+            && (container.is_ordered() || by_hand)
+    }
+
+    /// What is alive of those that the step under way is for.
+    fn members(&self) -> impl Iterator<Item = (&ContainerId, &Container)> {
+        let step = self.termination.as_ref().map(Termination::step);
+        self.containers.iter().filter(move |(_, container)| {
+            self.is_to_be_stopped(container)
+                && container.life.is_alive()
+                && self.step_of(container) == step
+        })
+    }
+
+    fn is_parallel(&self) -> bool {
+        let settings = self.plan.as_ref().map(|plan| plan.settings());
+        settings.is_some_and(|settings| settings.sidecar_stop_order == SidecarStopOrder::Parallel)
+    }
+
+    /// The place of the sidecar that is stopped next, of those that run.
+    fn last_place(&self) -> Option<u64> {
+        let sidecars = self.containers.values().filter(|container| {
+            self.is_to_be_stopped(container)
+                && container.life.is_alive()
+                // What never ran holds nobody up.
+                && !container.life.is_unexecuted()
+                && self.step_of(container) == Some(Step::Sidecars)
+        });
+        sidecars.map(place).max()
+    }
+
+    /// Whether it is a sidecar's turn to stop, dead or alive.
+    pub(in crate::lifecycle) fn turn_has_come(&self, sidecar: &Container) -> bool {
+        let is_time = self
+            .termination
+            .as_ref()
+            .is_some_and(|termination| termination.step >= Step::Sidecars);
+        let is_last = self.last_place().is_none_or(|last| last <= place(sidecar));
+        is_time && (self.is_parallel() || is_last)
+    }
+
+    /// Remembers how much time a container has used of a termination.
+    pub(in crate::lifecycle) fn note_used(&mut self, name: &str, began: Option<Time>) {
+        if let (Some(termination), Some(began)) = (&mut self.termination, began) {
+            termination.note_used(name, began, self.now);
+        }
+    }
+
+    /// Remembers how much time a termination hook has used of its step.
+    pub(in crate::lifecycle) fn note_hook(&mut self, name: &str) {
+        if let Some(termination) = &mut self.termination
+            && termination.step == Step::Hooks
+        {
+            termination.note_used(name, termination.step_began, self.now);
+        }
+    }
+
+    fn is_a_hook_left(&self) -> bool {
+        let mut containers = self.containers.iter();
+        containers.any(|(id, container)| {
+            let waits = self
+                .subject(id)
+                .is_some_and(|subject| subject.termination_hook().is_some());
+            container.life.has_process() && container.is_hooked() || waits
+        })
+    }
+}
+
+/// The place of a sidecar in the order of starts; one that is just being started is last.
+fn place(sidecar: &Container) -> u64 {
+    match sidecar.life.is_releasing() {
+        true => u64::MAX,
+        false => sidecar.place,
+    }
+}

@@ -1,0 +1,177 @@
+//! When a termination begins, and how it goes from step to step.
+
+use crate::lifecycle::action::{Cause, Report, Step};
+use crate::lifecycle::container::StopRequest;
+use crate::lifecycle::duty::Turn;
+use crate::lifecycle::rules::{Due, PodDeed};
+use crate::lifecycle::time::Time;
+use crate::lifecycle::{Pod, Timer};
+
+use super::{Defers, STUCK, Termination};
+
+impl Pod {
+    /// Rule: what ends the pod, or says that its caller does.
+    pub(in crate::lifecycle) fn termination_begins(&self) -> Option<Due<PodDeed>> {
+        if self.termination.is_some() || !self.has_orders() {
+            return None;
+        }
+        let dues = [self.sandbox_died(), self.completed(), self.inferred()];
+        let (at, termination) = dues.into_iter().flatten().min_by_key(|(at, _)| *at)?;
+        let timer = match termination.cause() {
+            Cause::Inferred => Timer::LoneStop,
+            _ => Timer::Completion,
+        };
+        Some(Due::at(
+            at,
+            timer,
+            PodDeed::Terminate(Box::new(termination)),
+        ))
+    }
+
+    pub(in crate::lifecycle) fn terminate(&mut self, mut termination: Termination) {
+        termination.step_began = self.now;
+        self.out.report(Report::Terminating {
+            because: termination.cause.clone(),
+            grace: termination.deadline.since(termination.since),
+        });
+        self.termination = Some(termination);
+        self.step_begins();
+    }
+
+    /// The containers of a pod whose sandbox is gone have lost their network: they are to end, in
+    /// their order.
+    fn sandbox_died(&self) -> Option<(Time, Termination)> {
+        let alive = self
+            .containers
+            .values()
+            .find(|container| container.is_ordered() && container.life.is_alive());
+        let alive = alive.filter(|_| self.sandbox_is_gone)?;
+        let deadline = self.now.after(self.annotated_grace(alive));
+        let termination = Termination::new(Cause::SandboxDied, self.now, deadline, self.now);
+        Some((self.now, termination))
+    }
+
+    /// Rule: a request that comes later may tell that the caller gives less time, or that it does give
+    /// some.
+    pub(in crate::lifecycle) fn deadline_is_learned(&self) -> Option<Due<PodDeed>> {
+        let termination = self.termination.as_ref()?;
+        // Whoever was told before, alone, has a time of its own.
+        let is_of_it =
+            |request: &&StopRequest| !request.is_alone || request.at >= termination.since;
+        let open = || {
+            let containers = self.containers.values();
+            // The caller's own are told at once, whatever that means.
+            let ours = containers.filter(|container| container.duty().turn != Turn::AtOnce);
+            let open = ours.filter_map(|container| container.open_request(self.now));
+            open.filter(is_of_it)
+        };
+        let deadline = open().map(|request| request.deadline).min()?;
+        // It was forced as long as every request of it was.
+        let forced = termination.defers == Defers::Forced && open().all(|request| request.forced);
+        let is_news = deadline < termination.deadline
+            || deadline.since(termination.since) < termination.grace
+            || forced != (termination.defers == Defers::Forced);
+        is_news.then(|| Due::now(PodDeed::LearnDeadline { deadline, forced }))
+    }
+
+    pub(in crate::lifecycle) fn learn_deadline(&mut self, deadline: Time, forced: bool) {
+        let now = self.now;
+        if let Some(termination) = &mut self.termination {
+            termination.shorten(deadline, now);
+            termination.force(forced);
+        }
+    }
+
+    /// Rule: it is said once that the grace period is over.
+    pub(in crate::lifecycle) fn grace_is_over(&self) -> Option<Due<PodDeed>> {
+        let termination = self.termination.as_ref()?;
+        let is_to_be_said = !termination.is_grace_over && !termination.is_over();
+        is_to_be_said.then(|| {
+            Due::at(
+                termination.deadline,
+                Timer::GraceOver,
+                PodDeed::NoteGraceOver,
+            )
+        })
+    }
+
+    pub(in crate::lifecycle) fn note_grace_over(&mut self) {
+        let mut alive: Vec<_> = self
+            .containers
+            .values()
+            .filter(|container| self.is_to_be_stopped(container) && container.life.is_alive())
+            .collect();
+        alive.sort_by_key(|container| container.number);
+        let alive = alive.iter().map(|container| container.name.clone());
+        let report = Report::GraceOver {
+            alive: alive.collect(),
+        };
+        self.out.report(report);
+        if let Some(termination) = &mut self.termination {
+            termination.is_grace_over = true;
+        }
+    }
+
+    /// Rule: a step is over when nothing of it is left, or what is left cannot even be killed.
+    pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDeed>> {
+        let termination = self.termination.as_ref()?;
+        let next = |at| Some(Due::at(at, Timer::StepEnds, PodDeed::NextStep));
+        let at_once = || Some(Due::now(PodDeed::NextStep));
+        let Some(ends) = self.ends() else {
+            return match termination.step {
+                Step::Over => None,
+                Step::PreExit | Step::PostExit if self.is_a_defer_held() => None,
+                _ => at_once(),
+            };
+        };
+        match termination.step {
+            Step::Over => None,
+            Step::Hooks if termination.leaves_hooks_out() || !self.is_a_hook_left() => at_once(),
+            Step::Hooks => next(ends.kill),
+            Step::PreExit | Step::PostExit => match self.is_a_defer_left() {
+                true => None,
+                false => at_once(),
+            },
+            Step::Apps | Step::Sidecars => {
+                let left = self.members().map(|(_, container)| &container.life);
+                // What is alive has been killed before anybody gives it up.
+                let stuck = left.map(|life| match life.stop().killed_at() {
+                    Some(at) => Some(ends.stuck().max(at.after(STUCK))),
+                    None => life.is_ending().then(|| ends.stuck()),
+                });
+                let stuck: Option<Vec<_>> = stuck.collect();
+                match stuck.map(|times| times.into_iter().max()) {
+                    Some(Some(at)) => next(at),
+                    Some(None) => at_once(),
+                    None => None,
+                }
+            }
+        }
+    }
+
+    pub(in crate::lifecycle) fn next_step(&mut self) {
+        let now = self.now;
+        let Some(termination) = &mut self.termination else {
+            return;
+        };
+        let step = termination.step;
+        let took = now.since(termination.step_began);
+        let used = std::mem::take(&mut termination.used);
+        termination.step = step.next();
+        termination.step_began = now;
+        if matches!(step, Step::Apps | Step::Sidecars) || !used.is_empty() {
+            self.out.report(Report::StepOver { step, took, used });
+        }
+        self.step_begins();
+    }
+
+    fn step_begins(&mut self) {
+        if let Some(termination) = &mut self.termination {
+            termination.is_under_way = false;
+        }
+        let is_under_way = self.ends().is_some();
+        if let Some(termination) = &mut self.termination {
+            termination.is_under_way = is_under_way;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Whose turn it is to stop, and when.
+
+use crate::lifecycle::Timer;
+use crate::lifecycle::action::{Cause, Step, Why};
+use crate::lifecycle::grace::LEAST;
+use crate::lifecycle::life::Stop;
+use crate::lifecycle::rules::{Deed, Due, Subject};
+use crate::lifecycle::time::Time;
+
+use super::{Ends, place};
+
+impl Subject<'_> {
+    /// Rule: at the end of the grace period everything that is alive gets its last chance, where no
+    /// step has any time of its own.
+    pub(in crate::lifecycle) fn time_is_short(&self) -> Option<Due<Deed>> {
+        let (pod, life) = (self.pod, &self.container.life);
+        let termination = pod.termination.as_ref()?;
+        let is_for_it = !termination.is_over()
+            && pod.is_to_be_stopped(self.container)
+            && pod.budget()?.tells_all_at_the_end();
+        let (deadline, stop) = (termination.deadline, life.stop());
+        let is_settled = matches!(stop, Stop::LastChance { .. } | Stop::Condemned { .. });
+        if !is_for_it || !life.is_alive() || is_settled || stop.is_killed() || life.is_ending() {
+            return None;
+        }
+        let deed = match life.is_parked() || life.is_between_lives() {
+            true => self.told(Why::TimeShort),
+            false => self.last_chance(deadline.after(LEAST)),
+        };
+        Some(Due::at(deadline, Timer::GraceOver, deed))
+    }
+
+    /// Rule: in the steps of apps and sidecars, those are told whose turn it is.
+    pub(in crate::lifecycle) fn stop_has_its_turn(&self) -> Option<Due<Deed>> {
+        let (pod, life) = (self.pod, &self.container.life);
+        let step = pod.termination.as_ref()?.step;
+        let is_member = matches!(step, Step::Apps | Step::Sidecars)
+            && pod.is_to_be_stopped(self.container)
+            && life.is_alive()
+            && pod.step_of(self.container) == Some(step);
+        let ends = pod.ends().filter(|_| is_member)?;
+        let late = self.is_late(ends.kill);
+        if !self.can_be_told() {
+            return late;
+        }
+        let told = Due::at(
+            self.told_at(step, ends).unwrap_or(ends.ask_all),
+            Timer::Unasked,
+            self.told(Why::Turn),
+        );
+        let first = match self.pre_stop(step, ends) {
+            Some(hook) => hook,
+            None => told,
+        };
+        Some(match late {
+            Some(late) if late.at <= pod.now.max(first.at) => late,
+            _ => first,
+        })
+    }
+
+    /// What is done about a container that is alive at `kill`.
+    pub(in crate::lifecycle) fn is_late(&self, kill: Time) -> Option<Due<Deed>> {
+        let life = &self.container.life;
+        let deed = match life.stop() {
+            _ if life.is_ending() => return None,
+            _ if life.is_parked() || life.is_between_lives() => self.told(Why::TimeOver),
+            Stop::Killed { .. } | Stop::GivenUp { .. } => return None,
+            stop if stop.kill_at().is_some_and(|at| at <= kill) => return None,
+            _ => Deed::Kill,
+        };
+        Some(Due::at(kill, Timer::StepEnds, deed))
+    }
+
+    /// When it is told to stop, in its step; none if its turn has not come.
+    fn told_at(&self, step: Step, ends: Ends) -> Option<Time> {
+        let (pod, container) = (self.pod, self.container);
+        let is_its_turn = match step {
+            Step::Sidecars => {
+                let is_next = pod.last_place() == Some(place(container));
+                container.life.is_unexecuted() || pod.is_parallel() || is_next
+            }
+            _ => true,
+        };
+        // The last ones are asked together, where their turn has not come.
+        is_its_turn.then(|| self.stop_is_due_at().min(ends.ask_all))
+    }
+
+    /// From when on a container whose turn has come is told: it was asked to stop, or nobody will ask.
+    fn stop_is_due_at(&self) -> Time {
+        // Nothing is left of it to be asked.
+        match self.container.is_asked() || self.container.life.is_between_lives() {
+            true => Time::default(),
+            false => self.unasked_until().unwrap_or_default(),
+        }
+    }
+
+    /// Until when the request for a container may still come, with the signal of its own choice:
+    /// kubelet's come within milliseconds, but after the container's preStop handler.
+    fn unasked_until(&self) -> Option<Time> {
+        let termination = self.pod.termination.as_ref()?;
+        let container = self.container;
+        match (&container.facts.pre_stop, &termination.cause) {
+            (Some(_), cause) if cause.is_callers() => Some(termination.deadline),
+            (None, Cause::Inferred) => Some(termination.known.after(self.pod.termination_window())),
+            // Kubelet asks these too, but there is nothing to wait for.
+            (None, Cause::SandboxDied) => None,
+            // Kubelet does not know of it: it will ask for nothing. But it may have begun before with a
+            // preStop handler, which its request follows.
+            _ => {
+                let request = container.request.as_ref();
+                request
+                    .filter(|request| request.signal().is_none() && !request.forced)
+                    .map(|request| request.deadline.min(termination.deadline))
+            }
+        }
+    }
+
+    /// A preStop handler that nobody else runs comes first: it is run, or waited for.
+    fn pre_stop(&self, step: Step, ends: Ends) -> Option<Due<Deed>> {
+        let due = self.told_at(step, ends)?;
+        if due > self.pod.now || self.pod.now >= ends.ask_all {
+            return None;
+        }
+        match self.container.life.stop() {
+            Stop::Preparing { is_over: false, .. } => {
+                Some(Due::at(ends.ask_all, Timer::StepEnds, self.told(Why::Turn)))
+            }
+            Stop::Untold => {
+                let deed = self.pre_stop_hook(ends.ask_all)?;
+                Some(Due::now(deed))
+            }
+            _ => None,
+        }
+    }
+}

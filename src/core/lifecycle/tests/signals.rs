@@ -1,0 +1,94 @@
+//! What a signal is meant for, and why it is sent.
+
+use crate::lifecycle::{ContainerId, ProbeKind, Why};
+use crate::plan::Signal;
+
+use super::fixtures::{TERM, ask_all, deaf, running};
+use super::simulator::{Call, Script, World, ms, secs};
+
+fn signal(name: &str) -> Signal {
+    name.parse().unwrap()
+}
+
+/// Why a container got the signals that it got.
+fn whys(world: &World, name: &str) -> Vec<(Signal, Why)> {
+    let of_it = |(id, ..): &&(ContainerId, Signal, Why)| id.as_str() == name;
+    let signals = world.whys.iter().filter(of_it);
+    signals.map(|(_, signal, why)| (*signal, *why)).collect()
+}
+
+#[test]
+fn a_containers_own_stop_signal_is_one_and_another_is_a_message() {
+    let world = World::new(&[
+        ("sidecars", "proxy"),
+        ("stop-signal.usher/web", "WINCH"),
+        ("termination-window", "0s"),
+    ])
+    .script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    let winch = signal("WINCH");
+    let (web, proxy) = (ContainerId::from("web"), ContainerId::from("proxy"));
+    assert!(world.pod.is_stop(&web, winch));
+    assert!(!world.pod.is_stop(&proxy, winch));
+    assert!(world.pod.is_stop(&proxy, TERM));
+    world.call(Call::Kill("web", signal("HUP"), None));
+    world.call(Call::Kill("web", winch, None));
+    world.run_for(secs(1));
+    // Who asks again means it.
+    world.call(Call::Kill("web", winch, None));
+    world.run_for(ms(10));
+    let expected = [
+        (signal("HUP"), Why::Other),
+        (winch, Why::Alone),
+        (winch, Why::PassedOn),
+    ];
+    assert_eq!(whys(&world, "web"), expected);
+    assert!(!Why::Other.is_stop() && Why::PassedOn.is_stop());
+}
+
+#[test]
+fn what_is_passed_on_to_a_container_without_orders_is_a_stop_if_it_is_one_in_any_pod() {
+    let mut world = running(World::new(&[]).script("web", deaf()), &["web"]);
+    for name in ["USR1", "QUIT", "KILL"] {
+        world.call(Call::Kill("web", signal(name), None));
+    }
+    world.run_for(secs(1));
+    let expected = [
+        (signal("USR1"), Why::Other),
+        (Signal::QUIT, Why::PassedOn),
+        (Signal::KILL, Why::PassedOn),
+    ];
+    assert_eq!(whys(&world, "web"), expected);
+}
+
+#[test]
+fn each_sigkill_says_why_it_comes() {
+    let last = |world: &World, name: &str| whys(world, name).last().copied();
+    // Its time is over.
+    let world = World::new(&[("sidecars", "proxy"), ("grace-period", "8s")]).script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    ask_all(&mut world, &["web", "proxy"], TERM);
+    world.run_for(secs(60));
+    assert_eq!(last(&world, "web"), Some((Signal::KILL, Why::TimeOver)));
+    assert_eq!(last(&world, "proxy"), Some((TERM, Why::TimeShort)));
+    // Its program is never executed.
+    let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
+    world.call(Call::Run("web", None));
+    world.run_for(secs(301));
+    assert_eq!(whys(&world, "web"), [(Signal::KILL, Why::NotStarted)]);
+    // It is unwell, and does not heed its signal.
+    let unwell = Script {
+        unwell_after: Some(secs(20)),
+        ..deaf()
+    };
+    let probe = r#"{"tcpSocket":{"port":80},"periodSeconds":2}"#;
+    let world = World::new(&[("sidecars", "proxy"), ("liveness-probe.usher/proxy", probe)])
+        .script("proxy", unwell);
+    let mut world = running(world, &["proxy", "web"]);
+    world.run_for(secs(70));
+    let why = Why::ProbeFailed(ProbeKind::Liveness);
+    assert_eq!(
+        whys(&world, "proxy")[..2],
+        [(TERM, why), (Signal::KILL, why)]
+    );
+}

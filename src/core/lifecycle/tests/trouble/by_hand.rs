@@ -1,0 +1,158 @@
+//! A person with `ctr`: no sandbox container, nothing that is created again by itself, one kill after
+//! another, and when all is gone the pod is made once more.
+
+use crate::lifecycle::Time;
+use crate::plan::Signal;
+
+use crate::lifecycle::tests::simulator::{Call, Seen, World, ms, secs};
+
+use super::case::{Case, Deletion, Fault, Part};
+use super::kubelet::{Ask, End, Log, intern};
+
+pub struct Person<'a> {
+    case: &'a Case,
+    world: &'a mut World,
+    log: &'a mut Log,
+    heard: usize,
+}
+
+/// What a person can have of a case.
+pub fn by_hand(mut case: Case) -> Case {
+    let is_had = |part: Part| !part.is_native() && part != Part::Guest;
+    case.members.retain(|member| is_had(member.part));
+    for member in &mut case.members {
+        (member.pre_stop, member.post_start) = (None, None);
+    }
+    case.faults.retain(|(_, fault)| match fault {
+        Fault::Crash(name, _) => case.members.iter().any(|member| member.name == *name),
+        _ => false,
+    });
+    case.late.clear();
+    case.deleted.1 = Deletion::Usual;
+    case.gaps = (0..case.members.len() as u64).map(|n| n * 30).collect();
+    case.by_hand = true;
+    case
+}
+
+impl<'a> Person<'a> {
+    pub fn new(case: &'a Case, world: &'a mut World, log: &'a mut Log) -> Person<'a> {
+        Person {
+            case,
+            world,
+            log,
+            heard: 0,
+        }
+    }
+
+    pub fn run(&mut self) {
+        for round in 0..2 {
+            let began = self.world.now;
+            self.log.sandboxes.push(self.world.seen.len());
+            self.world.did("a pod without a sandbox");
+            for member in &self.case.members {
+                let id = id_of(member.name, round);
+                self.world.did(format!("create {id}"));
+                self.world.learn(id, member.facts(self.case, round));
+                self.world.behave(id, member.script(round));
+                self.world.call(Call::Run(id, None));
+                self.wait_until(self.world.now.after(ms(200)));
+            }
+            for (at, fault) in &self.case.faults {
+                self.wait_until(began.after(ms(*at)));
+                if let Fault::Crash(name, code) = fault
+                    && self.world.is_executing(id_of(name, round))
+                {
+                    let id = id_of(name, round);
+                    self.world.did(format!("{id} crashes with {code}"));
+                    self.world.call(Call::Crash(id, *code));
+                }
+            }
+            self.wait_until(began.after(ms(self.case.deleted.0)));
+            self.end(round);
+            if self.world.processes.values().next().is_some() {
+                return;
+            }
+        }
+        self.log.over = Some(self.world.now);
+    }
+
+    /// Kills one after another, and what does not heed that when its time is over.
+    fn end(&mut self, round: u32) {
+        let began = self.world.now;
+        let sandbox = self.log.sandboxes.len() - 1;
+        self.log.ends.push((began, sandbox, End::Deleted));
+        let grace = secs(self.case.grace);
+        let ids: Vec<_> = self
+            .case
+            .members
+            .iter()
+            .map(|m| id_of(m.name, round))
+            .collect();
+        for (id, gap) in ids.iter().zip(&self.case.gaps) {
+            self.wait_until(began.after(ms(*gap)));
+            if self
+                .world
+                .processes
+                .contains_key(&crate::lifecycle::ContainerId::from(*id))
+                && self.reads_running(id)
+            {
+                self.log.asks.push(Ask {
+                    at: self.world.now,
+                    id,
+                    end: true,
+                    grace,
+                    is_handler: false,
+                    is_kill: false,
+                });
+                self.world.did(format!("kill {id}"));
+                self.world.call(Call::Kill(id, Signal::TERM, None));
+            }
+        }
+        // Longer than any policy takes.
+        self.wait_until(began.after(grace).after(secs(12)));
+        for id in &ids {
+            if self
+                .world
+                .processes
+                .contains_key(&crate::lifecycle::ContainerId::from(*id))
+            {
+                self.world.did(format!("kill -9 {id}"));
+                self.world.call(Call::Kill(id, Signal::KILL, None));
+            }
+        }
+        self.wait_until(self.world.now.after(secs(2)));
+        for id in &ids {
+            self.world.call(Call::Delete(id));
+        }
+    }
+
+    fn reads_running(&self, id: &str) -> bool {
+        let ended = |seen: &Seen| matches!(seen, Seen::ExitReported(who, _) if who == id);
+        !self.world.seen.iter().any(|(_, seen)| ended(seen))
+    }
+
+    fn wait_until(&mut self, end: Time) {
+        while self.world.now < end {
+            let next = self.world.next_at().map_or(end, |next| next.min(end));
+            if self.world.next_at() == Some(next) {
+                self.world.step(next);
+            } else {
+                self.world.now = next;
+            }
+            while let Some((_, seen)) = self.world.seen.get(self.heard).cloned() {
+                self.heard += 1;
+                // What could not be started is not left behind.
+                if let Seen::StartAnswered(id, Err(_)) = seen {
+                    self.world.call(Call::Kill(intern(id), Signal::KILL, None));
+                }
+            }
+        }
+    }
+}
+
+fn id_of(name: &'static str, round: u32) -> &'static str {
+    match round {
+        0 => name,
+        n => intern(format!("{name}#{}", n + 1)),
+    }
+}

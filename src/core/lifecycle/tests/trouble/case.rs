@@ -1,0 +1,517 @@
+//! A pod, how its containers behave, and what goes wrong: all that one number decides.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::plan::{GracePolicy, KubeletFacts, Plan, RestartPolicy};
+
+use crate::lifecycle::tests::simulator::{Script, ms, secs};
+
+/// What a container is in its pod, as kubelet and the annotations have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// An init container of kubelet's own, in `native-init`.
+    NativeInit,
+    /// An init container with `restartPolicy: Always`, in `native-init`.
+    NativeSidecar,
+    Init,
+    Sidecar,
+    App,
+    PreExit,
+    PostExit,
+    /// In no list, of a pod that lists its apps.
+    Guest,
+}
+
+impl Part {
+    pub fn is_native(self) -> bool {
+        matches!(self, Part::NativeInit | Part::NativeSidecar)
+    }
+
+    pub fn is_defer(self) -> bool {
+        matches!(self, Part::PreExit | Part::PostExit)
+    }
+
+    /// Stopped by usher, in its order.
+    pub fn is_ours(self) -> bool {
+        !self.is_native() && self != Part::Guest
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreStop {
+    Exec,
+    Sleep,
+    HttpGet,
+    TcpSocket,
+}
+
+/// How a container behaves from its creation on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Until its startup probe would succeed.
+    pub ready: u64,
+    /// It ends on its own, with this code.
+    pub ends: Option<(u64, u8)>,
+    /// From a stop signal to its end; it heeds none if there is none.
+    pub stops: Option<u64>,
+    /// The code that it ends with then.
+    pub code: u8,
+}
+
+pub const WELL: Life = Life {
+    ready: 0,
+    ends: None,
+    stops: Some(20),
+    code: 0,
+};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    pub name: &'static str,
+    pub part: Part,
+    /// `restart.usher/NAME`.
+    pub restart: Option<RestartPolicy>,
+    /// `grace-period.usher/NAME`, in seconds.
+    pub cap: Option<u64>,
+    pub probed: bool,
+    /// From its execution until the shim's liveness probe of it fails.
+    pub unwell: Option<u64>,
+    pub hook: Option<u64>,
+    pub pre_stop: Option<(PreStop, u64)>,
+    pub post_start: Option<u64>,
+    pub essential: bool,
+    /// Restart rules of the container: kubelet creates it again under `Never`, so often.
+    pub again: u32,
+    /// Those of its first creations; the last is that of all that follow.
+    pub lives: Vec<Life>,
+    /// How a life in place of its first goes on: it ends with that code then.
+    pub then: Option<u8>,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Crash(&'static str, u8),
+    /// Kubelet's liveness probe of it has failed for the last time.
+    Unhealthy(&'static str),
+    /// Its image is changed in place.
+    Image(&'static str),
+    SandboxDies,
+    /// Kubelet is away for so long, and knows nothing of what it was doing when it is back.
+    Restart(u64),
+    /// What is being deleted is deleted once more, with so many seconds of grace.
+    Hurry(u64),
+}
+
+/// How the pod is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    Usual,
+    /// With another grace period than the pod's own, in seconds.
+    Within(u64),
+    /// SIGKILL, and nothing else.
+    Kill,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    pub policy: RestartPolicy,
+    pub grace_policy: GracePolicy,
+    /// The pod's grace period in seconds.
+    pub grace: u64,
+    pub mode: &'static str,
+    pub parallel: bool,
+    /// Sidecars and init containers in the order of the spec, one after another.
+    pub ordered: bool,
+    /// The annotations list the apps.
+    pub listed: bool,
+    /// In the order of the spec.
+    pub members: Vec<Member>,
+    /// What goes wrong, and when.
+    pub faults: Vec<(u64, Fault)>,
+    pub deleted: (u64, Deletion),
+    /// What goes wrong while the pod is deleted, and how long after.
+    pub late: Vec<(u64, Fault)>,
+    /// When each of a deletion's requests comes, after the first.
+    pub gaps: Vec<u64>,
+    /// Kubelet breaks off what it is doing when its pod is deleted.
+    pub breaks_off: bool,
+    /// When, within a second, it looks at its pods.
+    pub tick: u64,
+    /// How long after the news of an end containerd deletes what has ended.
+    pub clean_up: u64,
+    /// A person makes and ends it, with `ctr`.
+    pub by_hand: bool,
+}
+
+const PROBE: &str = r#"{"tcpSocket":{"port":80},"periodSeconds":1,"failureThreshold":30}"#;
+
+const LIVENESS: &str = r#"{"tcpSocket":{"port":80},"periodSeconds":1,"failureThreshold":2}"#;
+
+const HOOK: &str = r#"{"exec":{"command":["/bin/hook"]}}"#;
+
+// === a case of a number ===
+
+impl Case {
+    /// A pod of these members, in which nothing goes wrong and which is deleted after so long.
+    pub fn plain(policy: RestartPolicy, members: Vec<Member>, deleted: u64) -> Case {
+        let listed = members.iter().any(|member| member.part == Part::Guest);
+        Case {
+            policy,
+            grace_policy: GracePolicy::Shared,
+            grace: 10,
+            mode: "Auto",
+            parallel: false,
+            ordered: false,
+            listed,
+            faults: Vec::new(),
+            deleted: (deleted, Deletion::Usual),
+            late: Vec::new(),
+            gaps: (0..members.len() as u64).map(|n| n * 10).collect(),
+            members,
+            breaks_off: false,
+            tick: 500,
+            clean_up: 20,
+            by_hand: false,
+        }
+    }
+
+    /// Every pod of up to four containers, one of them an app at least, each under every policy.
+    pub fn small() -> Vec<Case> {
+        let others = [
+            ("setup", Part::Init),
+            ("proxy", Part::Sidecar),
+            ("drain", Part::PreExit),
+            ("report", Part::PostExit),
+            ("vpn", Part::NativeSidecar),
+            ("api", Part::App),
+        ];
+        let policies = [
+            RestartPolicy::Always,
+            RestartPolicy::OnFailure,
+            RestartPolicy::Never,
+        ];
+        let mut all = Vec::new();
+        for set in 0_u32..1 << others.len() {
+            if set.count_ones() > 3 {
+                continue;
+            }
+            let chosen = (0..others.len()).filter(|n| set & (1 << n) != 0);
+            let chosen: Vec<_> = chosen.map(|n| others[n]).collect();
+            let natives = chosen.iter().filter(|(_, part)| part.is_native());
+            let rest = chosen.iter().filter(|(_, part)| !part.is_native());
+            let members = natives.chain(rest).chain([&("web", Part::App)]);
+            let members: Vec<_> = members
+                .map(|(name, part)| Member::well(name, *part))
+                .collect();
+            for policy in policies {
+                all.push(Case::plain(policy, members.clone(), 3_000));
+            }
+        }
+        all
+    }
+
+    /// All that can go wrong with it while it lives, and what can while it ends.
+    pub fn all_faults(&self) -> (Vec<Fault>, Vec<Fault>) {
+        let names: Vec<_> = self.members.iter().map(|member| member.name).collect();
+        let of_each = names.iter().flat_map(|name| {
+            [
+                Fault::Crash(name, 1),
+                Fault::Crash(name, 0),
+                Fault::Unhealthy(name),
+                Fault::Image(name),
+            ]
+        });
+        let common = [Fault::SandboxDies, Fault::Restart(1_500)];
+        let early = of_each.chain(common).collect();
+        let crashes = names.iter().map(|name| Fault::Crash(name, 1));
+        let late = crashes
+            .chain(common)
+            .chain([Fault::Hurry(0), Fault::Hurry(2)])
+            .collect();
+        (early, late)
+    }
+}
+
+impl Member {
+    pub fn well(name: &'static str, part: Part) -> Member {
+        let ends = match part {
+            Part::Init | Part::NativeInit => Some((400, 0)),
+            Part::PreExit | Part::PostExit => Some((300, 0)),
+            _ => None,
+        };
+        Member {
+            name,
+            part,
+            restart: None,
+            cap: None,
+            probed: false,
+            unwell: None,
+            hook: None,
+            pre_stop: None,
+            post_start: None,
+            essential: false,
+            again: 0,
+            lives: vec![Life { ends, ..WELL }],
+            then: None,
+        }
+    }
+}
+
+// === what the world is told ===
+
+impl Case {
+    pub fn member(&self, name: &str) -> &Member {
+        let member = self.members.iter().find(|member| member.name == name);
+        member.expect("a member of the pod")
+    }
+
+    pub fn of(&self, part: Part) -> impl Iterator<Item = &Member> {
+        self.members
+            .iter()
+            .filter(move |member| member.part == part)
+    }
+
+    fn annotations(&self) -> BTreeMap<String, String> {
+        let mut all = BTreeMap::new();
+        let mut set = |key: &str, value: String| {
+            if !value.is_empty() {
+                all.insert(key.to_owned(), value);
+            }
+        };
+        let list = |of: &dyn Fn(&Member) -> bool| {
+            let names = self.members.iter().filter(|member| of(member));
+            names.map(|m| m.name).collect::<Vec<_>>().join(" ")
+        };
+        set("usher/init", list(&|m| m.part == Part::Init));
+        set("usher/native-init", list(&|m| m.part.is_native()));
+        set("usher/sidecars", list(&|m| m.part == Part::Sidecar));
+        set("usher/pre-exit", list(&|m| m.part == Part::PreExit));
+        set("usher/post-exit", list(&|m| m.part == Part::PostExit));
+        set("usher/essential", list(&|m| m.essential));
+        if self.listed {
+            set("usher/apps", list(&|m| m.part == Part::App));
+        }
+        if self.ordered {
+            let is_staged = |m: &Member| matches!(m.part, Part::Init | Part::Sidecar);
+            set("usher/startup-order", list(&is_staged));
+        }
+        if self.parallel {
+            set("usher/sidecar-stop-order", "Parallel".to_owned());
+        }
+        set("usher/restart-policy", format!("{:?}", self.policy));
+        set("usher/grace-policy", format!("{:?}", self.grace_policy));
+        set("usher/grace-period", format!("{}s", self.grace));
+        set("usher/start-mode", self.mode.to_owned());
+        for member in &self.members {
+            let mut own = |setting: &str, value: String| {
+                all.insert(format!("{setting}.usher/{}", member.name), value);
+            };
+            if let Some(restart) = member.restart {
+                own("restart", format!("{restart:?}"));
+            }
+            if let Some(cap) = member.cap {
+                own("grace-period", format!("{cap}s"));
+            }
+            if member.probed {
+                own("startup-probe", PROBE.to_owned());
+            }
+            if member.unwell.is_some() {
+                own("liveness-probe", LIVENESS.to_owned());
+            }
+            if member.hook.is_some() {
+                own("termination-hook", HOOK.to_owned());
+            }
+        }
+        all
+    }
+
+    pub fn plan(&self) -> Plan {
+        let annotations = self.annotations();
+        Plan::parse(&annotations).unwrap_or_else(|error| panic!("{error}: {annotations:?}"))
+    }
+}
+
+impl Member {
+    pub fn life(&self, creation: u32) -> Life {
+        let place = (creation as usize).min(self.lives.len() - 1);
+        self.lives[place]
+    }
+
+    pub fn script(&self, creation: u32) -> Script {
+        let life = self.life(creation);
+        Script {
+            ready_after: Some(ms(life.ready)),
+            stops_after: life.stops.map(ms),
+            exits_after: life.ends.map(|(after, code)| (ms(after), code)),
+            stop_code: life.code,
+            unwell_after: self.unwell.map(ms),
+            then_exits: self.then,
+            hook_takes: ms(self
+                .hook
+                .unwrap_or_else(|| self.pre_stop.map_or(1, |(_, takes)| takes))),
+            ..Script::default()
+        }
+    }
+
+    /// The argv of its preStop handler.
+    pub fn pre_stop_argv(&self) -> Vec<String> {
+        vec!["/bin/pre-stop".to_owned(), self.name.to_owned()]
+    }
+
+    pub fn facts(&self, case: &Case, restarts: u32) -> KubeletFacts {
+        let mut all = BTreeMap::from([
+            (
+                "io.kubernetes.pod.terminationGracePeriod".to_owned(),
+                secs(case.grace).as_secs().to_string(),
+            ),
+            (
+                "io.kubernetes.container.restartCount".to_owned(),
+                restarts.to_string(),
+            ),
+        ]);
+        let handler = self.pre_stop.map(|(kind, takes)| match kind {
+            PreStop::Exec => format!(
+                r#"{{"exec":{{"command":["/bin/pre-stop","{}"]}}}}"#,
+                self.name
+            ),
+            PreStop::Sleep => format!(r#"{{"sleep":{{"seconds":{}}}}}"#, takes / 1_000),
+            PreStop::HttpGet => r#"{"httpGet":{"port":80}}"#.to_owned(),
+            PreStop::TcpSocket => r#"{"tcpSocket":{"port":80}}"#.to_owned(),
+        });
+        if let Some(handler) = handler {
+            all.insert("io.kubernetes.container.preStopHandler".to_owned(), handler);
+        }
+        KubeletFacts::read(&all)
+    }
+}
+
+/// The annotations, each container that is not what one would expect, and what goes wrong.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (key, value) in self.annotations() {
+            writeln!(f, "    {key}: {value}")?;
+        }
+        for member in &self.members {
+            write!(f, "    {} is {:?}", member.name, member.part)?;
+            if let Some((kind, takes)) = member.pre_stop {
+                write!(f, ", preStop {kind:?} {takes} ms")?;
+            }
+            if let Some(after) = member.unwell {
+                write!(f, ", unwell after {after} ms")?;
+            }
+            if let Some(takes) = member.hook {
+                write!(f, ", hook {takes} ms")?;
+            }
+            if let Some(takes) = member.post_start {
+                write!(f, ", postStart {takes} ms")?;
+            }
+            if member.again > 0 {
+                write!(f, ", created again {} times", member.again)?;
+            }
+            for life in &member.lives {
+                write!(f, "; ready {} ms", life.ready)?;
+                if let Some((after, code)) = life.ends {
+                    write!(f, ", ends with {code} after {after} ms")?;
+                }
+                match life.stops {
+                    Some(after) => write!(f, ", stops with {} after {after} ms", life.code)?,
+                    None => write!(f, ", heeds no signal")?,
+                }
+            }
+            writeln!(f)?;
+        }
+        writeln!(
+            f,
+            "    by hand {}; faults {:?}; deleted {:?}; late {:?}; gaps {:?}; breaks off {}; tick {}; clean up {}",
+            self.by_hand,
+            self.faults,
+            self.deleted,
+            self.late,
+            self.gaps,
+            self.breaks_off,
+            self.tick,
+            self.clean_up
+        )
+    }
+}
+
+// === smaller cases ===
+
+impl Case {
+    /// Cases that are simpler by one thing each.
+    pub fn simpler(&self) -> Vec<Case> {
+        let mut all = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Case)| {
+            let mut case = self.clone();
+            change(&mut case);
+            let has_guest = case.of(Part::Guest).next().is_some();
+            case.listed |= has_guest;
+            if case != *self && case.of(Part::App).next().is_some() {
+                all.push(case);
+            }
+        };
+        for place in 0..self.members.len() {
+            with(&|case| {
+                let name = case.members.remove(place).name;
+                let is_about = |fault: &Fault| matches!(fault, Fault::Crash(who, _) | Fault::Unhealthy(who) | Fault::Image(who) if *who == name);
+                case.faults.retain(|(_, fault)| !is_about(fault));
+                case.late.retain(|(_, fault)| !is_about(fault));
+                case.gaps.remove(place);
+            });
+        }
+        for place in 0..self.faults.len() {
+            with(&|case| {
+                case.faults.remove(place);
+            });
+        }
+        for place in 0..self.late.len() {
+            with(&|case| {
+                case.late.remove(place);
+            });
+        }
+        with(&|case| case.deleted.1 = Deletion::Usual);
+        with(&|case| case.grace_policy = GracePolicy::Shared);
+        with(&|case| case.policy = RestartPolicy::Always);
+        with(&|case| case.grace = 10);
+        with(&|case| case.mode = "Auto");
+        with(&|case| case.parallel = false);
+        with(&|case| case.ordered = false);
+        with(&|case| case.listed = true);
+        with(&|case| case.breaks_off = false);
+        with(&|case| case.tick = 500);
+        with(&|case| case.clean_up = 20);
+        with(&|case| {
+            let places = 0..case.gaps.len() as u64;
+            case.gaps = places.map(|n| n * 10).collect();
+        });
+        for sooner in [5_000, 30_000] {
+            with(&|case| case.deleted.0 = case.deleted.0.min(sooner));
+        }
+        for place in 0..self.members.len() {
+            with(&|case| {
+                let member = &mut case.members[place];
+                *member = Member::well(member.name, member.part);
+            });
+            with(&|case| case.members[place].restart = None);
+            with(&|case| case.members[place].cap = None);
+            with(&|case| case.members[place].probed = false);
+            with(&|case| case.members[place].unwell = None);
+            with(&|case| case.members[place].hook = None);
+            with(&|case| case.members[place].pre_stop = None);
+            with(&|case| case.members[place].post_start = None);
+            with(&|case| case.members[place].essential = false);
+            with(&|case| case.members[place].again = 0);
+            with(&|case| case.members[place].then = None);
+            with(&|case| case.members[place].lives.truncate(1));
+            for life in 0..self.members[place].lives.len() {
+                with(&|case| case.members[place].lives[life].ready = 0);
+                with(&|case| case.members[place].lives[life].ends = None);
+                with(&|case| case.members[place].lives[life].stops = Some(20));
+                with(&|case| case.members[place].lives[life].code = 0);
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,233 @@
+//! The pod of a number, and what goes wrong in it.
+
+use crate::plan::{GracePolicy, RestartPolicy};
+
+use super::case::{Case, Deletion, Fault, Life, Member, Part, PreStop};
+
+/// Numbers that look random and are always the same for one seed (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From `least` to `most`, both included.
+    pub fn within(&mut self, least: u64, most: u64) -> u64 {
+        least + self.next() % (most - least + 1)
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+
+    pub fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[(self.next() % values.len() as u64) as usize]
+    }
+}
+
+impl Case {
+    /// The same for one seed for good.
+    pub fn random(seed: u64) -> Case {
+        let mut dice = Dice::new(seed);
+        let policy = dice.one_of(&[
+            RestartPolicy::Always,
+            RestartPolicy::OnFailure,
+            RestartPolicy::Never,
+        ]);
+        let mut members = Vec::new();
+        let mut cast = |dice: &mut Dice, part, names: &[&'static str], most: u64, odds: u64| {
+            for name in &names[..most as usize] {
+                if dice.percent(odds) {
+                    members.push(Member::random(dice, name, part, policy));
+                }
+            }
+        };
+        cast(&mut dice, Part::Init, &["setup", "migrate"], 2, 30);
+        cast(&mut dice, Part::Sidecar, &["proxy", "logs"], 2, 60);
+        cast(&mut dice, Part::App, &["web"], 1, 100);
+        cast(&mut dice, Part::App, &["api"], 1, 30);
+        cast(&mut dice, Part::PreExit, &["drain", "flush"], 2, 30);
+        cast(&mut dice, Part::PostExit, &["report", "clean"], 2, 40);
+        cast(&mut dice, Part::Guest, &["debug"], 1, 10);
+        // Any order is a pod's own.
+        if dice.percent(50) {
+            for place in (1..members.len()).rev() {
+                members.swap(place, dice.within(0, place as u64) as usize);
+            }
+        }
+        let mut natives = Vec::new();
+        for (name, part) in [("vpn", Part::NativeSidecar), ("fetch", Part::NativeInit)] {
+            if dice.percent(15) {
+                natives.push(Member::random(&mut dice, name, part, policy));
+            }
+        }
+        natives.append(&mut members);
+        let members = natives;
+        let names: Vec<_> = members.iter().map(|member| member.name).collect();
+        let has_guest = members.iter().any(|member| member.part == Part::Guest);
+        let grace_policy = dice.one_of(&[
+            GracePolicy::Shared,
+            GracePolicy::Shared,
+            GracePolicy::Reserve,
+            GracePolicy::Overrun,
+            GracePolicy::SkipHooks,
+            GracePolicy::Strict,
+        ]);
+        let least = match grace_policy {
+            GracePolicy::Reserve => 6,
+            _ => 3,
+        };
+        let until = dice.one_of(&[500, 3_000, 15_000, 40_000, 90_000]);
+        let deleted = dice.within(0, until);
+        let mut faults: Vec<(u64, Fault)> = (0..dice.one_of(&[0, 0, 1, 1, 2, 3]))
+            .map(|_| {
+                let name = dice.one_of(&names);
+                let fault = match dice.within(0, 9) {
+                    0..=2 => Fault::Crash(name, dice.one_of(&[0, 1, 1, 137])),
+                    3..=4 => Fault::Unhealthy(name),
+                    5..=6 => Fault::Image(name),
+                    7..=8 => Fault::SandboxDies,
+                    _ => Fault::Restart(dice.within(500, 4_000)),
+                };
+                (dice.within(0, deleted), fault)
+            })
+            .collect();
+        faults.sort_by_key(|(at, _)| *at);
+        let deletion = match dice.within(0, 9) {
+            0 => Deletion::Within(dice.within(1, 6)),
+            1 if dice.percent(50) => Deletion::Kill,
+            _ => Deletion::Usual,
+        };
+        let mut late: Vec<(u64, Fault)> = (0..dice.one_of(&[0, 0, 0, 0, 1, 2]))
+            .map(|_| {
+                let name = dice.one_of(&names);
+                let fault = match dice.within(0, 9) {
+                    0..=4 => Fault::Crash(name, dice.one_of(&[0, 1, 137])),
+                    5 => Fault::SandboxDies,
+                    6..=7 => Fault::Restart(dice.within(500, 4_000)),
+                    _ => Fault::Hurry(dice.within(0, 3)),
+                };
+                (dice.within(0, 12_000), fault)
+            })
+            .collect();
+        late.sort_by_key(|(at, _)| *at);
+        let spread = dice.one_of(&[0, 15, 100, 800]);
+        Case {
+            policy,
+            grace_policy,
+            grace: dice.within(least, 20),
+            mode: dice.one_of(&["Auto", "Auto", "Auto", "Hold"]),
+            parallel: dice.percent(25),
+            ordered: dice.percent(40),
+            listed: has_guest || dice.percent(60),
+            faults,
+            deleted: (deleted, deletion),
+            late,
+            gaps: members.iter().map(|_| dice.within(0, spread)).collect(),
+            breaks_off: dice.percent(50),
+            tick: dice.within(0, 999),
+            clean_up: dice.one_of(&[1, 20, 400]),
+            members,
+            by_hand: false,
+        }
+    }
+}
+
+impl Member {
+    fn random(dice: &mut Dice, name: &'static str, part: Part, policy: RestartPolicy) -> Member {
+        let lives = (0..dice.within(1, 3)).map(|_| Life::random(dice, part));
+        let lives = lives.collect();
+        let any = [
+            RestartPolicy::Always,
+            RestartPolicy::OnFailure,
+            RestartPolicy::Never,
+        ];
+        let restart = match part {
+            Part::Sidecar if dice.percent(25) => Some(dice.one_of(&any)),
+            Part::PreExit | Part::PostExit if dice.percent(20) => Some(dice.one_of(&any)),
+            _ => None,
+        };
+        let pre_stop = dice.percent(20).then(|| {
+            let kinds = [
+                PreStop::Exec,
+                PreStop::Exec,
+                PreStop::Sleep,
+                PreStop::HttpGet,
+                PreStop::TcpSocket,
+            ];
+            let kind = dice.one_of(&kinds);
+            let takes = match kind {
+                PreStop::Sleep => dice.within(1, 6) * 1_000,
+                _ => dice.one_of(&[50, 1_500, 4_000, 30_000]),
+            };
+            (kind, takes)
+        });
+        let takes_hooks = matches!(part, Part::App | Part::Sidecar);
+        let may_be_essential = matches!(part, Part::App | Part::Sidecar);
+        let is_capped = part.is_ours() && !part.is_defer() && dice.percent(5);
+        Member {
+            restart,
+            cap: is_capped.then(|| dice.within(1, 5)),
+            probed: part == Part::Sidecar && dice.percent(40),
+            unwell: (part == Part::Sidecar && dice.percent(15))
+                .then(|| dice.one_of(&[500, 3_000, 12_000])),
+            hook: (takes_hooks && dice.percent(8)).then(|| dice.one_of(&[20, 1_000, 30_000])),
+            pre_stop: pre_stop.filter(|_| !part.is_defer()),
+            post_start: dice.percent(15).then(|| dice.one_of(&[50, 900, 4_000])),
+            essential: may_be_essential && dice.percent(8),
+            again: match policy {
+                RestartPolicy::Never if part == Part::App && dice.percent(20) => 2,
+                _ => 0,
+            },
+            lives,
+            then: dice.percent(30).then(|| dice.one_of(&[0, 1])),
+            ..Member::well(name, part)
+        }
+    }
+}
+
+impl Life {
+    fn random(dice: &mut Dice, part: Part) -> Life {
+        let ends = match part {
+            Part::Init | Part::NativeInit => {
+                Some((dice.within(50, 3_000), dice.one_of(&[0, 0, 0, 1])))
+            }
+            Part::PreExit | Part::PostExit => (!dice.percent(7)).then(|| {
+                (
+                    dice.one_of(&[20, 300, 1_500, 3_000]),
+                    dice.one_of(&[0, 0, 0, 1]),
+                )
+            }),
+            Part::App if dice.percent(45) => Some((
+                dice.one_of(&[50, 700, 5_000, 20_000]),
+                dice.one_of(&[0, 1, 1]),
+            )),
+            Part::Sidecar if dice.percent(25) => Some((
+                dice.one_of(&[50, 700, 5_000, 20_000]),
+                dice.one_of(&[0, 1, 1]),
+            )),
+            _ => None,
+        };
+        Life {
+            ready: dice.one_of(&[0, 0, 900, 4_000]),
+            ends,
+            stops: match dice.within(0, 9) {
+                0 => None,
+                1 => Some(dice.within(2_000, 9_000)),
+                _ => Some(dice.within(5, 1_200)),
+            },
+            code: dice.one_of(&[0, 0, 143]),
+        }
+    }
+}

@@ -1,0 +1,749 @@
+//! A kubelet that knows trouble, and the containerd under it.
+//!
+//! - **SyncPod**: one thing at a time. What is unhealthy, or has another image, is stopped, one after
+//!   the other, each waited for; then what is missing is created, one after the other, each waiting for
+//!   the answer of its Start and for its postStart handler. What has exited is created again after the
+//!   back-off: at once, 10 s, 20 s … The first init container that is not done keeps all behind it.
+//! - **killPod**: at the end of a pod, or when its sandbox has died, all that runs is asked at once, as
+//!   far as a busy node is at once: each its preStop handler, at most for the grace period; then its
+//!   turn, where the pod has native sidecars; then the stop signal with what is left of the grace
+//!   period, in whole seconds, and 2 s at least; SIGKILL when that is over, counted from the answer.
+//!   Then the sandbox.
+//! - **A sandbox that has died** is found when kubelet looks the next time. It makes another, without
+//!   what had ended with 0 by then under `OnFailure`, and under `Never` none.
+//! - **kubelet away**: what was under way is forgotten, and begun again when it is back. containerd
+//!   sends no second stop signal.
+
+mod stop;
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::lifecycle::{RequestId, Time};
+use crate::plan::{RestartPolicy, Signal};
+
+use crate::lifecycle::tests::simulator::{Call, Script, Seen, World, ms, secs};
+
+use super::case::{Case, Deletion, Fault, Part};
+
+/// kubelet's `runtimeRequestTimeout`.
+const REQUEST_TIMEOUT: Duration = secs(120);
+
+/// What a stop request gives at least.
+const LEAST: Duration = secs(2);
+
+const FIRST_BACK_OFF: Duration = secs(10);
+const LONGEST_BACK_OFF: Duration = secs(300);
+
+/// Why all of a pod is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Deleted,
+    /// Nothing of it is to run any more.
+    Over,
+    SandboxDied,
+}
+
+/// A request that a shim could see.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub at: Time,
+    pub id: &'static str,
+    /// At the end of its pod.
+    pub end: bool,
+    /// What is left of the grace period then.
+    pub grace: Duration,
+    /// It was the preStop handler.
+    pub is_handler: bool,
+    /// SIGKILL without anything before it.
+    pub is_kill: bool,
+}
+
+/// What it did, and why: the truth that promises are held against.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Where in what was seen each sandbox begins.
+    pub sandboxes: Vec<usize>,
+    pub asks: Vec<Ask>,
+    /// SIGKILL when the grace period was over.
+    pub kills: Vec<(Time, &'static str)>,
+    /// When all of a sandbox was to be stopped, and why.
+    pub ends: Vec<(Time, usize, End)>,
+    /// What the next sandbox goes without, and the code that it ended with.
+    pub left_out: Vec<(Time, &'static str, u32)>,
+    /// Who was asked once more, which a shim cannot see.
+    pub asked_again: Vec<&'static str>,
+    /// Who was asked to stop, when, and how long it took until that was answered.
+    pub answers: Vec<(Time, &'static str, Duration)>,
+    /// When nothing was left to do.
+    pub over: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Nothing,
+    Running,
+    Exited(u32),
+}
+
+struct Record {
+    id: Option<&'static str>,
+    creations: u32,
+    state: State,
+    exited: Time,
+    back_off: Duration,
+    unhealthy: bool,
+    changed: bool,
+    again: u32,
+}
+
+/// What the pod's worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worker {
+    Idle,
+    StartsSandbox,
+    Starts(usize, Time),
+    /// A postStart handler, until then.
+    Handles(usize, Time),
+    /// One container of a pod that lives on.
+    Stops,
+    StopsAll(End),
+    StopsSandbox(End),
+    Done,
+}
+
+/// StopContainer, with what kubelet does before it.
+struct Stop {
+    who: usize,
+    id: &'static str,
+    left: Duration,
+    /// It is given exactly this, and no handler is run where that is nothing.
+    exact: Option<Duration>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waits(Time),
+    Handler {
+        began: Time,
+        until: Time,
+    },
+    Turn(Time),
+    Asked {
+        request: Option<RequestId>,
+        at: Time,
+        answered: Option<Time>,
+        grace: Duration,
+        killed: bool,
+    },
+    Over,
+}
+
+pub struct Kubelet<'a> {
+    case: &'a Case,
+    pub world: &'a mut World,
+    log: &'a mut Log,
+    records: Vec<Record>,
+    worker: Worker,
+    to_stop: VecDeque<usize>,
+    to_start: VecDeque<usize>,
+    stops: Vec<Stop>,
+    /// What containerd has sent a stop signal.
+    signalled: BTreeSet<&'static str>,
+    /// The pod is to be deleted, and how.
+    deleted: Option<Deletion>,
+    sandbox_is_dead: bool,
+    /// It was found dead.
+    sandbox_is_known_dead: bool,
+    away_until: Option<Time>,
+    looks_at: Time,
+    heard: usize,
+}
+
+/// The same text for the same text, for good.
+pub fn intern(text: String) -> &'static str {
+    thread_local!(static KNOWN: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) });
+    KNOWN.with_borrow_mut(|known| match known.get(text.as_str()) {
+        Some(text) => *text,
+        None => {
+            let text: &'static str = Box::leak(text.into_boxed_str());
+            known.insert(text);
+            text
+        }
+    })
+}
+
+// === time goes by ===
+
+impl<'a> Kubelet<'a> {
+    pub fn new(case: &'a Case, world: &'a mut World, log: &'a mut Log) -> Kubelet<'a> {
+        let record = |again| Record {
+            id: None,
+            creations: 0,
+            state: State::Nothing,
+            exited: Time::default(),
+            back_off: Duration::ZERO,
+            unhealthy: false,
+            changed: false,
+            again,
+        };
+        let looks_at = world.now.after(ms(case.tick));
+        Kubelet {
+            records: case.members.iter().map(|m| record(m.again)).collect(),
+            case,
+            world,
+            log,
+            worker: Worker::Idle,
+            to_stop: VecDeque::new(),
+            to_start: VecDeque::new(),
+            stops: Vec::new(),
+            signalled: BTreeSet::new(),
+            deleted: None,
+            sandbox_is_dead: false,
+            sandbox_is_known_dead: false,
+            away_until: None,
+            looks_at,
+            heard: 0,
+        }
+    }
+
+    /// The whole life of the pod.
+    pub fn run(&mut self) {
+        self.world.create_timeout = Some(REQUEST_TIMEOUT);
+        self.open_sandbox();
+        let deleted = self.world.now.after(ms(self.case.deleted.0));
+        for (at, fault) in &self.case.faults {
+            self.live_until(Time::default().after(ms(*at)).min(deleted));
+            self.go_wrong(*fault);
+        }
+        self.live_until(deleted);
+        self.delete(self.case.deleted.1);
+        for (after, fault) in &self.case.late {
+            self.live_until(deleted.after(ms(*after)));
+            self.go_wrong(*fault);
+        }
+        // The longest that any pod may take, and a Start that nobody answers in the middle of it.
+        let limit = self.world.now.after(secs(600));
+        while self.worker != Worker::Done && self.world.now < limit {
+            self.live_until(self.world.now.after(secs(1)));
+        }
+        if self.worker == Worker::Done {
+            self.log.over = Some(self.world.now);
+            self.live_until(self.world.now.after(secs(30)));
+        }
+    }
+
+    fn live_until(&mut self, end: Time) {
+        self.poll();
+        while self.world.now < end {
+            let own = self.wakes_at();
+            let next = [self.world.next_at(), own, Some(end)];
+            let next = next.into_iter().flatten().min().unwrap_or(end);
+            if self.world.next_at() == Some(next) {
+                self.world.step(next);
+            } else {
+                self.world.now = next;
+            }
+            self.poll();
+        }
+    }
+
+    fn wakes_at(&self) -> Option<Time> {
+        let mut all = vec![self.away_until.unwrap_or(self.looks_at)];
+        match self.worker {
+            Worker::Starts(_, since) => all.push(since.after(REQUEST_TIMEOUT)),
+            Worker::Handles(_, until) => all.push(until),
+            Worker::Done => return None,
+            _ => {}
+        }
+        all.extend(self.stops.iter().filter_map(|stop| match stop.stage {
+            Stage::Waits(until) => Some(until),
+            Stage::Handler { began, until } => Some(until.min(began.after(stop.left))),
+            Stage::Turn(since) => Some(since.after(stop.left)),
+            Stage::Asked {
+                answered, grace, ..
+            } => answered.map(|at| at.after(grace)),
+            Stage::Over => None,
+        }));
+        all.into_iter().filter(|at| *at > self.world.now).min()
+    }
+
+    fn poll(&mut self) {
+        loop {
+            self.hear();
+            if self.away_until.is_some_and(|until| until <= self.world.now) {
+                self.away_until = None;
+                self.looks_at = self.world.now;
+                self.world.did("kubelet is back");
+            }
+            if self.away_until.is_some() || !(self.advance_stops() | self.advance()) {
+                return;
+            }
+        }
+    }
+}
+
+// === what goes wrong ===
+
+impl Kubelet<'_> {
+    fn go_wrong(&mut self, fault: Fault) {
+        let who = |name| self.case.members.iter().position(|m| m.name == name);
+        match fault {
+            Fault::Crash(name, code) => {
+                if let Some(id) = who(name).and_then(|who| self.records[who].id)
+                    && self.world.is_executing(id)
+                {
+                    self.world.did(format!("{id} crashes with {code}"));
+                    self.world.call(Call::Crash(id, code));
+                }
+            }
+            Fault::Unhealthy(name) => {
+                if let Some(who) = who(name)
+                    && self.records[who].state == State::Running
+                    && self.case.members[who].part != Part::NativeInit
+                {
+                    self.world.did(format!("{name} is found unhealthy"));
+                    self.records[who].unhealthy = true;
+                }
+            }
+            Fault::Image(name) => {
+                if let Some(who) = who(name)
+                    // An init container that is done is no business of a changed image.
+                    && self.case.members[who].part != Part::NativeInit
+                {
+                    self.world.did(format!("the image of {name} is changed"));
+                    self.records[who].changed = self.records[who].state == State::Running;
+                }
+            }
+            Fault::SandboxDies => {
+                if !self.sandbox_is_dead && self.world.is_executing("pause") {
+                    self.world.did("the sandbox dies");
+                    self.world.call(Call::Crash("pause", 137));
+                }
+            }
+            Fault::Restart(away) => {
+                if self.worker != Worker::Done {
+                    self.world.did("kubelet goes away");
+                    self.away_until = Some(self.world.now.after(ms(away)));
+                    self.forget();
+                }
+            }
+            Fault::Hurry(grace) => {
+                if matches!(self.worker, Worker::StopsAll(End::Deleted)) {
+                    self.world
+                        .did(format!("the pod is deleted within {grace}s"));
+                    self.deleted = Some(match grace {
+                        0 => Deletion::Kill,
+                        grace => Deletion::Within(grace),
+                    });
+                    self.stops.clear();
+                    self.worker = Worker::Idle;
+                }
+            }
+        }
+        self.poll();
+    }
+
+    fn delete(&mut self, how: Deletion) {
+        if self.worker == Worker::Done {
+            return;
+        }
+        self.world.did(format!("the pod is deleted: {how:?}"));
+        self.deleted = Some(how);
+        if self.case.breaks_off {
+            match self.worker {
+                Worker::Starts(..) | Worker::Handles(..) | Worker::Stops => self.forget(),
+                _ => {}
+            }
+        }
+        self.to_start.clear();
+        self.poll();
+    }
+
+    /// What is under way is broken off.
+    fn forget(&mut self) {
+        match self.worker {
+            Worker::Starts(who, _) => self.give_up(who),
+            Worker::StopsSandbox(_) | Worker::StartsSandbox | Worker::Done => return,
+            _ => {}
+        }
+        self.stops.clear();
+        self.to_start.clear();
+        self.to_stop.clear();
+        self.worker = Worker::Idle;
+    }
+}
+
+// === what it hears ===
+
+impl Kubelet<'_> {
+    fn hear(&mut self) {
+        while let Some((at, seen)) = self.world.seen.get(self.heard).cloned() {
+            self.heard += 1;
+            match seen {
+                Seen::StartAnswered(id, answer) => self.start_answered(&id, answer.is_ok()),
+                Seen::ExitReported(id, code) => self.exited(&id, code, at),
+                _ => {}
+            }
+        }
+    }
+
+    fn start_answered(&mut self, id: &str, is_ok: bool) {
+        if id == "pause" && self.worker == Worker::StartsSandbox {
+            self.worker = Worker::Idle;
+            self.looks_at = self.world.now;
+            return;
+        }
+        let Worker::Starts(who, _) = self.worker else {
+            return;
+        };
+        if self.records[who].id != Some(id) {
+            return;
+        }
+        if !is_ok {
+            return self.give_up(who);
+        }
+        self.records[who].state = State::Running;
+        match self.case.members[who].post_start {
+            Some(takes) => {
+                let id = self.records[who].id.unwrap();
+                self.world.did(format!("postStart of {id}"));
+                self.world.call(Call::PostStart(id, ms(takes)));
+                self.worker = Worker::Handles(who, self.world.now.after(ms(takes)));
+            }
+            None => self.worker = Worker::Idle,
+        }
+    }
+
+    /// containerd deletes what it could not start.
+    fn give_up(&mut self, who: usize) {
+        let id = self.records[who].id.unwrap();
+        self.world.did(format!("StartError of {id}"));
+        self.records[who].state = State::Exited(128);
+        self.records[who].exited = self.world.now;
+        self.worker = Worker::Idle;
+        self.world.call(Call::GiveUp(id));
+        // What is being created has to be there before it can be deleted.
+        let wait = match self.world.is_alive(id) {
+            true => Duration::ZERO,
+            false => ms(40),
+        };
+        let kill = Call::Kill(id, Signal::KILL, Some(secs(10)));
+        self.world.call_in(wait, kill);
+        let delete = wait + ms(self.case.clean_up.max(2));
+        self.world.call_in(delete, Call::Delete(id));
+    }
+
+    fn exited(&mut self, id: &str, code: u32, at: Time) {
+        if id == "pause" {
+            self.sandbox_is_dead = true;
+            return;
+        }
+        let id = intern(id.to_owned());
+        let clean_up = ms(self.case.clean_up);
+        self.world.call_in(clean_up / 2, Call::KillLeftovers(id));
+        self.world.call_in(clean_up, Call::Delete(id));
+        let record = self.records.iter_mut().find(|record| record.id == Some(id));
+        if let Some(record) = record
+            && !matches!(record.state, State::Exited(_))
+        {
+            record.state = State::Exited(code);
+            record.exited = at;
+        }
+    }
+
+    fn runs(&self, who: usize) -> bool {
+        self.records[who].state == State::Running
+    }
+}
+
+// === the pod's worker ===
+
+impl Kubelet<'_> {
+    /// True if it has done something.
+    fn advance(&mut self) -> bool {
+        let now = self.world.now;
+        match self.worker {
+            Worker::Done | Worker::StartsSandbox => false,
+            Worker::Starts(who, since) if now >= since.after(REQUEST_TIMEOUT) => {
+                self.give_up(who);
+                true
+            }
+            Worker::Handles(who, until) if now >= until || !self.runs(who) => {
+                self.worker = Worker::Idle;
+                true
+            }
+            Worker::Starts(..) | Worker::Handles(..) => false,
+            Worker::Stops => {
+                let over = self.stops.iter().all(|stop| stop.stage == Stage::Over);
+                if over {
+                    self.stops.clear();
+                    self.worker = Worker::Idle;
+                }
+                over
+            }
+            Worker::StopsAll(end) => {
+                let over = self.stops.iter().all(|stop| stop.stage == Stage::Over);
+                if over {
+                    self.stops.clear();
+                    self.worker = Worker::StopsSandbox(end);
+                    if !self.sandbox_is_dead {
+                        self.world
+                            .call(Call::Kill("pause", Signal::KILL, Some(REQUEST_TIMEOUT)));
+                    }
+                }
+                over
+            }
+            Worker::StopsSandbox(end) => {
+                if self.sandbox_is_dead && !self.world.is_alive("pause") {
+                    self.sandbox_over(end);
+                    return true;
+                }
+                false
+            }
+            Worker::Idle if !self.to_stop.is_empty() => {
+                self.stop_next();
+                true
+            }
+            Worker::Idle if !self.to_start.is_empty() => {
+                self.start_next();
+                true
+            }
+            Worker::Idle => self.idle(now),
+        }
+    }
+
+    fn idle(&mut self, now: Time) -> bool {
+        if let Some(how) = self.deleted {
+            self.stop_all(End::Deleted, how);
+            return true;
+        }
+        if now < self.looks_at {
+            return false;
+        }
+        self.looks_at = now.after(secs(1));
+        self.sandbox_is_known_dead |= self.sandbox_is_dead;
+        if self.sandbox_is_known_dead {
+            self.choose_for_next_sandbox();
+            self.stop_all(End::SandboxDied, Deletion::Usual);
+            return true;
+        }
+        self.sync();
+        self.worker != Worker::Idle || !self.to_stop.is_empty() || !self.to_start.is_empty()
+    }
+
+    fn stop_all(&mut self, end: End, how: Deletion) {
+        let now = self.world.now;
+        self.world.did(format!("kubelet stops all: {end:?}"));
+        self.log.ends.push((now, self.log.sandboxes.len() - 1, end));
+        let (left, exact) = match how {
+            Deletion::Usual => (self.grace(), None),
+            // Kubelet gives 2 s to whom nothing is left.
+            Deletion::Within(grace) => (secs(grace), None),
+            Deletion::Kill => (Duration::ZERO, Some(Duration::ZERO)),
+        };
+        self.worker = Worker::StopsAll(end);
+        self.stops.clear();
+        for who in 0..self.records.len() {
+            if self.runs(who) {
+                let gap = self.case.gaps.get(who).copied().unwrap_or_default();
+                self.stops.push(Stop {
+                    who,
+                    id: self.records[who].id.unwrap(),
+                    left,
+                    exact,
+                    stage: Stage::Waits(now.after(ms(gap))),
+                });
+            }
+        }
+    }
+
+    fn stop_next(&mut self) {
+        let Some(who) = self.to_stop.pop_front() else {
+            return;
+        };
+        let record = &mut self.records[who];
+        (record.unhealthy, record.changed) = (false, false);
+        if record.state != State::Running {
+            return;
+        }
+        let id = record.id.unwrap();
+        let left = self.grace();
+        self.stops.push(Stop {
+            who,
+            id,
+            left,
+            exact: None,
+            stage: Stage::Waits(self.world.now),
+        });
+        self.worker = Worker::Stops;
+    }
+
+    fn sandbox_over(&mut self, end: End) {
+        let is_next = end == End::SandboxDied && !self.to_start.is_empty();
+        self.world.call(Call::Delete("pause"));
+        if !is_next || self.deleted.is_some() {
+            self.worker = Worker::Done;
+            return self.world.did("the pod is over for kubelet");
+        }
+        // What is left of the old shim's work.
+        let mut limit = 1_000;
+        while self.world.processes.values().any(|process| process.alive) && limit > 0 {
+            limit -= 1;
+            let next = self.world.now.after(ms(10));
+            while self.world.step(next) {}
+            self.world.now = next;
+        }
+        self.hear();
+        self.world.change_sandbox();
+        for who in std::mem::take(&mut self.to_start) {
+            self.records[who].state = State::Nothing;
+        }
+        for record in &mut self.records {
+            (record.unhealthy, record.changed) = (false, false);
+        }
+        self.open_sandbox();
+    }
+
+    fn open_sandbox(&mut self) {
+        self.log.sandboxes.push(self.world.seen.len());
+        (self.sandbox_is_dead, self.sandbox_is_known_dead) = (false, false);
+        self.world.did("a sandbox");
+        self.world.behave("pause", Script::default());
+        self.world.open();
+        self.worker = Worker::StartsSandbox;
+    }
+
+    /// By what has ended when the sandbox is found dead.
+    fn choose_for_next_sandbox(&mut self) {
+        self.to_start.clear();
+        let was_anything = self.records.iter().any(|record| record.id.is_some());
+        if self.case.policy == RestartPolicy::Never && was_anything {
+            return;
+        }
+        for (who, record) in self.records.iter().enumerate() {
+            match record.state {
+                State::Exited(0)
+                    if self.case.policy == RestartPolicy::OnFailure
+                        && !self.case.members[who].part.is_native() =>
+                {
+                    let name = self.case.members[who].name;
+                    self.log.left_out.push((self.world.now, name, 0));
+                }
+                _ => self.to_start.push_back(who),
+            }
+        }
+        let is_regular = |who: &usize| !self.case.members[*who].part.is_native();
+        if !self.to_start.iter().any(is_regular) {
+            self.to_start.clear();
+        }
+    }
+}
+
+// === SyncPod ===
+
+impl Kubelet<'_> {
+    fn sync(&mut self) {
+        let policy = self.case.policy;
+        let members = &self.case.members;
+        let mut natives_done = true;
+        for (who, member) in members.iter().enumerate() {
+            let (record, part) = (&self.records[who], member.part);
+            if record.state == State::Running && (record.unhealthy || record.changed) {
+                self.to_stop.push_back(who);
+                let is_restarted =
+                    record.changed || policy != RestartPolicy::Never || part == Part::NativeSidecar;
+                if is_restarted {
+                    self.to_start.push_back(who);
+                }
+                continue;
+            }
+            if !natives_done {
+                continue;
+            }
+            let due = match (part, record.state) {
+                (_, State::Running) => {
+                    natives_done = part != Part::NativeInit;
+                    false
+                }
+                (Part::NativeSidecar, _) => true,
+                (Part::NativeInit, State::Exited(0)) => false,
+                (Part::NativeInit, State::Exited(_)) if policy == RestartPolicy::Never => {
+                    self.to_stop.clear();
+                    self.to_start.clear();
+                    return self.stop_all(End::Over, Deletion::Usual);
+                }
+                (Part::NativeInit, _) => {
+                    natives_done = false;
+                    true
+                }
+                (_, State::Nothing) => true,
+                (_, State::Exited(code)) => match policy {
+                    RestartPolicy::Always => true,
+                    RestartPolicy::OnFailure => code != 0,
+                    RestartPolicy::Never => record.again > 0 && code != 0,
+                },
+            };
+            if due {
+                self.to_start.push_back(who);
+            }
+        }
+        let is_regular = |who: usize| !members[who].part.is_native();
+        let is_kept =
+            |who: usize| self.records[who].state == State::Running || self.to_start.contains(&who);
+        if natives_done && !(0..members.len()).any(|who| is_regular(who) && is_kept(who)) {
+            self.to_stop.clear();
+            self.to_start.clear();
+            return self.stop_all(End::Over, Deletion::Usual);
+        }
+        // What is in back-off is not tried.
+        let now = self.world.now;
+        let in_back_off = |record: &Record| {
+            matches!(record.state, State::Exited(_)) && record.exited.after(record.back_off) > now
+        };
+        let records = &self.records;
+        self.to_start.retain(|who| !in_back_off(&records[*who]));
+    }
+
+    fn start_next(&mut self) {
+        let Some(who) = self.to_start.pop_front() else {
+            return;
+        };
+        if self.runs(who) {
+            return;
+        }
+        let record = &mut self.records[who];
+        if let State::Exited(code) = record.state
+            && record.creations > 0
+        {
+            record.back_off = (record.back_off * 2).clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF);
+            if self.case.policy == RestartPolicy::Never && code != 0 {
+                record.again = record.again.saturating_sub(1);
+            }
+        }
+        let member = &self.case.members[who];
+        let creation = record.creations;
+        let id = match creation {
+            0 => member.name,
+            n => intern(format!("{}#{}", member.name, n + 1)),
+        };
+        record.creations += 1;
+        record.id = Some(id);
+        record.state = State::Nothing;
+        self.world.did(format!("create {id}"));
+        self.world.learn(id, member.facts(self.case, creation));
+        self.world.behave(id, member.script(creation));
+        self.worker = Worker::Starts(who, self.world.now);
+        let refused = self.world.refused.len();
+        self.world.call(Call::Run(id, Some(REQUEST_TIMEOUT)));
+        if self.world.refused.len() > refused {
+            let why = self.world.refused[refused].to_string();
+            self.world.did(format!("refused: {why}"));
+            self.records[who].state = State::Exited(128);
+            self.records[who].exited = self.world.now;
+            self.worker = Worker::Idle;
+        }
+    }
+}

@@ -1,0 +1,841 @@
+//! What holds for every trace, whatever goes wrong in it. Each promise is a sentence of the contract;
+//! what it is held against is what the containers and kubelet know, never what the core says of itself.
+
+use std::time::Duration;
+
+use crate::lifecycle::{Cause, Refusal, Time};
+use crate::plan::{GracePolicy, RestartPolicy, Signal};
+use crate::process::ExitStatus;
+
+use crate::lifecycle::tests::simulator::{Seen, ms, name_of, secs};
+
+use super::case::{Deletion, Fault, Member, Part, PreStop};
+use super::kubelet::intern;
+use super::trace::{Ending, LEAST, Life, Run, WINDOW};
+
+/// What is told apart at best: a message, a process that is killed.
+const MOMENT: Duration = ms(100);
+
+pub type Verdict = Result<(), String>;
+
+pub type Promise = fn(&Run<'_>) -> Verdict;
+
+pub const PROMISES: &[(&str, Promise)] = &[
+    (
+        "every defer runs once at the end of a sandbox of which something ran",
+        every_defer_runs_once,
+    ),
+    (
+        "a pod that lives on is not taken for one that ends",
+        no_end_while_the_pod_lives,
+    ),
+    ("who is told to stop has its time", who_is_told_has_its_time),
+    (
+        "an end is over within the worst case of its policy",
+        an_end_is_bounded,
+    ),
+    (
+        "nothing is started after the end began but defers and restarted sidecars",
+        nothing_is_started_after_the_end_began,
+    ),
+    (
+        "no created container is refused for an end that is over",
+        nothing_is_refused_for_an_end_that_is_over,
+    ),
+    (
+        "no Start waits on what can no longer come",
+        who_waits_for_nothing_runs,
+    ),
+    (
+        "who waits for what has failed for good is ended",
+        who_waits_in_vain_is_ended,
+    ),
+    (
+        "an app has its sidecars until it has ended",
+        sidecars_outlive_apps,
+    ),
+    (
+        "each call is answered once, and in time",
+        calls_are_answered,
+    ),
+    (
+        "a deleted pod ends, and nothing is left of it",
+        the_pod_ends,
+    ),
+    ("no timer spins", no_timer_spins),
+    (
+        "a sidecar that dies while its apps drain is there again",
+        sidecars_are_there_again,
+    ),
+    (
+        "a sidecar that is restarted in place gets its postStart again",
+        post_starts_come_again,
+    ),
+    (
+        "a sidecar that fails its liveness probe is restarted in place",
+        the_unwell_are_restarted,
+    ),
+    (
+        "a stop of one container in a pod that lives on stops that one",
+        a_stop_of_one_stops_that_one,
+    ),
+    (
+        "the next sandbox goes without nothing that it needs",
+        the_next_sandbox_is_whole,
+    ),
+];
+
+fn broken(holds: bool, what: impl FnOnce() -> String) -> Verdict {
+    match holds {
+        true => Ok(()),
+        false => Err(what()),
+    }
+}
+
+// === the promises ===
+
+fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
+    for sandbox in run.sandboxes() {
+        let Some(ending) = run.ending(sandbox) else {
+            continue;
+        };
+        let ran = |life: &Life<'_>| life.part().is_ours() && !life.executed.is_empty();
+        let something_ran = run
+            .of(sandbox)
+            .any(|life| ran(life) && !life.part().is_defer() && life.executed[0] < ending.from);
+        for life in run.of(sandbox).filter(|life| life.part().is_defer()) {
+            let runs = life
+                .executed
+                .iter()
+                .filter(|at| **at >= ending.from)
+                .count();
+            let again = life.member.restart.unwrap_or(RestartPolicy::Never) != RestartPolicy::Never;
+            let namesakes = run
+                .of(sandbox)
+                .filter(|other| other.member.name == life.member.name);
+            let of_name = namesakes.flat_map(|other| &other.executed);
+            let in_all = of_name.filter(|at| **at >= ending.from).count();
+            // A cleanup twice is the lesser harm where a Create shows that it was no end.
+            let is_disproved = run.taken.iter().any(|(_, of, _, undone)| {
+                *of == sandbox && undone.is_some_and(|undone| undone >= ending.from)
+            });
+            broken(in_all <= 1 || again || is_disproved, || {
+                format!("{} runs {in_all} times", life.member.name)
+            })?;
+            if run.is_unknowable(&ending) || ending.is_vague {
+                continue;
+            }
+            if ending.forced {
+                broken(runs == 0, || format!("{} runs in a forced end", life.id))?;
+                continue;
+            }
+            let is_there = life
+                .answered
+                .is_some_and(|(at, is_ok)| is_ok && at < ending.from)
+                && life.is_alive(ending.from)
+                && life.executed.iter().all(|at| *at >= ending.from);
+            let was_asked = run
+                .log
+                .asks
+                .iter()
+                .any(|ask| ask.id == life.id && !ask.end && ask.at <= ending.from);
+            if !is_there || was_asked || !something_ran {
+                continue;
+            }
+            let Some(turn) = turn_of(run, sandbox, &ending, life) else {
+                continue;
+            };
+            let margin = match run.case.grace_policy {
+                // Of its step the last 2 s are for those that are still to be asked.
+                GracePolicy::Reserve => secs(8),
+                GracePolicy::Overrun | GracePolicy::SkipHooks => secs(2),
+                GracePolicy::Shared | GracePolicy::Strict => Duration::ZERO,
+            };
+            let has_time = turn.after(margin).after(ms(300)) < ending.soonest;
+            broken(runs > 0 || !has_time, || {
+                format!(
+                    "{} never runs: its turn was at {turn}, the end began at {}, its deadline is {}",
+                    life.id, ending.from, ending.deadline
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// When all that comes before a defer is over; none if that never is.
+fn turn_of(run: &Run<'_>, sandbox: usize, ending: &Ending, defer: &Life<'_>) -> Option<Time> {
+    let hooks = run.case.members.iter().filter_map(|member| member.hook);
+    let mut turn = ending.known.after(ms(hooks.max().unwrap_or_default()));
+    let hidden = run.of(sandbox).filter(|life| life.part() == Part::App);
+    let hidden = hidden.filter(|life| life.runs(ending.from));
+    let mut hides = false;
+    for life in hidden {
+        hides |= life
+            .member
+            .pre_stop
+            .is_some_and(|(kind, _)| kind != PreStop::Exec);
+    }
+    if hides && ending.known > ending.from.after(WINDOW) {
+        turn = turn.max(ending.known);
+    }
+    let before = run.of(sandbox).filter(|life| {
+        let is_earlier = |part| {
+            let place = |name| run.case.of(part).position(|member| member.name == name);
+            place(life.member.name) < place(defer.member.name)
+        };
+        match (life.part(), defer.part()) {
+            (Part::App | Part::Init | Part::PreExit, Part::PostExit) => true,
+            (Part::PreExit, Part::PreExit) => is_earlier(Part::PreExit),
+            (Part::PostExit, Part::PostExit) => is_earlier(Part::PostExit),
+            _ => false,
+        }
+    });
+    for life in before {
+        if life.id == defer.id || !life.reads_running(ending.from) && !life.is_alive(ending.from) {
+            continue;
+        }
+        turn = turn.max(life.ended()?);
+    }
+    Some(turn)
+}
+
+fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
+    for (at, sandbox, because, _) in &run.taken {
+        let (at, sandbox) = (*at, *sandbox);
+        let ours = || run.of(sandbox).filter(|life| life.part().is_ours());
+        let is_meant = match because {
+            Cause::SandboxDied => run.deaths[sandbox].is_some_and(|died| died <= at),
+            Cause::Completed => {
+                let mut apps = run.of(sandbox).filter(|life| life.part() == Part::App);
+                run.case.policy != RestartPolicy::Always && !apps.any(|life| life.runs(at))
+            }
+            Cause::EssentialFailed { name, .. } => run.case.member(name).essential,
+            Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => {
+                run.case.policy == RestartPolicy::Never
+            }
+            Cause::Stopped => false,
+            Cause::Inferred => {
+                let all = run.stopped_all(sandbox).is_some_and(|(from, _)| from <= at);
+                let open = run.log.asks.iter().filter(|ask| {
+                    ask.at <= at
+                        && ask.at.after(ask.grace.max(LEAST)) > at
+                        && ours().any(|life| life.id == ask.id && life.reads_running(at))
+                });
+                let mut open: Vec<_> = open.map(|ask| ask.id).collect();
+                open.sort_unstable();
+                open.dedup();
+                let is_defer = open
+                    .first()
+                    .is_some_and(|id| run.case.member(name_of(id)).part.is_defer());
+                let app_runs =
+                    ours().any(|life| life.part() == Part::App && life.reads_running(at));
+                let only = ours().filter(|life| life.reads_running(at)).count() == 1;
+                let excused = open.len() > 1 || open.len() == 1 && (is_defer && !app_runs || only);
+                all || excused
+            }
+        };
+        broken(is_meant, || format!("taken for the end at {at}: {because}"))?;
+    }
+    Ok(())
+}
+
+fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
+    for life in &run.lives {
+        let kill = life
+            .signals
+            .iter()
+            .find(|(at, signal)| *signal == Signal::KILL && life.runs(*at));
+        let Some((killed, _)) = kill else { continue };
+        let ending = run.ending(life.sandbox).filter(|e| e.from <= *killed);
+        // Who kills sooner than he said at first takes back what he gave.
+        let asked = run.log.asks.iter().find(|ask| ask.id == life.id);
+        let is_sooner = asked.is_some_and(|ask| *killed < ask.at.after(ask.grace));
+        // Nor does anybody know of an order that is given once more.
+        let is_sooner = is_sooner || run.log.asked_again.contains(&intern(life.id.clone()));
+        let is_cut = is_sooner && run.log.kills.contains(&(*killed, intern(life.id.clone())))
+            || run.is_hurried()
+            || run.case.deleted.1 == Deletion::Kill;
+        if is_cut || life.member.cap.is_some() {
+            continue;
+        }
+        let since = life.executed.iter().filter(|at| *at <= killed).max();
+        let told = life
+            .signals
+            .iter()
+            .find(|(at, signal)| *signal != Signal::KILL && since.is_some_and(|since| since <= at));
+        let mut taken = run.taken.iter();
+        let was_taken = taken.any(|(at, of, ..)| *of == life.sandbox && at <= killed);
+        let need = match (&ending, run.case.grace_policy) {
+            (Some(ending), _) if ending.forced => continue,
+            (Some(_), GracePolicy::Strict) => continue,
+            // Such an end was none in the end.
+            (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
+            (Some(ending), GracePolicy::Reserve) if ending.grace < secs(6) => {
+                continue;
+            }
+            // Of a lone request the window is a part.
+            (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
+            (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
+            // The last of a step share its end.
+            (Some(_), _) => LEAST / 2,
+        };
+        let had = told.map(|(at, _)| killed.since(*at));
+        broken(
+            had.is_some_and(|had| had.saturating_add(MOMENT / 2) >= need),
+            || match had {
+                Some(had) => format!(
+                    "{} is killed at {killed}, {had:?} after it was told",
+                    life.id
+                ),
+                None => format!("{} is killed at {killed} and was never told", life.id),
+            },
+        )?;
+    }
+    Ok(())
+}
+
+fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
+    for sandbox in run.sandboxes() {
+        let Some(ending) = run.ending(sandbox) else {
+            continue;
+        };
+        // The first to be asked may have ended before the next was.
+        let spread = run.case.gaps.iter().max().copied().unwrap_or_default();
+        let is_away = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
+        let is_interrupted = ending.forced && run.case.late.iter().any(is_away);
+        // Where nothing was taken for the end each stop is kubelet's own.
+        let is_none = !run.taken.iter().any(|(_, of, ..)| *of == sandbox);
+        if is_none
+            || ending.is_entangled
+            || ending.is_vague
+            || is_interrupted
+            || run.is_hurried()
+            || run.is_unknowable(&ending)
+        {
+            continue;
+        }
+        let bound = ending
+            .deadline
+            .after(run.beyond(&ending))
+            .after(ms(spread))
+            .after(MOMENT * 5);
+        for life in run.of(sandbox) {
+            if !life.part().is_ours() || life.created >= ending.from {
+                continue;
+            }
+            let last = life.died.last().map(|(at, _)| *at);
+            let over = match last {
+                Some(last) => last <= bound,
+                None => life.answered.is_none(),
+            };
+            broken(over, || {
+                format!(
+                    "{} ends at {last:?}, the end began at {}, its deadline is {}, its bound {bound}",
+                    life.id, ending.from, ending.deadline
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn nothing_is_started_after_the_end_began(run: &Run<'_>) -> Verdict {
+    for (began, sandbox, _, undone) in &run.taken {
+        let is_in = |at: &Time| at > began && undone.is_none_or(|undone| *at < undone);
+        for life in run.of(*sandbox).filter(|life| life.created < *began) {
+            let is_restarted = life.part() == Part::Sidecar || life.part().is_defer();
+            let released = life.released.filter(is_in);
+            broken(
+                released.is_none() || life.part().is_defer() || !life.part().is_ours(),
+                || format!("{} is released at {released:?}", life.id),
+            )?;
+            let restarted = life.restarting.iter().find(|at| is_in(at));
+            broken(restarted.is_none() || is_restarted, || {
+                format!("{} is restarted at {restarted:?}", life.id)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
+    for (at, seen) in &run.world.seen {
+        let Seen::StartAnswered(id, Err(Refusal::Terminating { because, .. })) = seen else {
+            continue;
+        };
+        let Some(life) = run.lives.iter().find(|life| life.id == *id) else {
+            continue;
+        };
+        let sandbox = life.sandbox;
+        let ends = run
+            .stopped_all(sandbox)
+            .is_some_and(|(from, _)| from <= *at)
+            || run.deaths[sandbox].is_some_and(|died| died <= *at);
+        let mut others = run.of(sandbox);
+        let goes_on =
+            others.any(|other| other.id != *id && other.part().is_ours() && other.runs(*at));
+        // What waits for an init container that has failed for good has nothing to wait for.
+        let waits_in_vain = matches!(
+            because,
+            Cause::InitFailed { .. } | Cause::SidecarFailed { .. }
+        );
+        // It was there before that end.
+        let is_in_it = run.taken.iter().any(|(began, of, _, undone)| {
+            *of == sandbox && undone.is_none() && life.created < *began && began <= at
+        });
+        broken(ends || goes_on || is_in_it || waits_in_vain, || {
+            format!("{id} is refused at {at}: {because}")
+        })?;
+    }
+    Ok(())
+}
+
+fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
+    for life in &run.lives {
+        let sandbox = life.sandbox;
+        if !matches!(life.part(), Part::Init | Part::Sidecar | Part::App) {
+            continue;
+        }
+        let Some(ready) = due(run, life) else {
+            continue;
+        };
+        let due = ready.after(ms(1_300));
+        // What ends the wait otherwise.
+        let taken = run.taken.iter().find(|(_, of, _, undone)| {
+            *of == sandbox && undone.is_none_or(|undone| undone > ready)
+        });
+        let ends = [
+            taken.map(|(at, ..)| *at),
+            run.stopped_all(sandbox).map(|(at, _)| at),
+            run.deaths[sandbox],
+            life.executed.first().copied(),
+            life.reported.map(|(at, _)| at),
+            life.died.first().map(|(at, _)| *at),
+            run.log
+                .asks
+                .iter()
+                .find(|ask| ask.id == life.id)
+                .map(|ask| ask.at),
+            life.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
+        ];
+        let ends = ends.into_iter().flatten().min();
+        broken(ends.is_some_and(|at| at <= due), || {
+            format!(
+                "{} could run from {ready} on and waits until {ends:?}",
+                life.id
+            )
+        })?;
+        // An end that comes to what could run is for it to tell.
+        let failed = life.reported.is_some_and(|(_, code)| code == 1) && life.executed.is_empty();
+        let is_ended = failed
+            && ends == life.reported.map(|(at, _)| at)
+            && life.died.first().is_none_or(|(at, _)| *at > ready);
+        broken(!is_ended, || {
+            format!("{} waited in vain and is ended", life.id)
+        })?;
+    }
+    Ok(())
+}
+
+fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
+    if run.case.policy != RestartPolicy::Never || run.case.by_hand {
+        return Ok(());
+    }
+    for life in run.lives.iter().filter(|life| life.executed.is_empty()) {
+        let waits = matches!(life.part(), Part::Init | Part::Sidecar | Part::App);
+        let mut failed = Vec::new();
+        for init in predecessors(run, life).filter(|member| member.part == Part::Init) {
+            let lives = run
+                .of(life.sandbox)
+                .filter(|of| of.member.name == init.name);
+            let last = lives.last().and_then(|last| last.died.first());
+            failed.extend(last.filter(|(_, status)| *status != ExitStatus::Code(0)));
+        }
+        let Some((failed, _)) = failed.first().filter(|_| waits) else {
+            continue;
+        };
+        // What is under way is over then under every policy.
+        let since = life.created.max(*failed);
+        // And one that was asked to stop may have been created again for half a minute.
+        let by = since.after(secs(run.case.grace)).after(secs(40));
+        let over = life
+            .ended()
+            .or(life.answered.filter(|(_, ok)| !ok).map(|(at, _)| at));
+        let is_over = over.is_some_and(|over| over <= by);
+        let ends = run
+            .stopped_all(life.sandbox)
+            .is_some_and(|(at, _)| at <= by);
+        broken(is_over || ends, || {
+            format!("{} waits until {over:?}", life.id)
+        })?;
+    }
+    Ok(())
+}
+
+/// From when on nothing keeps a container from being started; none if something always does.
+fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
+    let mut at = life.created.after(ms(31));
+    for member in predecessors(run, life) {
+        at = at.max(done(run, life, member)?);
+    }
+    Some(at)
+}
+
+/// What comes before a container in the order of starts.
+fn predecessors<'a>(run: &Run<'a>, life: &Life<'a>) -> impl Iterator<Item = &'a Member> {
+    let staged = |part| matches!(part, Part::Init | Part::Sidecar);
+    let members = &run.case.members;
+    let place = members.iter().position(|m| m.name == life.member.name);
+    let (part, ordered) = (life.part(), run.case.ordered);
+    let before = members.iter().enumerate().filter(move |(n, member)| {
+        let is_listed_before = Some(*n) < place;
+        match part {
+            Part::App => staged(member.part),
+            _ if ordered => staged(member.part) && is_listed_before,
+            Part::Sidecar => member.part == Part::Init,
+            _ => member.part == Part::Init && is_listed_before,
+        }
+    });
+    before.map(|(_, member)| member)
+}
+
+/// When a container had done its part for another that was to come after it.
+fn done(run: &Run<'_>, other: &Life<'_>, member: &Member) -> Option<Time> {
+    let lives = run
+        .of(other.sandbox)
+        .filter(|life| life.member.name == member.name);
+    match member.part {
+        Part::Init => {
+            // The last that there is counts.
+            let last = lives.last()?;
+            let (died, status) = last.died.first()?;
+            let was_told = last.signals.iter().any(|(at, _)| at <= died);
+            let by_itself = !was_told && !last.executed.is_empty();
+            (by_itself && *status == ExitStatus::Code(0)).then_some(*died)
+        }
+        _ => lives.flat_map(|life| started(life)).min(),
+    }
+}
+
+/// When a sidecar was started, in each of its lives.
+fn started<'a>(life: &'a Life<'_>) -> impl Iterator<Item = Time> + 'a {
+    let creation = life
+        .id
+        .split('#')
+        .nth(1)
+        .and_then(|n| n.parse::<u32>().ok());
+    let script = life.member.script(creation.map_or(0, |n| n - 1));
+    let ready = match life.member.probed {
+        true => script
+            .ready_after
+            .unwrap_or_default()
+            .saturating_add(secs(1)),
+        false => Duration::ZERO,
+    };
+    let post_start = ms(life.member.post_start.unwrap_or_default());
+    // The same port answers both of its probes.
+    let is_well = life
+        .member
+        .unwell
+        .is_none_or(|after| !life.member.probed || ms(after) > ready);
+    let executed = life.executed.iter().filter(move |_| is_well);
+    executed.filter_map(move |at| {
+        let started = at.after(ready.max(post_start.saturating_add(MOMENT)));
+        let handled = life.answered.map(|(at, _)| at.after(post_start));
+        let started = started.max(handled.unwrap_or(started));
+        let died = life
+            .died
+            .iter()
+            .map(|(died, _)| *died)
+            .find(|died| died > at);
+        died.is_none_or(|died| died > started).then_some(started)
+    })
+}
+
+fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
+    for sidecar in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+        let Some(ending) = run.ending(sidecar.sandbox) else {
+            continue;
+        };
+        let mut asks = run.log.asks.iter();
+        let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
+        let is_unwell = sidecar.member.unwell.is_some();
+        if ending.forced || was_asked_alone || is_unwell || run.is_unknowable(&ending) {
+            continue;
+        }
+        let told = sidecar
+            .signals
+            .iter()
+            .map(|(at, _)| *at)
+            .find(|at| *at >= ending.from && *at < ending.soonest && sidecar.runs(*at));
+        let Some(told) = told else { continue };
+        let app = run
+            .of(sidecar.sandbox)
+            .find(|app| app.part() == Part::App && app.runs(told) && app.created < ending.from);
+        broken(app.is_none(), || {
+            format!(
+                "{} is told at {told} before {} has ended",
+                sidecar.id,
+                app.unwrap().id
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
+    for sidecar in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+        let Some(ending) = run.ending(sidecar.sandbox) else {
+            continue;
+        };
+        let mut asks = run.log.asks.iter();
+        let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
+        let is_wanted = |status: &ExitStatus| match sidecar.member.restart {
+            None | Some(RestartPolicy::Always) => true,
+            Some(RestartPolicy::OnFailure) => *status != ExitStatus::Code(0),
+            Some(RestartPolicy::Never) => false,
+        };
+        let excused = was_asked_alone
+            || ending.forced
+            || run.is_unknowable(&ending)
+            || sidecar.member.essential
+            || run.deaths[sidecar.sandbox].is_some();
+        // The first restart of a container comes at once; those after it after a back-off.
+        let Some((died, status)) = sidecar.died.first().filter(|_| !excused) else {
+            continue;
+        };
+        let is_in = *died > ending.known && died.after(secs(2)) < ending.deadline;
+        let by_itself = sidecar.signals.iter().all(|(at, _)| at > died);
+        let there = sidecar.executed.get(1).copied();
+        let last_app = run
+            .of(sidecar.sandbox)
+            .filter(|life| life.part() == Part::App && life.runs(*died))
+            .filter_map(|app| app.died.iter().map(|(at, _)| *at).find(|at| at > died))
+            .max();
+        let in_time = last_app.is_none_or(|last| {
+            let by = died.after(MOMENT);
+            last <= by || there.is_some_and(|there| there <= by)
+        });
+        broken(
+            !is_in || !by_itself || !is_wanted(status) || in_time,
+            || {
+                format!(
+                    "{} dies at {died}, {last_app:?} is the end of the apps",
+                    sidecar.id
+                )
+            },
+        )?;
+    }
+    Ok(())
+}
+
+fn post_starts_come_again(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+        // Only what has been begun by its caller can be known.
+        let known = life.answered.filter(|(at, is_ok)| {
+            let ends = run
+                .log
+                .over
+                .into_iter()
+                .chain(life.died.first().map(|(at, _)| *at));
+            *is_ok && ends.min().is_none_or(|end| end > *at)
+        });
+        if life.member.post_start.is_none() || known.is_none() {
+            continue;
+        }
+        for at in life.executed.iter().skip(1) {
+            let ends = life
+                .died
+                .iter()
+                .map(|(died, _)| *died)
+                .find(|died| died > at);
+            let is_short = ends.is_some_and(|end| end <= at.after(MOMENT));
+            let mut handled = life.post_starts.iter();
+            let is_handled = handled.any(|t| t >= at && *t <= at.after(MOMENT));
+            broken(is_handled || is_short, || {
+                format!("{} is restarted at {at}", life.id)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+        let Some((wait, since)) = life.member.unwell.zip(life.executed.first()) else {
+            continue;
+        };
+        let unwell = since.after(ms(wait));
+        if started(life).next().is_none_or(|started| started > unwell) {
+            continue;
+        }
+        // Two attempts, what a stop takes, and the first restart, which comes at once.
+        let due = unwell
+            .after(secs(4))
+            .after(secs(run.case.grace))
+            .after(LEAST);
+        let ends = [
+            run.ending(life.sandbox).map(|ending| ending.from),
+            run.deaths[life.sandbox],
+            run.log
+                .asks
+                .iter()
+                .find(|ask| ask.id == life.id)
+                .map(|ask| ask.at),
+            run.taken
+                .iter()
+                .find(|(_, of, ..)| *of == life.sandbox)
+                .map(|(at, ..)| *at),
+        ];
+        let died = life.died.first().map(|(at, _)| *at);
+        let was_well = died.is_some_and(|died| {
+            died <= unwell.after(secs(3)) && life.signals.iter().all(|(at, _)| *at > died)
+        });
+        let goes_on = ends.into_iter().flatten().min().is_none_or(|end| end > due);
+        let again = life.executed.get(1).is_some_and(|at| *at <= due);
+        let excused = was_well
+            || !goes_on
+            || life.member.essential
+            || life.member.restart == Some(RestartPolicy::Never);
+        broken(again || excused, || {
+            format!("{} is unwell from {unwell} on", life.id)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part().is_ours()) {
+        let sandbox = life.sandbox;
+        let first_end = [
+            run.ending(sandbox).map(|ending| ending.from),
+            run.taken
+                .iter()
+                .find(|(_, of, ..)| *of == sandbox)
+                .map(|(at, ..)| *at),
+            run.deaths[sandbox],
+        ];
+        let end = first_end.into_iter().flatten().min();
+        let lives_on = |at: &Time| end.is_none_or(|end| at < &end);
+        let asked = run.log.asks.iter().find(|ask| ask.id == life.id);
+        let asked = asked.map(|ask| ask.at);
+        let signalled = life.signals.iter().map(|(at, _)| *at).find(|at| {
+            let is_well = life.member.unwell.is_none();
+            is_well && lives_on(at) && life.runs(*at) && asked.is_none_or(|asked| asked > *at)
+        });
+        broken(signalled.is_none(), || {
+            format!(
+                "{} is told at {signalled:?}, and nobody has asked for it",
+                life.id
+            )
+        })?;
+        let ask = run
+            .log
+            .asks
+            .iter()
+            .find(|ask| ask.id == life.id && !ask.is_handler);
+        let Some(ask) = ask.filter(|_| life.part() == Part::App) else {
+            continue;
+        };
+        let told = life
+            .signals
+            .iter()
+            .map(|(at, _)| *at)
+            .chain(life.ended())
+            .min();
+        let by = ask.at.after(WINDOW).after(MOMENT);
+        let has_hooks = run.case.members.iter().any(|member| member.hook.is_some());
+        let in_time = told.is_some_and(|told| told <= by) || !lives_on(&by) || has_hooks;
+        broken(in_time, || {
+            format!("{} is asked at {} and told at {told:?}", life.id, ask.at)
+        })?;
+    }
+    Ok(())
+}
+
+fn calls_are_answered(run: &Run<'_>) -> Verdict {
+    if run.log.over.is_some() {
+        for request in &run.world.asked {
+            let answers = run.world.answered.get(request).copied().unwrap_or_default();
+            broken(answers == 1, || {
+                format!("{request:?} is answered {answers} times")
+            })?;
+        }
+    }
+    for (waited, patience) in &run.world.start_waits {
+        let bound = match run.case.mode {
+            "Hold" => Duration::ZERO,
+            _ => patience.map_or(secs(10), |patience| (patience / 2).min(secs(10))),
+        };
+        broken(*waited <= bound + MOMENT, || {
+            format!("a Start waits {waited:?}")
+        })?;
+    }
+    let withheld = match run.case.grace_policy {
+        GracePolicy::Shared | GracePolicy::Reserve => secs(2),
+        GracePolicy::Overrun => secs(8),
+        GracePolicy::SkipHooks => secs(4),
+        GracePolicy::Strict => Duration::ZERO,
+    };
+    for (at, id, waited) in &run.log.answers {
+        broken(*waited <= withheld + MOMENT, || {
+            format!("a Kill of {id} at {at} is answered after {waited:?}")
+        })?;
+    }
+    Ok(())
+}
+
+fn the_pod_ends(run: &Run<'_>) -> Verdict {
+    broken(run.log.over.is_some(), || {
+        "the pod is never over".to_owned()
+    })?;
+    let alive = run
+        .world
+        .processes
+        .iter()
+        .filter(|(_, process)| process.alive);
+    let alive: Vec<_> = alive.map(|(id, _)| id.to_string()).collect();
+    broken(alive.is_empty(), || format!("{alive:?} are left"))?;
+    let timer = run.world.pod.next_timer();
+    broken(timer.is_none(), || format!("{timer:?} is left"))
+}
+
+fn no_timer_spins(run: &Run<'_>) -> Verdict {
+    broken(run.world.idle_wakes <= 100, || {
+        format!(
+            "the core is woken {} times for nothing",
+            run.world.idle_wakes
+        )
+    })
+}
+
+fn the_next_sandbox_is_whole(run: &Run<'_>) -> Verdict {
+    for (at, name, code) in &run.log.left_out {
+        let member = run.case.member(name);
+        let last = run
+            .lives
+            .iter()
+            .rfind(|life| life.member.name == *name && life.created < *at);
+        let Some(last) = last else { continue };
+        let apps_over = run.case.of(Part::App).all(|app| {
+            let mut lives = run.lives.iter();
+            lives
+                .rfind(|life| life.member.name == app.name && life.created < *at)
+                .is_some_and(|life| life.reported.is_some_and(|(t, code)| t <= *at && code == 0))
+        });
+        let by_itself = last.died.last().is_some_and(|(died, status)| {
+            let was_told = last.signals.iter().any(|(at, _)| at <= died);
+            *status == ExitStatus::Code(0) && !was_told
+        });
+        let is_its_own = match member.part {
+            Part::Sidecar => by_itself && member.restart.is_some(),
+            Part::Init | Part::PreExit | Part::PostExit => false,
+            _ => true,
+        };
+        broken(apps_over || is_its_own, || {
+            format!("{name} ended with {code} and is left out at {at}")
+        })?;
+    }
+    Ok(())
+}
