@@ -30,3 +30,4 @@ mod slow;
 mod starting;
 mod stopping;
 mod streams;
+mod trouble;
