@@ -14,8 +14,8 @@ use crate::api;
 /// Lists the pods of this node, those without annotations of usher too
 ///
 /// READY counts the sidecars and apps that are ready. STATUS is Init:1/2 while init containers run,
-/// Sidecar:0/1 while sidecars are being started, Running, Defer:1/4 and Terminating while the pod
-/// ends, and then Completed, Stopped, Terminated, Failed or Error.
+/// Init:Error when one has failed, Sidecar:0/1 while sidecars are being started, Running, Defer:1/4 and
+/// Terminating while the pod ends, and then Completed, Stopped, Terminated, Failed or Error.
 ///
 /// A shim that does not answer is named on standard error, and the exit status is 1: its pod is missing
 /// from the list.

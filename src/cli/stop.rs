@@ -13,7 +13,7 @@ use super::time;
 use crate::api;
 use crate::plan::parse_duration;
 
-/// Stops pods in their order: apps, then sidecars, each after the one before
+/// Stops pods in their order: hooks, pre-exit containers, apps, post-exit containers, sidecars
 ///
 /// Waits until all is over, and says how it goes. The sandbox is left alone. Whoever looks after the
 /// pod, as kubelet does, may create its containers again: that starts the pod over. Where a node goes

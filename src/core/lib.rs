@@ -9,9 +9,9 @@
 //! | [`text`] | what others wrote, made fit for a sentence |
 //!
 //! Nothing in here has a clock, starts a process, opens a file or a socket, or waits. That is not a
-//! custom: this crate depends on nothing that could, and `clippy.toml` beside it refuses what the
-//! standard library has of these. So whatever is decided can be decided again in a test, in any order
-//! and at any time.
+//! custom: this crate depends on nothing that could, and `clippy.toml` beside it refuses the likeliest
+//! of what the standard library has for it. So whatever is decided can be decided again in a test, in
+//! any order and at any time.
 
 #![cfg_attr(
     not(test),

@@ -18,9 +18,10 @@ use chart::Chart;
 
 /// Shows what happened to a pod when: a row for each container, with bars and marks
 ///
-/// Bars say whether the container was held, starting, running or stopping; marks say when it was
-/// ready, signalled, killed, or exited, and when a probe or handler of it failed. Long times in which nothing happens are cut short, and the
-/// axis says where. Works for an hour after the pod has ended.
+/// Bars say whether the container was held, starting, running, in back-off or stopping; marks say when
+/// it was ready, signalled, killed, or exited, and when a probe or handler of it failed. Long times in
+/// which nothing happens are cut short, and the axis says where. Works for an hour after the pod has
+/// ended.
 #[derive(Debug, Args)]
 pub(super) struct Timeline {
     /// The pod: its name, namespace/name, or the beginning of its id

@@ -1,5 +1,6 @@
 //! Ends of containers that are the end of the pod: the run is complete, an essential container has
-//! failed, an init container has failed for good. These are decided by the shim, and stay decided.
+//! failed, an init container has failed for good, a sidecar has ended for good before it was started.
+//! These are decided by the shim, and stay decided.
 
 use std::time::Duration;
 

@@ -106,6 +106,21 @@ impl Pod {
         }
     }
 
+    /// What was still being created when the end was over has to do with what comes after it.
+    fn join_next_run(&mut self, id: &ContainerId) {
+        let is_over = |ended: &Termination| ended.is_over() && !ended.is_by_hand();
+        if !self.termination.as_ref().is_some_and(is_over) {
+            return;
+        }
+        if let Some(container) = self.containers.get_mut(id)
+            && container.kind == ContainerKind::Workload
+            && container.life.is_created()
+            && container.defer_turn().is_none()
+        {
+            container.is_of_next_run = true;
+        }
+    }
+
     /// A container has been created in a pod that is being stopped by hand: it is too late.
     fn end_if_stopped(&mut self, id: &ContainerId) {
         let is_being_stopped = self
@@ -133,6 +148,7 @@ impl Pod {
                 self.sandbox_is_gone = false;
             }
         }
+        self.join_next_run(id);
         self.end_if_stopped(id);
         self.settle(now);
     }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::plan::{Hook, Signal};
 
 use super::Pod;
-use super::action::{Action, ContainerId, HookKind, Refusal, Report, RequestId, Why};
+use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Report, RequestId, Why};
 use super::container::{Container, HookState};
-use super::history::History;
-use super::life::{Misplaced, Stop};
+use super::history::{End, History};
+use super::life::Misplaced;
 use super::outbox::Outbox;
 use super::probe::{PostStart, Watch};
 use super::rules::{Deed, PodDeed};
@@ -107,7 +107,7 @@ impl Hand<'_> {
             }
             Deed::GiveUp => self.give_up(),
             Deed::Restart => self.restart(),
-            Deed::Dismiss { code } => self.dismiss(code),
+            Deed::Dismiss { code, end } => self.dismiss(code, end.map(|end| *end)),
             Deed::Fail {
                 signal,
                 why,
@@ -213,10 +213,7 @@ impl Hand<'_> {
         match (kind, self.container.life.stop_mut()) {
             (HookKind::Termination, _) => self.container.hook = HookState::Running,
             (HookKind::PreStop, Some(stop)) => {
-                *stop = Stop::Preparing {
-                    since: self.now,
-                    is_over: false,
-                };
+                *stop = stop.preparing(self.now);
             }
             (HookKind::PreStop, None) => return,
         }
@@ -241,9 +238,11 @@ impl Hand<'_> {
 
     /// Whoever kills it again shortens nothing: it is told once.
     fn last_chance(&mut self, signal: Signal, kill_at: Time) {
-        let has_it = matches!(self.container.life.stop(), Stop::LastChance { .. });
-        if let Some(stop) = self.container.life.stop_mut().filter(|_| !has_it) {
-            *stop = stop.last_chance(self.now, kill_at);
+        let Some(stop) = self.container.life.stop_mut() else {
+            return;
+        };
+        let before = std::mem::replace(stop, stop.last_chance(self.now, kill_at));
+        if before != *stop {
             self.signal(signal, false, Why::TimeShort);
         }
     }
@@ -318,9 +317,13 @@ impl Hand<'_> {
     }
 
     /// Tells the caller of the end of a container whose process is long gone.
-    fn dismiss(&mut self, code: u32) {
+    fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let outcome = self.container.life.dismiss();
         if self.noted(outcome).is_some() {
+            if let Some((end, fatal)) = end {
+                let (name, number) = (&self.container.name, self.container.number);
+                self.history.ended(name, number, end, fatal);
+            }
             self.out.report_exit(self.id, code);
         }
     }

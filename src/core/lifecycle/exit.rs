@@ -19,8 +19,9 @@ impl Pod {
         if let Some(container) = self.containers.get_mut(id)
             // TaskStart has to be published before TaskExit, so the news of the release come first.
             && !container.life.exits_early(status)
-            // Of a process that a failed restart has left behind.
-            && (container.life.has_process() || container.life.is_creating())
+            // Or it is that of a process which a failed restart has left behind.
+            && !container.life.is_between_lives()
+            && !container.life.is_exited()
         {
             self.exited(id, status);
         }
@@ -50,15 +51,15 @@ impl Pod {
 
     /// A container has ended whose program was never executed.
     fn parked_ended(&mut self, id: &ContainerId, status: ExitStatus) {
-        let Some(container) = self.containers.get_mut(id) else {
+        let Some(mut hand) = self.hand(id) else {
             return;
         };
-        let name = container.name.clone();
-        let (ends_with, start) = match container.life.exited() {
-            Ok(ending) => (Some(ending.code), ending.start),
-            Err(start) => (None, start),
+        let name = hand.container.name.clone();
+        let outcome = hand.container.life.exited();
+        let Some(open) = hand.noted(outcome) else {
+            return;
         };
-        if let Some(request) = start {
+        if let Some(request) = open.start {
             let refusal = match self.termination.as_ref().map(Termination::cause) {
                 Some(because) if because.is_decided() => Refusal::Terminating {
                     name,
@@ -69,7 +70,7 @@ impl Pod {
             self.out.answer_start(id, request, Err(refusal));
         }
         if let Some(container) = self.containers.get(id) {
-            let code = match (ends_with, container.defer_turn()) {
+            let code = match (open.code, container.defer_turn()) {
                 (Some(code), _) => code,
                 (None, Some(_)) => self.code_of_defer(container, status),
                 (None, None) => status.code(),
@@ -100,7 +101,8 @@ impl Pod {
                 hand.noted(outcome);
                 return;
             }
-            let _ = hand.container.life.exited();
+            let outcome = hand.container.life.exited();
+            hand.noted(outcome);
         }
         if let Some(container) = self.containers.get(id) {
             let code = self.reported_code(container, status, running.stop);
@@ -149,7 +151,9 @@ impl Pod {
 
     /// The code the caller is told (KEP-753 draft: a sidecar that was told to go has not failed).
     fn reported_code(&self, container: &Container, status: ExitStatus, stop: Stop) -> u32 {
-        let was_told = stop.since().is_some() && !stop.is_for_failure();
+        // One that has failed, and whose turn came before it could come back, is told to go with that.
+        let has_failed = stop.is_for_failure() && !self.turn_has_come(container);
+        let was_told = stop.since().is_some() && !has_failed;
         let was_told_by_us = was_told && stop.why() != Some(Why::PassedOn);
         match container.defer_turn() {
             Some(_) => self.code_of_defer(container, status),
@@ -170,7 +174,7 @@ impl Pod {
         let is_helper = container.duty().is_helper;
         match self.termination.as_ref().map(Termination::cause) {
             // What was stopped for a failure has not succeeded.
-            _ if is_helper && stop.is_for_failure() => true,
+            _ if is_helper && stop.is_for_failure() && !self.turn_has_come(container) => true,
             Some(Cause::EssentialFailed { .. }) => is_helper || stop.since().is_some(),
             Some(cause) => cause.is_followed_by_another() && is_helper,
             None => false,

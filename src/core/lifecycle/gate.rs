@@ -130,6 +130,7 @@ impl Pod {
             return true;
         }
         match container.duty().turn {
+            Turn::AtOnce => true,
             Turn::AtTheEnd(_) => false,
             _ => self.termination.is_none() && self.missing(container).is_empty(),
         }

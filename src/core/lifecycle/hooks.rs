@@ -10,7 +10,6 @@ use super::Pod;
 use super::action::{ContainerId, HookKind, Report, Step};
 use super::container::HookState;
 use super::grace::LEAST;
-use super::life::Stop;
 use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 
@@ -33,10 +32,11 @@ impl Pod {
                     container.hook = HookState::Over;
                     was_running
                 }
-                HookKind::PreStop => match container.life.stop_mut() {
-                    Some(Stop::Preparing { is_over, .. }) => !std::mem::replace(is_over, true),
-                    _ => false,
-                },
+                HookKind::PreStop => container.life.stop_mut().is_some_and(|stop| {
+                    let prepared = stop.prepared();
+                    *stop = prepared.unwrap_or(*stop);
+                    prepared.is_some()
+                }),
             });
         if let Some(container) = self.containers.get(id).filter(|_| over) {
             let name = container.name.clone();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::plan::PreStop;
 
 use super::action::{Cause, ContainerId, Report, Why};
-use super::container::{Container, StopRequest, Wish};
+use super::container::{Container, HookState, StopRequest, Wish};
 use super::duty::{Part, Turn};
 use super::grace::LEAST;
 use super::rules::{Deed, Due, Subject};
@@ -44,11 +44,13 @@ impl Pod {
             container.is_some_and(|container| container.duty().turn == Turn::AtOnce)
         };
         let of_it = || open().filter(|(id, request)| is_of_it(request) && !is_callers(id));
-        let since = of_it().map(|(_, request)| request.at).min();
-        let deadline = of_it().map(|(_, request)| request.deadline).min();
-        let forced = open()
-            .filter(|(id, _)| !is_callers(id))
-            .all(|(_, request)| request.forced);
+        let has_ours = of_it().next().is_some();
+        let counts =
+            || open().filter(|(id, request)| !has_ours || is_of_it(request) && !is_callers(id));
+        let since = counts().map(|(_, request)| request.at).min();
+        let deadline = counts().map(|(_, request)| request.deadline).min();
+        let mut ours = open().filter(|(id, _)| !is_callers(id)).peekable();
+        let forced = ours.peek().is_some() && ours.all(|(_, request)| request.forced);
         let termination = Termination::new(
             Cause::Inferred,
             since.unwrap_or(self.now),
@@ -102,6 +104,9 @@ impl Pod {
         for container in self.containers.values_mut() {
             if let Some(request) = &mut container.request {
                 request.disproved = true;
+            }
+            if container.hook == HookState::Over {
+                container.hook = HookState::Pending;
             }
         }
         self.out.report(Report::NotTerminating {

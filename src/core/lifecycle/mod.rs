@@ -14,12 +14,15 @@
 //! was ready before anybody waited for it cannot be missed, and a timer that fires late changes
 //! nothing but the time.
 //!
-//! Begin with `life.rs`, the states of a container, and `termination.rs`, the steps of an end.
+//! Begin with `docs/lifecycle.md`, then `life/mod.rs`, the states of a container, and
+//! `termination/mod.rs`, the steps of an end.
 //!
 //! | file | what it is about |
 //! |---|---|
-//! | `life.rs` | the states of a container, and what leads from one to another |
+//! | `life/` | the states of a container, what leads from one to another, what has been done to stop it |
 //! | `duty.rs` | what a role means |
+//! | `container.rs` | all that is known of one container |
+//! | `action.rs` | what comes out: actions, reports, refusals |
 //! | `rules.rs` | the rules, their order, and how they are followed |
 //! | `deeds.rs` | what rules want done |
 //! | `outbox.rs` | what comes out |
@@ -31,7 +34,7 @@
 //! | `stop.rs` | signals in, and how they are delivered |
 //! | `inference.rs` | what a stop request means: is the pod terminating? |
 //! | `grace.rs` | how the steps of a termination share the grace period |
-//! | `termination.rs` | the steps of a termination |
+//! | `termination/` | the steps of a termination, whose turn it is, and what comes after |
 //! | `hooks.rs` | what runs in a container, or against it, before it is stopped |
 //! | `defers.rs` | what runs at the end, one after another |
 //! | `extension.rs` | more time for a defer container that is still at work |
@@ -45,6 +48,7 @@
 //! | `history.rs` | what is remembered of names |
 //! | `manual.rs` | what a person asks for: `usher stop`, `usher release` |
 //! | `view.rs` | what a person sees |
+//! | `time.rs` | a point in time that somebody else read |
 
 mod action;
 mod allowance;

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use crate::plan::{Hook, Signal};
 
-use super::action::{ContainerId, HookKind, Refusal, Why};
+use super::action::{Cause, ContainerId, HookKind, Refusal, Why};
 use super::container::Container;
+use super::history::End;
 use super::termination::Termination;
 use super::time::Time;
 use super::{Pod, Timer};
@@ -104,7 +105,11 @@ pub(super) enum Deed {
     /// Its program is executed anew.
     Restart,
     /// Its caller is told of its end, whose process is long gone.
-    Dismiss { code: u32 },
+    Dismiss {
+        code: u32,
+        /// What is to be remembered of it, and what that means to the pod.
+        end: Option<Box<(End, Option<Cause>)>>,
+    },
     /// It has failed, and is stopped for that.
     Fail {
         signal: Signal,

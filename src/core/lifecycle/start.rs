@@ -8,7 +8,7 @@ use crate::process::ExitStatus;
 use super::action::{Cause, ContainerId, Refusal, RequestId};
 use super::life::{Blocked, Held};
 use super::rules::{Deed, Due, Subject};
-use super::stop::STOPPED;
+use super::stop::{KILLED, STOPPED};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Pod, Timer};
@@ -152,11 +152,15 @@ impl Pod {
     }
 
     fn not_released(&mut self, id: &ContainerId, reason: String) {
-        let code = match self.containers.get(id) {
-            Some(defer) if defer.defer_turn().is_some() => {
-                self.code_of_defer(defer, ExitStatus::Code(1))
-            }
-            _ => NOT_STARTED,
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        // That its process is gone may be known before that it has ended.
+        let was_killed = container.life.stop().is_killed();
+        let code = match (container.defer_turn(), was_killed) {
+            (Some(_), _) => self.code_of_defer(container, ExitStatus::Code(1)),
+            (None, true) => KILLED,
+            (None, false) => NOT_STARTED,
         };
         let Some(mut hand) = self.hand(id) else {
             return;
@@ -174,7 +178,7 @@ impl Pod {
             // Its Start was answered long ago: all that can be done is to let it fail.
             (None, None) => {
                 let message = format!("usher: {name} could not be released: {reason}");
-                hand.end(code, Some(message));
+                hand.end(code, (!was_killed).then_some(message));
             }
             (None, Some(_)) => {}
         }

@@ -7,7 +7,9 @@ use crate::process::ExitStatus;
 
 use super::action::{Action, Cause, ContainerId, Refusal, RequestId, Why};
 use super::container::{Container, StopRequest, Wish};
+use super::duty::Turn;
 use super::grace::LEAST;
+use super::history::End;
 use super::life::Stop;
 use super::rules::{Deed, Due, Subject};
 use super::start::NOT_STARTED;
@@ -22,7 +24,7 @@ pub(super) const STOPPED: u32 = 143;
 pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 
 /// The code of a container that was killed before its program was executed.
-const KILLED: u32 = 137;
+pub(super) const KILLED: u32 = 137;
 
 /// Signals that are never anything but a wish to stop, in any pod.
 const STOP_SIGNALS: [Signal; 5] = [
@@ -196,11 +198,16 @@ impl Subject<'_> {
         } else {
             None
         };
-        // That of a defer container is about defer containers.
-        let is_open = container.request.is_some_and(|request| !request.disproved);
+        // That of a defer container is about defer containers, and one of the caller's own or one that was
+        // told before, alone, about itself.
+        let since = pod.termination.as_ref().map(Termination::since);
+        let is_of_it = container.duty().turn != Turn::AtOnce
+            && container.request.is_some_and(|request| {
+                !request.disproved && (!request.is_alone || Some(request.at) >= since)
+            });
         Some(Due::now(Deed::HeedKill {
             then: then.map(Box::new),
-            ends_grace: !is_defer && container.is_asked() && is_open,
+            ends_grace: !is_defer && container.is_asked() && is_of_it,
             ends_defers: is_defer && !life.is_unexecuted(),
         }))
     }
@@ -292,10 +299,23 @@ impl Subject<'_> {
 
     /// Its process is long gone: its caller is told.
     pub(super) fn dismissed(&self) -> Deed {
-        let status = self.container.life.last_status();
-        let status = status.unwrap_or(ExitStatus::Code(0));
+        let (pod, container) = (self.pod, self.container);
+        let last = container.life.last_status();
+        // That of an init container whose success was withheld is remembered already.
+        let end = last.filter(|_| !container.is_of_next_run).map(|status| {
+            let end = End {
+                at: pod.now,
+                code: status.code(),
+                has_run: true,
+                asked: container.request.is_some(),
+                told: false,
+            };
+            Box::new((end, pod.fatal_end(container, end.code)))
+        });
+        let status = last.unwrap_or(ExitStatus::Code(0));
         Deed::Dismiss {
-            code: self.pod.code_of_one_told_to_go(self.container, status),
+            code: pod.code_of_one_told_to_go(container, status),
+            end,
         }
     }
 
@@ -315,10 +335,14 @@ impl Subject<'_> {
 
     /// It has failed, and is stopped as kubelet does it.
     pub(super) fn failed(&self, why: Why) -> Deed {
+        let (pod, container) = (self.pod, self.container);
+        let plan = pod.plan.as_ref();
+        let cap = plan.and_then(|plan| plan.container(&container.name).grace_period);
+        let grace = pod.annotated_grace(container);
         Deed::Fail {
-            signal: self.pod.stop_signal(self.container).0,
+            signal: pod.stop_signal(container).0,
             why,
-            kill_at: self.pod.now.after(self.pod.annotated_grace(self.container)),
+            kill_at: pod.now.after(cap.map_or(grace, |cap| cap.min(grace))),
         }
     }
 }

@@ -119,6 +119,15 @@ pub(super) struct Ending {
     pub start: Option<RequestId>,
 }
 
+/// What is open when a container ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Open {
+    /// What the caller is told that it ended with, where that was decided before.
+    pub code: Option<u32>,
+    /// The Start that is still to be answered.
+    pub start: Option<RequestId>,
+}
+
 /// Its program is being executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Releasing {
@@ -380,14 +389,25 @@ impl Life {
         Ok(status)
     }
 
-    /// Its process is gone for good. Gives what was open until then: a Start, the code to report.
-    pub fn exited(&mut self) -> Result<Ending, Option<RequestId>> {
-        let was = std::mem::replace(&mut self.inner, Inner::Exited);
-        match was {
-            Inner::Ending(ending) => Ok(ending),
-            Inner::Blocked(Blocked { request, .. }) => Err(Some(request)),
-            _ => Err(None),
-        }
+    /// Its process is gone for good. Gives what was open until then. One whose program is being executed
+    /// [exits early](Life::exits_early); one between lives has no process.
+    pub fn exited(&mut self) -> Result<Open, Misplaced> {
+        let open = match self.inner {
+            Inner::Ending(Ending { code, start }) => Open {
+                code: Some(code),
+                start,
+            },
+            Inner::Blocked(Blocked { request, .. }) => Open {
+                code: None,
+                start: Some(request),
+            },
+            Inner::Creating | Inner::Created | Inner::Held(_) | Inner::Running(_) => {
+                Open::default()
+            }
+            _ => return self.refuse("take the exit of"),
+        };
+        self.inner = Inner::Exited;
+        Ok(open)
     }
 
     /// Its process is gone while its program was being executed: that is to be known first.

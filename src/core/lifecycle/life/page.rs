@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::lifecycle::action::RequestId;
+use crate::lifecycle::action::{RequestId, Step};
 use crate::lifecycle::probe::Watch;
 use crate::lifecycle::rules;
 use crate::lifecycle::time::Time;
@@ -43,14 +43,9 @@ const TRANSITIONS: [(&str, Transition); 14] = [
     }),
     ("withhold", |life| life.withhold(NOW).is_ok()),
     ("dismiss", |life| life.dismiss().is_ok()),
-    // While its program is being executed its exit is kept; what is between lives has no process.
+    // While its program is being executed its exit is kept.
     ("exit", |life| {
-        let may_exit = life.has_process() || life.is_creating();
-        let exits = may_exit && !life.exits_early(FAILED);
-        exits && {
-            let _ = life.exited();
-            true
-        }
+        !life.exits_early(FAILED) && life.exited().is_ok()
     }),
 ];
 
@@ -116,6 +111,24 @@ fn the_page_has_every_transition_of_a_container_and_no_other() {
         })
         .collect();
     assert_eq!(page, drawn());
+}
+
+#[test]
+fn the_page_has_the_steps_in_their_order() {
+    let page = rows("\n## The end of a pod");
+    let page: Vec<_> = page.into_iter().map(|row| row[0].clone()).collect();
+    let steps = std::iter::successors(Some(Step::Hooks), |step| {
+        Some(step.next()).filter(|next| next != step)
+    });
+    let words = steps.map(|step| match step {
+        Step::Hooks => "hooks",
+        Step::PreExit => "pre-exit",
+        Step::Apps => "apps",
+        Step::PostExit => "post-exit",
+        Step::Sidecars => "sidecars",
+        Step::Over => "over",
+    });
+    assert_eq!(page, words.collect::<Vec<_>>());
 }
 
 #[test]

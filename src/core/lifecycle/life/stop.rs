@@ -97,6 +97,31 @@ impl Stop {
         self.why().is_some_and(Why::is_failure)
     }
 
+    /// What follows when its preStop handler is run.
+    pub fn preparing(self, now: Time) -> Stop {
+        match self {
+            Stop::Untold => Stop::Preparing {
+                since: now,
+                is_over: false,
+            },
+            _ => self,
+        }
+    }
+
+    /// What follows when that is over; none if it was not run.
+    pub fn prepared(self) -> Option<Stop> {
+        match self {
+            Stop::Preparing {
+                since,
+                is_over: false,
+            } => Some(Stop::Preparing {
+                since,
+                is_over: true,
+            }),
+            _ => None,
+        }
+    }
+
     /// What follows when it gets its stop signal.
     pub fn told(self, now: Time, why: Why, kill_at: Option<Time>) -> Stop {
         match self {
@@ -111,9 +136,12 @@ impl Stop {
 
     /// What follows when it is told that it is to be killed soon.
     pub fn last_chance(self, now: Time, kill_at: Time) -> Stop {
-        Stop::LastChance {
-            since: self.since().unwrap_or(now),
-            kill_at: self.kill_at().map_or(kill_at, |at| at.min(kill_at)),
+        match self {
+            Stop::LastChance { .. } | Stop::Killed { .. } | Stop::GivenUp { .. } => self,
+            _ => Stop::LastChance {
+                since: self.since().unwrap_or(now),
+                kill_at: self.kill_at().map_or(kill_at, |at| at.min(kill_at)),
+            },
         }
     }
 

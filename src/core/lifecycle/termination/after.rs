@@ -20,16 +20,17 @@ impl Pod {
     }
 
     pub(in crate::lifecycle) fn start_over(&mut self, with: String) {
-        let by_hand = self
-            .termination
-            .take()
-            .is_some_and(|termination| termination.by_hand);
-        // Nothing else is created again under `Never`: what has done its part has done it.
+        let ended = self.termination.take();
+        let by_hand = ended.as_ref().is_some_and(|ended| ended.by_hand);
+        let is_complete = ended.is_some_and(|ended| ended.cause == Cause::Completed);
+        // Nothing else is created again under `Never`, nor what a complete run has done its work with:
+        // what has done its part has done it.
         let is_anew = by_hand
-            || self
-                .plan
-                .as_ref()
-                .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never);
+            || !is_complete
+                && self
+                    .plan
+                    .as_ref()
+                    .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never);
         self.history.start_over(is_anew);
         self.has_released &= !is_anew;
         self.begin_next_run();

@@ -87,8 +87,9 @@ impl Subject<'_> {
 
     /// From when on a container whose turn has come is told: it was asked to stop, or nobody will ask.
     fn stop_is_due_at(&self) -> Time {
-        // Nothing is left of it to be asked.
-        match self.container.is_asked() || self.container.life.is_between_lives() {
+        // Nothing is left of it to be asked, or its caller asks for nothing that it has not started.
+        let life = &self.container.life;
+        match self.container.is_asked() || life.is_between_lives() || life.is_created() {
             true => Time::default(),
             false => self.unasked_until().unwrap_or_default(),
         }

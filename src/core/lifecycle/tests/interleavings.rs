@@ -606,6 +606,25 @@ const IMPATIENT_PROBE: (&str, &str) = (
     r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":5}"#,
 );
 
+/// The news that its program could not be executed may come before that of its end.
+#[test]
+fn a_held_container_that_is_killed_while_it_is_released_was_killed() {
+    let slow = Script {
+        release_takes: ms(100),
+        cannot_be_released: true,
+        ..Script::default()
+    };
+    let mut world = World::new(&[("sidecars", "proxy")]).script("web", slow);
+    world.call(Call::Run("web", None));
+    world.run_for(ms(100));
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(30 + 1 + 99));
+    world.call(Call::Kill("web", Signal::KILL, None));
+    world.run_for(secs(1));
+    assert_eq!(world.reported("web"), Some(137), "{:#?}", world.seen);
+    assert_eq!(world.told("web"), Vec::<String>::new());
+}
+
 #[test]
 fn each_life_of_a_sidecar_has_its_own_startup_and_its_own_failure() {
     let never_ready = Script {

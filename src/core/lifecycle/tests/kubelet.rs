@@ -169,7 +169,8 @@ impl Kubelet {
     pub fn change_sandbox(&mut self, world: &mut World, next: World) {
         world.call(Call::Crash("pause", 137));
         self.ending = Some(world.now);
-        self.run_for(world, self.grace + secs(10));
+        // The pod's own grace period may be longer by ten seconds; then everything has two.
+        self.run_for(world, self.grace + secs(13));
         assert!(alive(world).is_empty(), "{:#?}", world.seen);
         let later = next.now.max(world.now);
         *world = next;
