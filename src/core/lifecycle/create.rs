@@ -106,10 +106,11 @@ impl Pod {
         }
     }
 
-    /// What was still being created when the end was over has to do with what comes after it.
+    /// What was still being created when the end was over has to do with what comes after it, where no
+    /// sandbox container says how long a pod lasts.
     fn join_next_run(&mut self, id: &ContainerId) {
         let is_over = |ended: &Termination| ended.is_over() && !ended.is_by_hand();
-        if !self.termination.as_ref().is_some_and(is_over) {
+        if self.has_sandbox() || !self.termination.as_ref().is_some_and(is_over) {
             return;
         }
         if let Some(container) = self.containers.get_mut(id)
