@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Plan, RestartPolicy, Role};
+use crate::plan::{ContainerKind, Plan, Role};
 
 use super::Pod;
 use super::action::{ContainerId, Refusal, Report};
@@ -194,13 +194,9 @@ impl Pod {
             return self.history.inherit(name, number, heir);
         }
         // As if it had failed. Whoever restarts what has failed will try again.
-        let for_good = self
-            .plan
-            .as_ref()
-            .is_some_and(|plan| plan.settings().restart_policy == RestartPolicy::Never);
         let fatal = self
             .fatal_end(container, NEVER_CREATED)
-            .filter(|_| for_good);
+            .filter(|_| !self.is_restarted_by_its_caller());
         let end = End {
             at: self.now,
             code: NEVER_CREATED,

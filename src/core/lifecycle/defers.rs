@@ -40,8 +40,7 @@ impl Subject<'_> {
     pub(super) fn defer_has_its_turn(&self) -> Option<Due<Deed>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
-        let step = pod.termination.as_ref()?.step();
-        let ends = pod.ends().filter(|_| step == Step::of(turn))?;
+        let ends = pod.ends().filter(|_| pod.turn_under_way() == Some(turn))?;
         if pod.next_defer(turn).map(|(id, _)| id) != Some(self.id) {
             return None;
         }
@@ -117,39 +116,35 @@ impl Pod {
         left.min_by_key(|(_, container)| (place(container), container.number))
     }
 
+    /// The turn whose step is under way.
+    fn turn_under_way(&self) -> Option<DeferTurn> {
+        match self.termination.as_ref()?.step() {
+            Step::PreExit => Some(DeferTurn::PreExit),
+            Step::PostExit => Some(DeferTurn::PostExit),
+            Step::Hooks | Step::Apps | Step::Sidecars | Step::Over => None,
+        }
+    }
+
     /// Whether a defer container of the step under way waits for its turn, or runs.
     pub(super) fn is_a_defer_left(&self) -> bool {
-        let step = self
-            .termination
-            .as_ref()
-            .map(|termination| termination.step());
-        let mut turns = [DeferTurn::PreExit, DeferTurn::PostExit].into_iter();
-        turns.any(|turn| Some(Step::of(turn)) == step && self.next_defer(turn).is_some())
+        let turn = self.turn_under_way();
+        turn.is_some_and(|turn| self.next_defer(turn).is_some())
     }
 
     /// Whether one of them waits for its turn, in a step that is skipped.
     pub(super) fn is_a_defer_held(&self) -> bool {
-        let step = self
-            .termination
-            .as_ref()
-            .map(|termination| termination.step());
+        let turn = self.turn_under_way();
         self.containers.values().any(|container| {
-            let turn = container.defer_turn();
             container.life.is_held()
                 && !container.is_of_next_run
-                && turn.is_some_and(|turn| Some(Step::of(turn)) == step)
+                && turn.is_some()
+                && container.defer_turn() == turn
         })
     }
 
     /// The running defer container whose time is over, if nothing but the grace period has ended it.
     pub(super) fn late_defer(&self) -> Option<Subject<'_>> {
-        let step = self
-            .termination
-            .as_ref()
-            .map(|termination| termination.step());
-        let mut turns = [DeferTurn::PreExit, DeferTurn::PostExit].into_iter();
-        let turn = turns.find(|turn| Some(Step::of(*turn)) == step)?;
-        let (id, container) = self.next_defer(turn)?;
+        let (id, container) = self.next_defer(self.turn_under_way()?)?;
         let running = container.life.as_running()?;
         let ends = self.ends()?;
         let own = self.own_ends(container, ends);
@@ -160,11 +155,7 @@ impl Pod {
 
     /// The cap of a defer container is for its whole turn.
     fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
-        let cap = self
-            .plan
-            .as_ref()
-            .and_then(|plan| plan.container(&container.name).grace_period);
-        let (Some(cap), Some(began)) = (cap, container.turn_began) else {
+        let (Some(cap), Some(began)) = (self.cap_of(container), container.turn_began) else {
             return ends;
         };
         let half = cap.checked_div(2).unwrap_or_default();
@@ -188,10 +179,7 @@ impl Pod {
         };
         let wanted =
             self.restart_policy(container) != RestartPolicy::Never && !self.sandbox_is_gone;
-        let is_its_step = self
-            .termination
-            .as_ref()
-            .is_some_and(|termination| termination.step() == Step::of(turn));
+        let is_its_step = self.turn_under_way() == Some(turn);
         let has_time = self
             .ends()
             .is_some_and(|ends| self.now < self.own_ends(container, ends).ask_all);

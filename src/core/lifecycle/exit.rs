@@ -32,6 +32,7 @@ impl Pod {
         let Some(container) = self.containers.get(id) else {
             return;
         };
+        let running = container.life.as_running().cloned();
         if container.kind == ContainerKind::Sandbox {
             self.sandbox_is_gone = true;
             // What was a hypothesis is none any more.
@@ -40,10 +41,7 @@ impl Pod {
                 termination.decide(Cause::SandboxDied, termination.deadline(), now);
             }
         }
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        match container.life.as_running().cloned() {
+        match running {
             Some(running) => self.program_ended(id, &running, status),
             None => self.parked_ended(id, status),
         }

@@ -91,8 +91,7 @@ impl Pod {
 
     /// The probe that tells whether a container still does its work.
     pub(super) fn liveness_probe(&self, container: &Container) -> Option<&Probe> {
-        let plan = self.plan.as_ref()?;
-        plan.container(&container.name).liveness_probe.as_ref()
+        self.plan_of(container)?.liveness_probe.as_ref()
     }
 
     /// Whether there is a defer container that could still be granted more time.

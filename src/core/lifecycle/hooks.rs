@@ -77,8 +77,8 @@ impl Subject<'_> {
             && !running.stop.is_told()
             && container.hook == HookState::Pending
             && !self.pod.leaves_hooks_out();
-        let plan = self.pod.plan.as_ref().filter(|_| may_run)?;
-        plan.container(&container.name).termination_hook.as_ref()
+        let plan = self.pod.plan_of(container).filter(|_| may_run)?;
+        plan.termination_hook.as_ref()
     }
 
     /// The preStop handler of a container that the shim stops by its own decision, if it has one; it
@@ -92,10 +92,8 @@ impl Subject<'_> {
         // Whoever asks has run it.
         let counts = is_ours && container.life.is_running() && container.request.is_none();
         let hook = container.facts.pre_stop_hook.clone().filter(|_| counts)?;
-        let plan = pod.plan.as_ref();
-        let cap = plan.and_then(|plan| plan.container(&container.name).grace_period);
         // Of a grace period of its own a part is left for the signal.
-        let until = cap.map_or(until, |cap| {
+        let until = pod.cap_of(container).map_or(until, |cap| {
             let last = cap.checked_div(2).unwrap_or_default().min(LEAST);
             until.min(pod.now.after(cap.saturating_sub(last)))
         });

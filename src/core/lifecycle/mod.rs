@@ -87,7 +87,7 @@ mod view;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, Plan, Probe, USUAL_GRACE_PERIOD};
+use crate::plan::{ContainerKind, ContainerPlan, Plan, Probe, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
 
 pub use action::{
@@ -295,6 +295,16 @@ impl Pod {
         self.containers
             .values()
             .any(|container| container.kind == ContainerKind::Sandbox)
+    }
+
+    /// What the plan says of a container.
+    fn plan_of(&self, container: &Container) -> Option<&ContainerPlan> {
+        Some(self.plan.as_ref()?.container(&container.name))
+    }
+
+    /// The cap for the container's own stop; of a defer container for its whole turn.
+    fn cap_of(&self, container: &Container) -> Option<Duration> {
+        self.plan_of(container)?.grace_period
     }
 
     /// The grace period that the annotations give the container's pod.

@@ -186,15 +186,15 @@ impl Pod {
     }
 
     fn own_restart_policy(&self, container: &Container) -> Option<RestartPolicy> {
-        self.plan.as_ref()?.container(&container.name).restart
+        self.plan_of(container)?.restart
     }
 
     /// What is watched of a program that is executed now.
     pub(super) fn watch_at_start(&self, id: &ContainerId) -> Watch {
-        let plan = self.containers.get(id).and_then(|container| {
-            let plan = self.plan.as_ref()?;
-            Some((container.duty(), plan.container(&container.name)))
-        });
+        let plan = self
+            .containers
+            .get(id)
+            .and_then(|container| Some((container.duty(), self.plan_of(container)?)));
         match plan {
             Some((_, plan)) if plan.startup_probe.is_some() => {
                 Watch::startup(plan.startup_probe.as_ref(), self.now)

@@ -198,8 +198,10 @@ impl Pod {
     /// Does what is due. Every event ends here.
     pub(super) fn settle(&mut self, now: Time) {
         self.now = now;
+        // No deed adds or takes away a container.
+        let ids = self.ids();
         for _ in 0..DEEDS_AT_MOST {
-            if !self.follow_one_rule() {
+            if !self.follow_one_rule(&ids) {
                 self.note_blocking();
                 return;
             }
@@ -208,7 +210,7 @@ impl Pod {
     }
 
     /// True if something was due.
-    fn follow_one_rule(&mut self) -> bool {
+    fn follow_one_rule(&mut self, ids: &[ContainerId]) -> bool {
         for (_, rule) in POD_RULES {
             if let Some(due) = rule(self)
                 && due.at <= self.now
@@ -217,9 +219,8 @@ impl Pod {
                 return true;
             }
         }
-        let ids = self.ids();
         for (_, rule) in RULES {
-            for id in &ids {
+            for id in ids {
                 if let Some(due) = self.subject(id).and_then(|subject| rule(&subject))
                     && due.at <= self.now
                 {

@@ -251,12 +251,9 @@ impl Subject<'_> {
             return self.dismissed();
         }
         let (signal, all) = pod.stop_signal(container);
-        let cap = pod
-            .plan
-            .as_ref()
-            .and_then(|plan| plan.container(&container.name).grace_period)
-            // That of a defer container is for its whole turn.
-            .filter(|_| container.defer_turn().is_none());
+        // That of a defer container is for its whole turn.
+        let is_defer = container.defer_turn().is_some();
+        let cap = pod.cap_of(container).filter(|_| !is_defer);
         let began = container.life.stop().since().unwrap_or(pod.now);
         Deed::Tell {
             signal,
@@ -336,9 +333,7 @@ impl Subject<'_> {
     /// It has failed, and is stopped as kubelet does it.
     pub(super) fn failed(&self, why: Why) -> Deed {
         let (pod, container) = (self.pod, self.container);
-        let plan = pod.plan.as_ref();
-        let cap = plan.and_then(|plan| plan.container(&container.name).grace_period);
-        let grace = pod.annotated_grace(container);
+        let (cap, grace) = (pod.cap_of(container), pod.annotated_grace(container));
         Deed::Fail {
             signal: pod.stop_signal(container).0,
             why,
@@ -366,7 +361,7 @@ impl Pod {
     }
 
     fn own_stop_signal(&self, container: &Container) -> Option<Signal> {
-        self.plan.as_ref()?.container(&container.name).stop_signal
+        self.plan_of(container)?.stop_signal
     }
 
     /// The signal to stop a container with: the one the caller asked for, else its own, else TERM. And

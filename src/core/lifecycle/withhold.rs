@@ -29,7 +29,8 @@ impl Pod {
         may_be_withheld || self.may_restart_in_place(id)
     }
 
-    fn is_restarted_by_its_caller(&self) -> bool {
+    /// Whether the caller starts again what ends, as the pod's own policy has it.
+    pub(super) fn is_restarted_by_its_caller(&self) -> bool {
         self.plan
             .as_ref()
             .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never)

@@ -3,13 +3,13 @@
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Cause, ContainerId, Report, Why};
 use crate::lifecycle::rules::{Due, PodDeed};
-use crate::plan::{ContainerKind, RestartPolicy, Signal};
+use crate::plan::{ContainerKind, Signal};
 
 impl Pod {
     /// Rule: what was created while the pod ended, or after that, is a new beginning.
     pub(in crate::lifecycle) fn pod_starts_over(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
-        if !termination.is_over() || self.is_sandbox_to_be_killed() || self.sandbox_is_gone {
+        if !termination.is_over() || self.sandbox_to_be_killed().is_some() || self.sandbox_is_gone {
             return None;
         }
         let mut next = self.containers.values().filter(|container| {
@@ -25,12 +25,7 @@ impl Pod {
         let is_complete = ended.is_some_and(|ended| ended.cause == Cause::Completed);
         // Nothing else is created again under `Never`, nor what a complete run has done its work with:
         // what has done its part has done it.
-        let is_anew = by_hand
-            || !is_complete
-                && self
-                    .plan
-                    .as_ref()
-                    .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never);
+        let is_anew = by_hand || !is_complete && self.is_restarted_by_its_caller();
         self.history.start_over(is_anew);
         self.has_released &= !is_anew;
         self.begin_next_run();
@@ -66,19 +61,11 @@ impl Pod {
         let starts_anew = self.termination.as_ref().is_some_and(|termination| {
             matches!(termination.cause, Cause::EssentialFailed { .. }) && !termination.by_hand
         });
-        let for_good = self
-            .plan
-            .as_ref()
-            .is_none_or(|plan| plan.settings().restart_policy == RestartPolicy::Never);
         let mut sandboxes = self.containers.iter().filter(|(_, container)| {
             container.kind == ContainerKind::Sandbox && container.life.is_alive()
         });
         let (id, _) = sandboxes.next()?;
-        (starts_anew && !for_good).then_some(id)
-    }
-
-    fn is_sandbox_to_be_killed(&self) -> bool {
-        self.sandbox_to_be_killed().is_some()
+        (starts_anew && self.is_restarted_by_its_caller()).then_some(id)
     }
 
     pub(in crate::lifecycle) fn kill_sandbox(&mut self, id: &ContainerId) {
