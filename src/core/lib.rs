@@ -39,5 +39,16 @@ mod cost;
 pub mod lifecycle;
 pub mod plan;
 pub mod process;
+#[cfg(any(test, feature = "simulator"))]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    reason = "it is a test, whoever runs it"
+)]
+pub mod simulator;
 pub mod sizing;
 pub mod text;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::lifecycle::{Report, Time};
 
 use super::fixtures::{TERM, deaf, never_ready, running};
-use super::simulator::{Call, Script, Seen, World, ms, secs};
+use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 

@@ -9,7 +9,7 @@ use crate::lifecycle::{ContainerId, Phase, Time};
 use crate::plan::{Plan, Role, Signal};
 use crate::process::ExitStatus;
 
-use super::simulator::{Call, Script, Seen, World, ms, name_of, secs};
+use crate::simulator::{Call, Script, Seen, World, ms, name_of, secs};
 
 const INITS: [&str; 2] = ["one", "two"];
 const SIDECARS: [&str; 3] = ["proxy", "logs", "mesh"];
@@ -195,7 +195,7 @@ impl Shape {
         if let Some(restart) = self.restart {
             annotations.push(("restart.usher/proxy", restart));
         }
-        Plan::parse(&super::simulator::expand(&annotations)).unwrap()
+        Plan::parse(&crate::simulator::expand(&annotations)).unwrap()
     }
 
     fn world(&self, scripts: &[Script]) -> World {

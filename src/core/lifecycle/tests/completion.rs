@@ -5,7 +5,7 @@ use crate::lifecycle::Phase;
 use crate::plan::Signal;
 
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
-use super::simulator::{Call, World, ms, secs};
+use crate::simulator::{Call, Node, World, ms, secs};
 
 fn job(policy: &'static str, apps: &'static str) -> World {
     let mut annotations = vec![("sidecars", "proxy logs"), ("restart-policy", policy)];

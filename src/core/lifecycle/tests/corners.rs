@@ -4,7 +4,7 @@ use crate::lifecycle::{Action, ContainerId, Exec, Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
-use super::simulator::{Call, Script, Seen, World, ms, secs};
+use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 fn exec<'a>(id: &'a str, argv: &'a [String]) -> Exec<'a> {
     Exec {

@@ -4,7 +4,7 @@ use crate::lifecycle::{Phase, Report};
 use crate::plan::{KubeletFacts, Signal};
 
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
-use super::simulator::{Call, Script, Seen, World, ms, secs};
+use crate::simulator::{Call, Node, Script, Seen, World, ms, secs};
 
 /// The defer proposal's own example.
 const SHARD: [(&str, &str); 2] = [

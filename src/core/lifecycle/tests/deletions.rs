@@ -9,7 +9,7 @@ use crate::lifecycle::Phase;
 use crate::plan::{KubeletFacts, PreStop, RestartPolicy};
 
 use super::kubelet::{Kind, Kubelet, alive, pod, regular, runs};
-use super::simulator::{Script, Seen, World, ms, name_of, secs};
+use crate::simulator::{Script, Seen, World, ms, name_of, secs};
 
 const SIDECARS: [&str; 2] = ["proxy", "logs"];
 const APPS: [&str; 3] = ["web", "api", "worker"];

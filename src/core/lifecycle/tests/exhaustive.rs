@@ -14,7 +14,7 @@ use crate::lifecycle::{
 use crate::plan::{ContainerKind, KubeletFacts, Plan, RestartPolicy, Role, Signal};
 use crate::process::ExitStatus;
 
-use super::simulator::expand;
+use crate::simulator::expand;
 
 /// What may happen in a pod besides its containers being created and started, and its init
 /// containers succeeding.

@@ -2,7 +2,7 @@
 
 use crate::plan::Signal;
 
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Script, World, ms, secs};
 
 pub const TERM: Signal = Signal::TERM;
 

@@ -4,7 +4,7 @@ use crate::lifecycle::Phase;
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
 use super::fixtures::{TERM, running};
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Script, World, ms, secs};
 
 fn with_pre_stop(pre_stop: PreStop) -> World {
     let facts = KubeletFacts {

@@ -3,7 +3,7 @@
 use crate::lifecycle::Refusal;
 
 use super::fixtures::{TERM, running};
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Node, Script, World, ms, secs};
 
 /// A program that ends by itself.
 fn ends(after: u64, code: u8) -> Script {

@@ -4,7 +4,7 @@ use crate::lifecycle::{Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Node, Script, World, ms, secs};
 
 const QUICK_PROBE: (&str, &str) = (
     "startup-probe.usher/proxy",

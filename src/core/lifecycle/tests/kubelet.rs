@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::lifecycle::{ContainerId, Exec, RequestId, Time};
 use crate::plan::{RestartPolicy, Signal};
 
-use super::simulator::{Call, Seen, World, ms, secs};
+use crate::simulator::{Call, Node, Seen, World, ms, secs};
 
 /// kubelet's `runtimeRequestTimeout`.
 const REQUEST_TIMEOUT: Duration = secs(120);

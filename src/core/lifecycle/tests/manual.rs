@@ -7,7 +7,7 @@ use crate::plan::{Role, Signal};
 
 use super::fixtures::{PROBED, TERM, deaf, never_ready, running, stops_after};
 
-use super::simulator::{Call, Seen, World, ms, secs};
+use crate::simulator::{Call, Node, Seen, World, ms, secs};
 
 fn was_released(world: &World, name: &str) -> bool {
     let is_it = |(_, seen): &(_, Seen)| matches!(seen, Seen::Released(other) if other == name);

@@ -3,7 +3,7 @@
 use crate::lifecycle::{ContainerId, Demands};
 
 use super::fixtures::TERM;
-use super::simulator::{Call, World, ms};
+use crate::simulator::{Call, World, ms};
 
 /// A pod with scores as kubelet makes them of requests.
 fn pod(annotations: &[(&str, &str)], scores: &[(&'static str, i32)]) -> World {

@@ -6,7 +6,7 @@ use crate::lifecycle::Phase;
 use crate::plan::RestartPolicy;
 
 use super::kubelet::{Kind, Kubelet, alive, pod, regular, runs};
-use super::simulator::{Script, ms, secs};
+use crate::simulator::{Node, Script, ms, secs};
 
 const PROBE: (&str, &str) = (
     "startup-probe.usher/proxy",
@@ -172,7 +172,7 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    fn run(&self) -> (super::simulator::World, Kubelet) {
+    fn run(&self) -> (crate::simulator::World, Kubelet) {
         let (inits, sidecars) = (
             INITS[..self.inits].join(" "),
             SIDECARS[..self.sidecars].join(" "),

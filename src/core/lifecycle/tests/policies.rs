@@ -8,7 +8,7 @@ use crate::lifecycle::{HookKind, Phase, Time};
 use crate::plan::Signal;
 
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
-use super::simulator::{Call, Script, Seen, World, ms, secs};
+use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 /// Each with what its worst case is longer than the grace period.
 const POLICIES: [(&str, u64); 5] = [

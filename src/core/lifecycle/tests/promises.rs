@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::lifecycle::{Phase, Time};
 use crate::plan::Signal;
 
-use super::simulator::{Call, Script, Seen, World, ms, secs};
+use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 const SIDECARS: [&str; 3] = ["proxy", "logs", "agent"];
 const APPS: [&str; 3] = ["web", "api", "job"];

@@ -4,7 +4,7 @@ use crate::lifecycle::{Action, Kill, Refusal, RequestId};
 use crate::plan::Signal;
 
 use super::fixtures::{TERM, ask_all, deaf, never_ready, running, stops_after};
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Node, Script, World, ms, secs};
 
 fn job(policy: &'static str) -> World {
     World::new(&[("sidecars", "proxy"), ("restart-policy", policy)])

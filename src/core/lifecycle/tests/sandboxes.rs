@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::plan::RestartPolicy;
 
 use super::kubelet::{Kind, Kubelet, pod, regular, runs};
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Script, World, ms, secs};
 
 const PROBE: &str = r#"{"tcpSocket":{"port":80},"periodMilliseconds":200,"failureThreshold":100}"#;
 

@@ -4,7 +4,7 @@ use crate::lifecycle::{ContainerId, ProbeKind, Why};
 use crate::plan::Signal;
 
 use super::fixtures::{TERM, ask_all, deaf, running};
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Script, World, ms, secs};
 
 fn signal(name: &str) -> Signal {
     name.parse().unwrap()

@@ -4,7 +4,7 @@ use crate::lifecycle::{ContainerId, Demands, Phase, PodSize, Step};
 use crate::sizing::{Bytes, Limit, Millicores, Size};
 
 use super::fixtures::{TERM, stops_after};
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Script, World, ms, secs};
 
 /// As many thousandths of a CPU as bytes: one number says all.
 fn size(amount: u64) -> Size {

@@ -3,7 +3,7 @@
 use crate::lifecycle::{Exec, Refusal};
 use crate::plan::KubeletFacts;
 
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Script, World, ms, secs};
 
 const PROBE: (&str, &str) = (
     "startup-probe.usher/proxy",

@@ -4,7 +4,7 @@ use crate::lifecycle::{Exec, Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
 use super::fixtures::{TERM, ask_all, deaf, never_ready, running, stops_after};
-use super::simulator::{Call, Seen, World, ms, secs};
+use crate::simulator::{Call, Node, Seen, World, ms, secs};
 
 #[test]
 fn the_sidecar_is_told_only_after_the_apps_have_exited_whoever_is_asked_first() {

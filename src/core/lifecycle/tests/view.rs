@@ -5,7 +5,7 @@ use crate::plan::Role;
 
 use super::fixtures::{PROBED, TERM, ask_all, deaf, never_ready, running, stops_after};
 
-use super::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Script, World, ms, secs};
 
 fn view(world: &World) -> View {
     world.pod.view(world.now)

@@ -1,106 +1,17 @@
-//! A whole pod with a clock of its own: containers that behave as their scripts say, a caller that
-//! calls when it is told to, and a record of what the containers themselves would have seen.
+//! A node that has nothing but the core: what the core wants done happens to containers that are
+//! nothing but scripts, at a time of its own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lifecycle::{
     Action, ContainerId, Demands, Exec, HookKind, Kill, NewContainer, Obstacle, Pod, Refusal,
-    Report, RequestId, Time, Why,
+    RequestId, Time, Why,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
 
-pub const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-pub const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// Containers of one name have ids of their own: `web`, `web#2`.
-pub fn name_of(id: &str) -> &str {
-    id.split('#').next().unwrap_or_default()
-}
-
-/// How a container behaves.
-#[derive(Clone, Debug)]
-pub struct Script {
-    /// From execution until its startup probe would succeed; never if there is none.
-    pub ready_after: Option<Duration>,
-    /// From a stop signal until it exits; it ignores them if there is none.
-    pub stops_after: Option<Duration>,
-    /// It exits on its own, with this code.
-    pub exits_after: Option<(Duration, u8)>,
-    /// From the decision to release it until its program runs.
-    pub release_takes: Duration,
-    /// From the decision to restart it until its program runs anew.
-    pub restart_takes: Duration,
-    /// Its program cannot be executed: it stays parked.
-    pub cannot_be_released: bool,
-    /// How many restarts fail before one succeeds.
-    pub restarts_fail: u32,
-    /// The OCI runtime cannot create it.
-    pub cannot_be_created: bool,
-    /// How long its termination hook, or its preStop handler, would take.
-    pub hook_takes: Duration,
-    /// From its execution until its liveness probe fails; never if there is none.
-    pub unwell_after: Option<Duration>,
-    /// The code that it exits with when it has been restarted, if that is another.
-    pub then_exits: Option<u8>,
-    /// From the beginning of a probe's attempt, which decides its result, until that is known.
-    pub probe_takes: Duration,
-    /// How much CPU time it takes.
-    pub probe_costs: Duration,
-    /// The code that it exits with when it heeds a stop signal.
-    pub stop_code: u8,
-}
-
-impl Default for Script {
-    fn default() -> Script {
-        Script {
-            ready_after: Some(Duration::ZERO),
-            stops_after: Some(ms(20)),
-            exits_after: None,
-            release_takes: ms(1),
-            restart_takes: ms(40),
-            cannot_be_released: false,
-            restarts_fail: 0,
-            cannot_be_created: false,
-            hook_takes: ms(1),
-            unwell_after: None,
-            then_exits: None,
-            probe_takes: ms(1),
-            probe_costs: Duration::ZERO,
-            stop_code: 0,
-        }
-    }
-}
-
-/// What was seen, by the containers or by the caller.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
-    Released(String),
-    Executed(String),
-    Signalled(String, Signal),
-    Died(String, ExitStatus),
-    ExitReported(String, u32),
-    StartAnswered(String, Result<(), Refusal>),
-    KillAnswered(RequestId, Result<(), Refusal>),
-    Told(String, String),
-    HookBegan(String, HookKind),
-    HookEnded(String, HookKind),
-    /// What was taken for its postStart handler is executed once more.
-    PostStarted(String),
-    /// An attempt of its probe is over, and took so much CPU time.
-    Probed(String, Duration),
-    Reported(Report),
-    /// Its program is to be executed anew.
-    Restarting(String),
-    /// What the caller did, in its own words.
-    Did(String),
-}
+use super::{Call, Node, Script, Seen, expand, ms, name_of};
 
 enum Event {
     Created(ContainerId),
@@ -118,34 +29,12 @@ enum Event {
     Caller(Call),
 }
 
-/// A call of the caller.
-#[derive(Clone, Debug)]
-pub enum Call {
-    /// Create, and Start as soon as it is created.
-    Run(&'static str, Option<Duration>),
-    Create(&'static str),
-    Start(&'static str, Option<Duration>),
-    /// Give up on the Start that is under way.
-    GiveUp(&'static str),
-    Kill(&'static str, Signal, Option<Duration>),
-    /// Execute its postStart handler, which takes so long.
-    PostStart(&'static str, Duration),
-    /// Its preStop handler has been executed, or its container has ended in it.
-    PreStopOver(&'static str),
-    /// SIGKILL for what is left of the processes of a container that has ended.
-    KillLeftovers(&'static str),
-    /// Delete what has ended.
-    Delete(&'static str),
-    /// The process dies by itself.
-    Crash(&'static str, u8),
-}
-
-pub(super) struct Process {
-    pub(super) script: Script,
-    pub(super) alive: bool,
-    pub(super) executed: Option<Time>,
+pub(crate) struct Process {
+    pub(crate) script: Script,
+    pub(crate) alive: bool,
+    pub(crate) executed: Option<Time>,
     /// The caller knows that it has ended.
-    pub(super) reported: bool,
+    pub(crate) reported: bool,
     /// Counts lives: an exit that was scheduled for an earlier one does not count.
     life: u64,
     starts: Vec<RequestId>,
@@ -172,13 +61,13 @@ pub struct World {
     scripts: BTreeMap<String, Script>,
     kinds: BTreeMap<String, (ContainerKind, KubeletFacts)>,
     demands: BTreeMap<String, Demands>,
-    pub(super) processes: BTreeMap<ContainerId, Process>,
+    pub(crate) processes: BTreeMap<ContainerId, Process>,
     /// How often the core was woken though there was nothing for it to do.
-    pub(super) idle_wakes: usize,
+    pub(crate) idle_wakes: usize,
     events: BTreeMap<(Time, u64), Event>,
     counter: u64,
-    pub(super) answered: BTreeMap<RequestId, u32>,
-    pub(super) asked: Vec<RequestId>,
+    pub(crate) answered: BTreeMap<RequestId, u32>,
+    pub(crate) asked: Vec<RequestId>,
     /// What each Create answered that was refused.
     pub refused: Vec<Refusal>,
     /// What was created, and when.
@@ -296,30 +185,6 @@ impl World {
         next.map(|at| at.max(self.now))
     }
 
-    /// The sandbox is gone with all that was in it, and the next thing that is created opens another,
-    /// which has a shim of its own.
-    pub fn change_sandbox(&mut self) {
-        self.pod = Pod::default();
-        self.processes.clear();
-        self.events.clear();
-    }
-
-    /// What the caller does, for whoever reads what has happened.
-    pub fn did(&mut self, what: impl Into<String>) {
-        self.see(Seen::Did(what.into()));
-    }
-
-    /// What kubelet says of the container that it is about to create.
-    pub fn learn(&mut self, id: &str, facts: KubeletFacts) {
-        self.kinds
-            .insert(id.to_owned(), (ContainerKind::Workload, facts));
-    }
-
-    /// How the containers of this id, or this name, behave from now on.
-    pub fn behave(&mut self, name: &str, script: Script) {
-        self.scripts.insert(name.to_owned(), script);
-    }
-
     /// Makes the next thing happen; false if there is none until `end`.
     pub fn step(&mut self, end: Time) -> bool {
         let event = self.events.keys().next().copied();
@@ -354,6 +219,10 @@ impl World {
         let had_to_do = self.drain();
         self.idle_wakes += usize::from(is_event.is_none() && !had_to_do);
         true
+    }
+
+    fn process(&self, id: &str) -> Option<&Process> {
+        self.processes.get(&ContainerId::from(id))
     }
 
     pub fn exec(&mut self, name: &str, exec: &Exec<'_>) -> Result<(), Refusal> {
@@ -466,7 +335,10 @@ impl World {
             .pod
             .handle_create(self.now, &id, new, self.plan.clone(), self.create_timeout)
         {
-            Err(refusal) => self.refused.push(refusal),
+            Err(refusal) => {
+                self.see(Seen::CreateRefused(name.to_owned(), refusal.to_string()));
+                self.refused.push(refusal);
+            }
             Ok(()) => {
                 self.counter += 1;
                 let process = Process {
@@ -773,13 +645,81 @@ impl World {
     }
 }
 
-pub fn expand(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
-    let expand = |key: &str| match key.contains('/') {
-        true => key.to_owned(),
-        false => format!("usher/{key}"),
-    };
-    annotations
-        .iter()
-        .map(|(key, value)| (expand(key), (*value).to_owned()))
-        .collect()
+impl Node for World {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn advance(&mut self, end: Time) {
+        match self.next_at().filter(|next| *next <= end) {
+            Some(next) => drop(self.step(next)),
+            None => self.now = end,
+        }
+    }
+
+    fn seen(&self) -> &[(Time, Seen)] {
+        &self.seen
+    }
+
+    fn did(&mut self, what: String) {
+        self.see(Seen::Did(what));
+    }
+
+    fn call(&mut self, call: Call) {
+        World::call(self, call);
+    }
+
+    fn call_in(&mut self, wait: Duration, call: Call) {
+        World::call_in(self, wait, call);
+    }
+
+    fn kill(&mut self, id: &'static str, signal: Signal, patience: Duration) -> RequestId {
+        World::call(self, Call::Kill(id, signal, Some(patience)));
+        self.asked.last().copied().unwrap_or(RequestId(0))
+    }
+
+    fn is_answered(&self, request: RequestId) -> bool {
+        self.answered.contains_key(&request)
+    }
+
+    fn exec(&mut self, id: &'static str, exec: &Exec<'_>) -> bool {
+        World::exec(self, id, exec).is_ok()
+    }
+
+    fn learn(&mut self, id: &str, facts: KubeletFacts) {
+        self.kinds
+            .insert(id.to_owned(), (ContainerKind::Workload, facts));
+    }
+
+    fn behave(&mut self, name: &str, script: Script) {
+        self.scripts.insert(name.to_owned(), script);
+    }
+
+    fn open(&mut self, patience: Duration) {
+        self.create_timeout = Some(patience);
+        World::open(self);
+    }
+
+    fn change_sandbox(&mut self) {
+        self.pod = Pod::default();
+        self.processes.clear();
+        self.events.clear();
+    }
+
+    fn is_known(&self, id: &str) -> bool {
+        self.processes.contains_key(&ContainerId::from(id))
+    }
+
+    fn is_alive(&self, id: &str) -> bool {
+        self.process(id).is_some_and(|process| process.alive)
+    }
+
+    fn is_executing(&self, id: &str) -> bool {
+        let is_executing = |process: &Process| process.alive && process.executed.is_some();
+        self.process(id).is_some_and(is_executing)
+    }
+
+    fn is_anything_alive(&self) -> bool {
+        self.processes.values().any(|process| process.alive)
+    }
 }

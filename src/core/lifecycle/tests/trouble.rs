@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::lifecycle::tests::simulator::{Seen, World};
-
-use super::by_hand::{Person, by_hand};
-use super::case::{Case, Deletion};
-use super::kubelet::{Kubelet, Log};
-use super::promises::PROMISES;
-use super::trace::Run;
+use crate::simulator::by_hand::{Person, by_hand};
+use crate::simulator::case::{Case, Deletion};
+use crate::simulator::kubelet::{Kubelet, Log};
+use crate::simulator::promises::PROMISES;
+use crate::simulator::trace::Run;
+use crate::simulator::{Seen, World};
 
 /// What the world itself checks, and the core: an action that was forgotten, an exit that is told twice.
 const SOUND: &str = "nothing panics";
@@ -57,6 +56,7 @@ fn timeline(world: &World) -> String {
     for (at, seen) in &world.seen {
         let line = match seen {
             Seen::Did(what) => what.clone(),
+            Seen::CreateRefused(id, why) => format!("    Create of {id} is refused: {why}"),
             Seen::Released(id) => format!("    {id} is released"),
             Seen::Executed(id) => format!("    {id} runs"),
             Seen::Signalled(id, signal) => format!("    {signal} to {id}"),

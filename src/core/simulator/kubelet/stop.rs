@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::lifecycle::Exec;
 use crate::plan::Signal;
 
-use crate::lifecycle::tests::simulator::{Call, ms, secs};
-use crate::lifecycle::tests::trouble::case::{Part, PreStop};
+use crate::simulator::case::{Part, PreStop};
+use crate::simulator::{Call, ms, secs};
 
 use super::{Ask, Kubelet, LEAST, REQUEST_TIMEOUT, Stage, Stop, Worker};
 
@@ -29,7 +29,7 @@ impl Kubelet<'_> {
     }
 
     fn advance_stop(&mut self, stop: &mut Stop) -> bool {
-        let now = self.world.now;
+        let now = self.world.now();
         let member = &self.case.members[stop.who];
         let lives = self.records[stop.who].id == Some(stop.id) && self.runs(stop.who);
         if stop.stage == Stage::Over {
@@ -91,7 +91,7 @@ impl Kubelet<'_> {
                 grace,
                 killed,
             } => {
-                let is_answered = |request| self.world.answered.contains_key(&request);
+                let is_answered = |request| self.world.is_answered(request);
                 let answer = answered.or_else(|| request.filter(|r| is_answered(*r)).map(|_| now));
                 if answered.is_none() && answer.is_some() {
                     self.log.answers.push((at, stop.id, now.since(at)));
@@ -119,7 +119,7 @@ impl Kubelet<'_> {
     /// Whether the handler could be executed in the container.
     fn run_handler(&mut self, stop: &Stop, end: bool) -> bool {
         self.log.asks.push(Ask {
-            at: self.world.now,
+            at: self.world.now(),
             id: stop.id,
             end,
             grace: stop.left,
@@ -132,7 +132,7 @@ impl Kubelet<'_> {
             argv: &argv,
             has_deadline: false,
         };
-        let is_run = self.world.exec(stop.id, &exec).is_ok();
+        let is_run = self.world.exec(stop.id, &exec);
         if !is_run {
             self.log.asks.pop();
         }
@@ -148,7 +148,7 @@ impl Kubelet<'_> {
     }
 
     fn ask(&mut self, stop: &mut Stop, end: bool) {
-        let now = self.world.now;
+        let now = self.world.now();
         let grace = stop.exact.unwrap_or(stop.left.max(LEAST));
         let is_kill = grace.is_zero();
         let is_first = self.signalled.insert(stop.id);
@@ -169,8 +169,7 @@ impl Kubelet<'_> {
             let what = if is_kill { "SIGKILL" } else { "stop" };
             self.world
                 .did(format!("{what} for {}, {}s", stop.id, grace.as_secs()));
-            self.world.call(Call::Kill(stop.id, signal, Some(patience)));
-            request = self.world.asked.last().copied();
+            request = Some(self.world.kill(stop.id, signal, patience));
         } else {
             answered = Some(now);
             self.log.asked_again.push(stop.id);

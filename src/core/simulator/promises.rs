@@ -7,7 +7,7 @@ use crate::lifecycle::{Cause, Refusal, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::process::ExitStatus;
 
-use crate::lifecycle::tests::simulator::{Seen, ms, name_of, secs};
+use crate::simulator::{Seen, ms, name_of, secs};
 
 use super::case::{Deletion, Fault, Member, Part, PreStop};
 use super::kubelet::intern;

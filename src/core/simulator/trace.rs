@@ -7,7 +7,7 @@ use crate::lifecycle::{Cause, Report, Time};
 use crate::plan::{GracePolicy, Signal};
 use crate::process::ExitStatus;
 
-use crate::lifecycle::tests::simulator::{Seen, World, ms, name_of, secs};
+use crate::simulator::{Seen, World, ms, name_of, secs};
 
 use super::case::{Case, Fault, Member, Part, PreStop};
 use super::kubelet::{Ask, End, Log};

@@ -3,7 +3,8 @@
 use crate::lifecycle::{ContainerId, Phase, Refusal, Time};
 use crate::plan::Signal;
 
-use super::simulator::{Process, Seen, World};
+use super::world::Process;
+use super::{Seen, World};
 
 impl World {
     /// When something was first seen.
@@ -65,18 +66,6 @@ impl World {
             _ => None,
         });
         told.collect()
-    }
-
-    pub fn is_alive(&self, name: &str) -> bool {
-        self.processes
-            .get(&ContainerId::from(name))
-            .is_some_and(|process| process.alive)
-    }
-
-    pub fn is_executing(&self, name: &str) -> bool {
-        self.processes
-            .get(&ContainerId::from(name))
-            .is_some_and(|process| process.alive && process.executed.is_some())
     }
 
     /// Whether its program runs and would answer its startup probe.

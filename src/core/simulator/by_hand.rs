@@ -4,14 +4,14 @@
 use crate::lifecycle::Time;
 use crate::plan::Signal;
 
-use crate::lifecycle::tests::simulator::{Call, Seen, World, ms, secs};
+use crate::simulator::{Call, Node, Seen, ms, secs};
 
 use super::case::{Case, Deletion, Fault, Part};
 use super::kubelet::{Ask, End, Log, intern};
 
 pub struct Person<'a> {
     case: &'a Case,
-    world: &'a mut World,
+    world: &'a mut dyn Node,
     log: &'a mut Log,
     heard: usize,
 }
@@ -35,7 +35,7 @@ pub fn by_hand(mut case: Case) -> Case {
 }
 
 impl<'a> Person<'a> {
-    pub fn new(case: &'a Case, world: &'a mut World, log: &'a mut Log) -> Person<'a> {
+    pub fn new(case: &'a Case, world: &'a mut dyn Node, log: &'a mut Log) -> Person<'a> {
         Person {
             case,
             world,
@@ -46,16 +46,16 @@ impl<'a> Person<'a> {
 
     pub fn run(&mut self) {
         for round in 0..2 {
-            let began = self.world.now;
-            self.log.sandboxes.push(self.world.seen.len());
-            self.world.did("a pod without a sandbox");
+            let began = self.world.now();
+            self.log.sandboxes.push(self.world.seen().len());
+            self.world.did("a pod without a sandbox".to_owned());
             for member in &self.case.members {
                 let id = id_of(member.name, round);
                 self.world.did(format!("create {id}"));
                 self.world.learn(id, member.facts(self.case, round));
                 self.world.behave(id, member.script(round));
                 self.world.call(Call::Run(id, None));
-                self.wait_until(self.world.now.after(ms(200)));
+                self.wait_until(self.world.now().after(ms(200)));
             }
             for (at, fault) in &self.case.faults {
                 self.wait_until(began.after(ms(*at)));
@@ -69,16 +69,21 @@ impl<'a> Person<'a> {
             }
             self.wait_until(began.after(ms(self.case.deleted.0)));
             self.end(round);
-            if self.world.processes.values().next().is_some() {
+            if self
+                .case
+                .members
+                .iter()
+                .any(|member| self.world.is_known(id_of(member.name, round)))
+            {
                 return;
             }
         }
-        self.log.over = Some(self.world.now);
+        self.log.over = Some(self.world.now());
     }
 
     /// Kills one after another, and what does not heed that when its time is over.
     fn end(&mut self, round: u32) {
-        let began = self.world.now;
+        let began = self.world.now();
         let sandbox = self.log.sandboxes.len() - 1;
         self.log.ends.push((began, sandbox, End::Deleted));
         let grace = secs(self.case.grace);
@@ -90,14 +95,9 @@ impl<'a> Person<'a> {
             .collect();
         for (id, gap) in ids.iter().zip(&self.case.gaps) {
             self.wait_until(began.after(ms(*gap)));
-            if self
-                .world
-                .processes
-                .contains_key(&crate::lifecycle::ContainerId::from(*id))
-                && self.reads_running(id)
-            {
+            if self.world.is_known(id) && self.reads_running(id) {
                 self.log.asks.push(Ask {
-                    at: self.world.now,
+                    at: self.world.now(),
                     id,
                     end: true,
                     grace,
@@ -111,16 +111,12 @@ impl<'a> Person<'a> {
         // Longer than any policy takes.
         self.wait_until(began.after(grace).after(secs(12)));
         for id in &ids {
-            if self
-                .world
-                .processes
-                .contains_key(&crate::lifecycle::ContainerId::from(*id))
-            {
+            if self.world.is_known(id) {
                 self.world.did(format!("kill -9 {id}"));
                 self.world.call(Call::Kill(id, Signal::KILL, None));
             }
         }
-        self.wait_until(self.world.now.after(secs(2)));
+        self.wait_until(self.world.now().after(secs(2)));
         for id in &ids {
             self.world.call(Call::Delete(id));
         }
@@ -128,18 +124,13 @@ impl<'a> Person<'a> {
 
     fn reads_running(&self, id: &str) -> bool {
         let ended = |seen: &Seen| matches!(seen, Seen::ExitReported(who, _) if who == id);
-        !self.world.seen.iter().any(|(_, seen)| ended(seen))
+        !self.world.seen().iter().any(|(_, seen)| ended(seen))
     }
 
     fn wait_until(&mut self, end: Time) {
-        while self.world.now < end {
-            let next = self.world.next_at().map_or(end, |next| next.min(end));
-            if self.world.next_at() == Some(next) {
-                self.world.step(next);
-            } else {
-                self.world.now = next;
-            }
-            while let Some((_, seen)) = self.world.seen.get(self.heard).cloned() {
+        while self.world.now() < end {
+            self.world.advance(end);
+            while let Some((_, seen)) = self.world.seen().get(self.heard).cloned() {
                 self.heard += 1;
                 // What could not be started is not left behind.
                 if let Seen::StartAnswered(id, Err(_)) = seen {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::plan::{GracePolicy, KubeletFacts, Plan, RestartPolicy};
 
-use crate::lifecycle::tests::simulator::{Script, ms, secs};
+use crate::simulator::{Script, ms, secs};
 
 /// What a container is in its pod, as kubelet and the annotations have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

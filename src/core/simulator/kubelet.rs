@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::lifecycle::{RequestId, Time};
 use crate::plan::{RestartPolicy, Signal};
 
-use crate::lifecycle::tests::simulator::{Call, Script, Seen, World, ms, secs};
+use crate::simulator::{Call, Node, Script, Seen, ms, secs};
 
 use super::case::{Case, Deletion, Fault, Part};
 
@@ -143,7 +143,7 @@ enum Stage {
 
 pub struct Kubelet<'a> {
     case: &'a Case,
-    pub world: &'a mut World,
+    pub world: &'a mut dyn Node,
     log: &'a mut Log,
     records: Vec<Record>,
     worker: Worker,
@@ -178,7 +178,7 @@ pub fn intern(text: String) -> &'static str {
 // === time goes by ===
 
 impl<'a> Kubelet<'a> {
-    pub fn new(case: &'a Case, world: &'a mut World, log: &'a mut Log) -> Kubelet<'a> {
+    pub fn new(case: &'a Case, world: &'a mut dyn Node, log: &'a mut Log) -> Kubelet<'a> {
         let record = |again| Record {
             id: None,
             creations: 0,
@@ -189,7 +189,7 @@ impl<'a> Kubelet<'a> {
             changed: false,
             again,
         };
-        let looks_at = world.now.after(ms(case.tick));
+        let looks_at = world.now().after(ms(case.tick));
         Kubelet {
             records: case.members.iter().map(|m| record(m.again)).collect(),
             case,
@@ -211,9 +211,8 @@ impl<'a> Kubelet<'a> {
 
     /// The whole life of the pod.
     pub fn run(&mut self) {
-        self.world.create_timeout = Some(REQUEST_TIMEOUT);
         self.open_sandbox();
-        let deleted = self.world.now.after(ms(self.case.deleted.0));
+        let deleted = self.world.now().after(ms(self.case.deleted.0));
         for (at, fault) in &self.case.faults {
             self.live_until(Time::default().after(ms(*at)).min(deleted));
             self.go_wrong(*fault);
@@ -225,27 +224,21 @@ impl<'a> Kubelet<'a> {
             self.go_wrong(*fault);
         }
         // The longest that any pod may take, and a Start that nobody answers in the middle of it.
-        let limit = self.world.now.after(secs(600));
-        while self.worker != Worker::Done && self.world.now < limit {
-            self.live_until(self.world.now.after(secs(1)));
+        let limit = self.world.now().after(secs(600));
+        while self.worker != Worker::Done && self.world.now() < limit {
+            self.live_until(self.world.now().after(secs(1)));
         }
         if self.worker == Worker::Done {
-            self.log.over = Some(self.world.now);
-            self.live_until(self.world.now.after(secs(30)));
+            self.log.over = Some(self.world.now());
+            self.live_until(self.world.now().after(secs(30)));
         }
     }
 
     fn live_until(&mut self, end: Time) {
         self.poll();
-        while self.world.now < end {
+        while self.world.now() < end {
             let own = self.wakes_at();
-            let next = [self.world.next_at(), own, Some(end)];
-            let next = next.into_iter().flatten().min().unwrap_or(end);
-            if self.world.next_at() == Some(next) {
-                self.world.step(next);
-            } else {
-                self.world.now = next;
-            }
+            self.world.advance(own.map_or(end, |own| own.min(end)));
             self.poll();
         }
     }
@@ -267,16 +260,19 @@ impl<'a> Kubelet<'a> {
             } => answered.map(|at| at.after(grace)),
             Stage::Over => None,
         }));
-        all.into_iter().filter(|at| *at > self.world.now).min()
+        all.into_iter().filter(|at| *at > self.world.now()).min()
     }
 
     fn poll(&mut self) {
         loop {
             self.hear();
-            if self.away_until.is_some_and(|until| until <= self.world.now) {
+            if self
+                .away_until
+                .is_some_and(|until| until <= self.world.now())
+            {
                 self.away_until = None;
-                self.looks_at = self.world.now;
-                self.world.did("kubelet is back");
+                self.looks_at = self.world.now();
+                self.world.did("kubelet is back".to_owned());
             }
             if self.away_until.is_some() || !(self.advance_stops() | self.advance()) {
                 return;
@@ -319,14 +315,14 @@ impl Kubelet<'_> {
             }
             Fault::SandboxDies => {
                 if !self.sandbox_is_dead && self.world.is_executing("pause") {
-                    self.world.did("the sandbox dies");
+                    self.world.did("the sandbox dies".to_owned());
                     self.world.call(Call::Crash("pause", 137));
                 }
             }
             Fault::Restart(away) => {
                 if self.worker != Worker::Done {
-                    self.world.did("kubelet goes away");
-                    self.away_until = Some(self.world.now.after(ms(away)));
+                    self.world.did("kubelet goes away".to_owned());
+                    self.away_until = Some(self.world.now().after(ms(away)));
                     self.forget();
                 }
             }
@@ -380,11 +376,12 @@ impl Kubelet<'_> {
 
 impl Kubelet<'_> {
     fn hear(&mut self) {
-        while let Some((at, seen)) = self.world.seen.get(self.heard).cloned() {
+        while let Some((at, seen)) = self.world.seen().get(self.heard).cloned() {
             self.heard += 1;
             match seen {
                 Seen::StartAnswered(id, answer) => self.start_answered(&id, answer.is_ok()),
                 Seen::ExitReported(id, code) => self.exited(&id, code, at),
+                Seen::CreateRefused(id, why) => self.refused(&id, &why),
                 _ => {}
             }
         }
@@ -393,7 +390,7 @@ impl Kubelet<'_> {
     fn start_answered(&mut self, id: &str, is_ok: bool) {
         if id == "pause" && self.worker == Worker::StartsSandbox {
             self.worker = Worker::Idle;
-            self.looks_at = self.world.now;
+            self.looks_at = self.world.now();
             return;
         }
         let Worker::Starts(who, _) = self.worker else {
@@ -411,9 +408,21 @@ impl Kubelet<'_> {
                 let id = self.records[who].id.unwrap();
                 self.world.did(format!("postStart of {id}"));
                 self.world.call(Call::PostStart(id, ms(takes)));
-                self.worker = Worker::Handles(who, self.world.now.after(ms(takes)));
+                self.worker = Worker::Handles(who, self.world.now().after(ms(takes)));
             }
             None => self.worker = Worker::Idle,
+        }
+    }
+
+    fn refused(&mut self, id: &str, why: &str) {
+        let Worker::Starts(who, _) = self.worker else {
+            return;
+        };
+        if self.records[who].id == Some(id) {
+            self.world.did(format!("refused: {why}"));
+            self.records[who].state = State::Exited(128);
+            self.records[who].exited = self.world.now();
+            self.worker = Worker::Idle;
         }
     }
 
@@ -422,7 +431,7 @@ impl Kubelet<'_> {
         let id = self.records[who].id.unwrap();
         self.world.did(format!("StartError of {id}"));
         self.records[who].state = State::Exited(128);
-        self.records[who].exited = self.world.now;
+        self.records[who].exited = self.world.now();
         self.worker = Worker::Idle;
         self.world.call(Call::GiveUp(id));
         // What is being created has to be there before it can be deleted.
@@ -464,7 +473,7 @@ impl Kubelet<'_> {
 impl Kubelet<'_> {
     /// True if it has done something.
     fn advance(&mut self) -> bool {
-        let now = self.world.now;
+        let now = self.world.now();
         match self.worker {
             Worker::Done | Worker::StartsSandbox => false,
             Worker::Starts(who, since) if now >= since.after(REQUEST_TIMEOUT) => {
@@ -535,7 +544,7 @@ impl Kubelet<'_> {
     }
 
     fn stop_all(&mut self, end: End, how: Deletion) {
-        let now = self.world.now;
+        let now = self.world.now();
         self.world.did(format!("kubelet stops all: {end:?}"));
         self.log.ends.push((now, self.log.sandboxes.len() - 1, end));
         let (left, exact) = match how {
@@ -576,7 +585,7 @@ impl Kubelet<'_> {
             id,
             left,
             exact: None,
-            stage: Stage::Waits(self.world.now),
+            stage: Stage::Waits(self.world.now()),
         });
         self.worker = Worker::Stops;
     }
@@ -586,15 +595,16 @@ impl Kubelet<'_> {
         self.world.call(Call::Delete("pause"));
         if !is_next || self.deleted.is_some() {
             self.worker = Worker::Done;
-            return self.world.did("the pod is over for kubelet");
+            return self.world.did("the pod is over for kubelet".to_owned());
         }
         // What is left of the old shim's work.
         let mut limit = 1_000;
-        while self.world.processes.values().any(|process| process.alive) && limit > 0 {
+        while self.world.is_anything_alive() && limit > 0 {
             limit -= 1;
-            let next = self.world.now.after(ms(10));
-            while self.world.step(next) {}
-            self.world.now = next;
+            let next = self.world.now().after(ms(10));
+            while self.world.now() < next {
+                self.world.advance(next);
+            }
         }
         self.hear();
         self.world.change_sandbox();
@@ -608,11 +618,11 @@ impl Kubelet<'_> {
     }
 
     fn open_sandbox(&mut self) {
-        self.log.sandboxes.push(self.world.seen.len());
+        self.log.sandboxes.push(self.world.seen().len());
         (self.sandbox_is_dead, self.sandbox_is_known_dead) = (false, false);
-        self.world.did("a sandbox");
+        self.world.did("a sandbox".to_owned());
         self.world.behave("pause", Script::default());
-        self.world.open();
+        self.world.open(REQUEST_TIMEOUT);
         self.worker = Worker::StartsSandbox;
     }
 
@@ -630,7 +640,7 @@ impl Kubelet<'_> {
                         && !self.case.members[who].part.is_native() =>
                 {
                     let name = self.case.members[who].name;
-                    self.log.left_out.push((self.world.now, name, 0));
+                    self.log.left_out.push((self.world.now(), name, 0));
                 }
                 _ => self.to_start.push_back(who),
             }
@@ -699,7 +709,7 @@ impl Kubelet<'_> {
             return self.stop_all(End::Over, Deletion::Usual);
         }
         // What is in back-off is not tried.
-        let now = self.world.now;
+        let now = self.world.now();
         let in_back_off = |record: &Record| {
             matches!(record.state, State::Exited(_)) && record.exited.after(record.back_off) > now
         };
@@ -735,15 +745,7 @@ impl Kubelet<'_> {
         self.world.did(format!("create {id}"));
         self.world.learn(id, member.facts(self.case, creation));
         self.world.behave(id, member.script(creation));
-        self.worker = Worker::Starts(who, self.world.now);
-        let refused = self.world.refused.len();
+        self.worker = Worker::Starts(who, self.world.now());
         self.world.call(Call::Run(id, Some(REQUEST_TIMEOUT)));
-        if self.world.refused.len() > refused {
-            let why = self.world.refused[refused].to_string();
-            self.world.did(format!("refused: {why}"));
-            self.records[who].state = State::Exited(128);
-            self.records[who].exited = self.world.now;
-            self.worker = Worker::Idle;
-        }
     }
 }
