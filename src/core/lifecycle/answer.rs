@@ -36,7 +36,7 @@ impl Pod {
                 if !withheld.is_zero() && container.answers.len() < WITHHELD_AT_MOST =>
             {
                 if let Some(request) = &mut container.request {
-                    request.withheld = withheld;
+                    request.answered_after(withheld);
                 }
                 container.answers.push(WithheldAnswer { request, until });
             }
@@ -53,7 +53,9 @@ impl Pod {
             .containers
             .get(id)
             .and_then(|container| container.request);
-        let grace = request.map_or(Duration::MAX, |request| request.deadline.since(request.at));
+        let grace = request.map_or(Duration::MAX, |request| {
+            request.deadline().since(request.at())
+        });
         let budget = Budget::new(plan.settings(), grace);
         match budget.extension.filter(|_| self.is_extension_pending()) {
             Some(extension) => {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::plan::{ContainerKind, DeferTurn, KubeletFacts, Role, Signal};
+use crate::plan::{ContainerKind, DeferTurn, KubeletFacts, Role};
 use crate::sizing::Size;
 
 use super::action::RequestId;
 use super::duty::Duty;
-use super::grace::LEAST;
 use super::life::Life;
 use super::probe::PostStart;
+use super::request::StopRequest;
 use super::restart::BackOff;
 use super::stop::Kill;
 use super::time::Time;
@@ -65,35 +65,6 @@ pub(super) struct Container {
     pub post_start: PostStart,
 }
 
-/// The caller wants the container stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct StopRequest {
-    /// When it was first asked for.
-    pub at: Time,
-    /// When the caller will kill it.
-    pub deadline: Time,
-    pub wish: Wish,
-    /// It was part of a termination that proved to be none, and proves nothing any more.
-    pub disproved: bool,
-    /// It was heeded before anything was known of an end of its pod.
-    pub is_alone: bool,
-    /// How much later than it was asked its caller begins to count, at most: at the answer.
-    pub withheld: Duration,
-    /// The caller leaves it no time: SIGKILL without a stop signal, or a grace period that is none.
-    pub forced: bool,
-}
-
-/// What was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Wish {
-    /// Nothing yet: only its preStop handler was seen, which its stop begins with.
-    PreStop,
-    /// It is to be stopped with this signal, sent to its init process or to all of it.
-    Stop { signal: Signal, all: bool },
-    /// It is to be killed, and was never asked to stop.
-    Kill,
-}
-
 /// A Kill whose answer waits, since the caller's own timer starts there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct WithheldAnswer {
@@ -109,30 +80,6 @@ pub(super) enum HookState {
     Pending,
     Running,
     Over,
-}
-
-// === impl StopRequest ===
-
-impl StopRequest {
-    /// The signal it is to be stopped with, and whether all of it is to get that.
-    pub fn signal(&self) -> Option<(Signal, bool)> {
-        match self.wish {
-            Wish::Stop { signal, all } => Some((signal, all)),
-            Wish::PreStop | Wish::Kill => None,
-        }
-    }
-
-    /// Whether it is still open at `now`. Where there is no grace period it is so for the moment that
-    /// follows every grace period, or it would be over at once.
-    fn is_open(&self, now: Time) -> bool {
-        now < self.closes()
-    }
-
-    /// When it is over, if the container lives on.
-    pub fn closes(&self) -> Time {
-        let deadline = self.deadline.after(self.withheld);
-        deadline.max(self.at.after(LEAST))
-    }
 }
 
 // === impl Container ===
@@ -160,24 +107,11 @@ impl Container {
         !self.post_start.is_running() && self.life.as_running().is_some_and(is_up)
     }
 
-    /// Whether the caller has sent a stop signal.
-    pub fn is_asked(&self) -> bool {
-        self.request
-            .is_some_and(|request| request.signal().is_some())
-    }
-
     /// Whether it has been told to stop, or will be killed. One that has failed has not been told to
     /// go.
     pub fn was_told(&self) -> bool {
         let stop = self.life.stop();
         (stop.is_told() || stop.kill_at().is_some()) && !stop.is_for_failure()
-    }
-
-    /// The caller's wish to stop it, if it is open at `now` and says something of its pod.
-    pub fn open_request(&self, now: Time) -> Option<&StopRequest> {
-        let request = self.request.as_ref()?;
-        let counts = self.life.is_alive() && self.is_ordered() && !self.is_of_next_run;
-        (counts && !request.disproved && request.is_open(now)).then_some(request)
     }
 
     /// Its termination hook runs.

@@ -229,8 +229,10 @@ impl Hand<'_> {
     fn tell(&mut self, signal: Signal, all: bool, why: Why, kill_at: Option<Time>) {
         if let Some(stop) = self.container.life.stop_mut() {
             *stop = stop.told(self.now, why, kill_at);
-            if let Some(request) = &mut self.container.request {
-                request.is_alone = why == Why::Alone;
+            if let Some(request) = &mut self.container.request
+                && why == Why::Alone
+            {
+                request.heeded_alone();
             }
             self.signal(signal, all, why);
         }

@@ -114,6 +114,12 @@ impl Duty {
         }
     }
 
+    /// Its caller alone says when it runs and when it stops: a request of its is never kept waiting, and
+    /// does not count for the time of the others.
+    pub const fn is_callers(self) -> bool {
+        matches!(self.turn, Turn::AtOnce)
+    }
+
     /// When a defer container runs; none of any other.
     pub const fn defer_turn(self) -> Option<DeferTurn> {
         match self.turn {

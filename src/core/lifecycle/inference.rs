@@ -10,47 +10,50 @@ use std::time::Duration;
 
 use crate::plan::PreStop;
 
-use super::action::{Cause, ContainerId, Report, Why};
-use super::container::{Container, HookState, StopRequest, Wish};
-use super::duty::{Part, Turn};
+use super::action::{Cause, Report, Why};
+use super::container::{Container, HookState};
+use super::duty::Part;
 use super::grace::LEAST;
+use super::request::StopRequest;
 use super::rules::{Deed, Due, Subject};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Pod, Timer};
 
+/// A request that is open.
+pub(super) struct OpenRequest<'a> {
+    pub container: &'a Container,
+    pub request: &'a StopRequest,
+}
+
 impl Pod {
     /// The termination that the requests are which are open now, and from when on they are.
     pub(super) fn inferred(&self) -> Option<(Time, Termination)> {
-        let open = || {
-            let containers = self.containers.iter();
-            containers.filter_map(|(id, container)| Some((id, container.open_request(self.now)?)))
-        };
-        let (id, first) = open().next()?;
-        let known = match open().nth(1) {
-            Some(_) => self.now,
-            None => self.lone_end(id, first)?,
+        let open: Vec<_> = self.open_requests().collect();
+        let known = match open.as_slice() {
+            [] => return None,
+            [lone] => self.lone_end(lone)?,
+            _ => self.now,
         };
         // Whoever was told long before, alone, has a time of its own.
-        let others = open().filter(|(_, request)| !request.is_alone);
-        let others = others.map(|(_, request)| request.at).min();
-        let window = self.termination_window();
-        let is_of_it = |request: &StopRequest| {
-            !request.is_alone || others.is_none_or(|at| request.at.after(window) >= at)
-        };
-        // The caller's own are told at once, whatever that means.
-        let is_callers = |id: &ContainerId| {
-            let container = self.containers.get(id);
-            container.is_some_and(|container| container.duty().turn == Turn::AtOnce)
-        };
-        let of_it = || open().filter(|(id, request)| is_of_it(request) && !is_callers(id));
-        let has_ours = of_it().next().is_some();
-        let counts =
-            || open().filter(|(id, request)| !has_ours || is_of_it(request) && !is_callers(id));
-        let since = counts().map(|(_, request)| request.at).min();
-        let deadline = counts().map(|(_, request)| request.deadline).min();
-        let mut ours = open().filter(|(id, _)| !is_callers(id)).peekable();
-        let forced = ours.peek().is_some() && ours.all(|(_, request)| request.forced);
+        let first = open.iter().filter(|open| !open.request.is_alone());
+        let first = first.map(|open| open.request.at()).min();
+        let since = first.map(|at| at.before(self.termination_window()));
+        let (callers, ours): (Vec<_>, Vec<_>) = open
+            .iter()
+            // The caller's own are told at once, whatever that means.
+            .partition(|open| open.container.duty().is_callers());
+        let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
+        let mut counts: Vec<_> = ours
+            .iter()
+            .filter(|open| open.request.is_of_end_since(since.unwrap_or_default()))
+            .map(|open| open.request)
+            .collect();
+        if counts.is_empty() {
+            counts.extend(callers.iter().chain(&ours).map(|open| open.request));
+        }
+        let since = counts.iter().map(|request| request.at()).min();
+        let deadline = counts.iter().map(|request| request.deadline()).min();
         let termination = Termination::new(
             Cause::Inferred,
             since.unwrap_or(self.now),
@@ -60,27 +63,37 @@ impl Pod {
         Some((known, termination.forced(forced)))
     }
 
+    /// The requests that are open now, and whose they are.
+    pub(super) fn open_requests(&self) -> impl Iterator<Item = OpenRequest<'_>> {
+        self.containers.values().filter_map(|container| {
+            let request = container.open_request(self.now)?;
+            Some(OpenRequest { container, request })
+        })
+    }
+
     /// When a lone request is the end of the pod, if it is.
-    fn lone_end(&self, id: &ContainerId, request: &StopRequest) -> Option<Time> {
-        let container = self.containers.get(id)?;
-        if !self.has_an_ending() || request.wish == Wish::Kill {
+    fn lone_end(&self, lone: &OpenRequest<'_>) -> Option<Time> {
+        let OpenRequest { container, request } = lone;
+        let may_be = !request.is_kill()
+            && !container.duty().is_callers()
+            && container.life.reads_running()
+            && self.has_an_ending();
+        if !may_be {
             return None;
         }
-        let mut others = self.containers.iter().filter(|(other, container)| {
-            *other != id && container.is_ordered() && container.life.reads_running()
+        let mut others = self.containers.values().filter(|other| {
+            other.number != container.number && other.is_ordered() && other.life.reads_running()
         });
-        if container.duty().turn == Turn::AtOnce || !container.life.reads_running() {
-            return None;
-        }
         if others.clone().next().is_none() {
-            return Some(request.at);
+            return Some(request.at());
         }
-        let works = |(_, other): (&ContainerId, &Container)| {
+        let works = |other: &Container| {
             let is_at_work = other.duty().part == Some(Part::Succeed) && !other.life.is_withheld();
             other.duty().is_work || is_at_work
         };
         let is_held_defer = container.defer_turn().is_some() && container.life.is_held();
-        (is_held_defer && !others.any(works)).then(|| request.at.after(self.termination_window()))
+        let ends = is_held_defer && !others.any(works);
+        ends.then(|| request.at().after(self.termination_window()))
     }
 
     /// Whether there is something that is to be done when the pod terminates.
@@ -103,7 +116,7 @@ impl Pod {
         self.history.forget_defers();
         for container in self.containers.values_mut() {
             if let Some(request) = &mut container.request {
-                request.disproved = true;
+                request.disprove();
             }
             if container.hook == HookState::Over {
                 container.hook = HookState::Pending;
@@ -130,7 +143,7 @@ impl Subject<'_> {
             return None;
         }
         // The caller's own are not ours to keep waiting.
-        if container.duty().turn == Turn::AtOnce {
+        if container.duty().is_callers() {
             return Some(Due::now(self.told(Why::Alone)));
         }
         if self.pod.termination.is_some() {
@@ -150,14 +163,14 @@ impl Subject<'_> {
         let container = self.container;
         // Its hook began in a termination that was none.
         if container.is_hooked() {
-            return request.deadline.before(LEAST);
+            return request.deadline().before(LEAST);
         }
-        let window = request.at.after(self.pod.termination_window());
+        let window = request.at().after(self.pod.termination_window());
         let has_an_ending = self.pod.has_an_ending();
         if !container.duty().is_helper && container.defer_turn().is_none() {
             return match has_an_ending {
-                true => window.min(request.deadline),
-                false => request.at,
+                true => window.min(request.deadline()),
+                false => request.at(),
             };
         }
         let others = || {
@@ -165,7 +178,7 @@ impl Subject<'_> {
             others.filter(|(other, container)| *other != self.id && container.is_ordered())
         };
         if !has_an_ending && !others().any(|(_, other)| other.life.is_executed()) {
-            return request.at;
+            return request.at();
         }
         let apps = others().filter(|(_, other)| {
             !other.duty().is_helper
@@ -176,14 +189,16 @@ impl Subject<'_> {
         });
         // A preStop handler that the shim cannot see hides the request that follows it.
         let hidden = apps.map(|(_, app)| match &app.facts.pre_stop {
-            Some(PreStop::Sleep(pause)) => window.after(*pause).min(request.deadline.before(LEAST)),
-            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
-                request.deadline.before(LEAST)
+            Some(PreStop::Sleep(pause)) => {
+                window.after(*pause).min(request.deadline().before(LEAST))
             }
-            Some(PreStop::Exec { .. }) | None => request.at,
+            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
+                request.deadline().before(LEAST)
+            }
+            Some(PreStop::Exec { .. }) | None => request.at(),
         });
-        let hidden = hidden.max().unwrap_or(request.at);
-        hidden.max(window).min(request.deadline)
+        let hidden = hidden.max().unwrap_or(request.at());
+        hidden.max(window).min(request.deadline())
     }
 
     /// Whether it could be told to stop, and was not: it runs, or waits, or is between lives. One that

@@ -31,6 +31,7 @@
 //! | `start.rs` | Start, its modes, holding |
 //! | `probe.rs` | probes, postStart: when a sidecar is started, and does its work |
 //! | `allowance.rs` | how much CPU time the attempts of probes may take |
+//! | `request.rs` | what the caller has asked for to stop a container, and what that proves |
 //! | `stop.rs` | signals in, and how they are delivered |
 //! | `inference.rs` | what a stop request means: is the pod terminating? |
 //! | `grace.rs` | how the steps of a termination share the grace period |
@@ -71,6 +72,7 @@ mod manual;
 mod oom;
 mod outbox;
 mod probe;
+mod request;
 mod restart;
 mod rules;
 mod sizes;

@@ -9,8 +9,9 @@ use std::time::Duration;
 use crate::plan::{PreStop, Probe};
 
 use super::action::{Action, ContainerId, ProbeKind, Refusal, Report, Why};
-use super::container::{Container, StopRequest, Wish};
+use super::container::Container;
 use super::life::Running;
+use super::request::StopRequest;
 use super::rules::{Deed, Due, PodDeed, Subject};
 use super::time::Time;
 use super::{Pod, Timer};
@@ -261,12 +262,7 @@ impl Pod {
             let (name, number) = (container.name.clone(), container.number);
             self.history.not_started(&name, number);
         } else if is_pre_stop {
-            let fresh = StopRequest::new(now, grace, Wish::PreStop);
-            let request = container.renew_request(fresh, now);
-            // A caller that begins again counts from here.
-            if request.wish == Wish::PreStop {
-                request.deadline = fresh.deadline;
-            }
+            container.pre_stop_requested(StopRequest::pre_stop(now, grace));
         }
         self.settle(now);
         Ok(())

@@ -6,11 +6,11 @@ use crate::plan::Signal;
 use crate::process::ExitStatus;
 
 use super::action::{Action, Cause, ContainerId, Refusal, RequestId, Why};
-use super::container::{Container, StopRequest, Wish};
-use super::duty::Turn;
+use super::container::Container;
 use super::grace::LEAST;
 use super::history::End;
 use super::life::Stop;
+use super::request::StopRequest;
 use super::rules::{Deed, Due, Subject};
 use super::start::NOT_STARTED;
 use super::termination::Termination;
@@ -46,32 +46,6 @@ pub struct Kill {
     pub all: bool,
     /// What the call is willing to wait: kubelet's tells the real grace period.
     pub patience: Option<Duration>,
-}
-
-impl StopRequest {
-    pub(super) fn new(at: Time, grace: Duration, wish: Wish) -> StopRequest {
-        StopRequest {
-            at,
-            deadline: at.after(grace),
-            wish,
-            disproved: false,
-            is_alone: false,
-            withheld: Duration::ZERO,
-            // Kubelet gives as much to whom it gives nothing.
-            forced: wish == Wish::Kill || wish != Wish::PreStop && grace <= LEAST,
-        }
-    }
-}
-
-impl Container {
-    /// The request that is open at `now`: the one there was, unless that proves nothing any more.
-    pub(super) fn renew_request(&mut self, fresh: StopRequest, now: Time) -> &mut StopRequest {
-        let over = |request: &StopRequest| request.disproved || request.deadline <= now;
-        if self.request.as_ref().is_some_and(over) {
-            self.request = None;
-        }
-        self.request.get_or_insert(fresh)
-    }
 }
 
 // === what happened ===
@@ -127,10 +101,7 @@ impl Pod {
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
-        let fresh = StopRequest::new(now, grace, Wish::Stop { signal, all });
-        let request = container.renew_request(fresh, now);
-        request.deadline = request.deadline.min(fresh.deadline);
-        request.wish = fresh.wish;
+        container.stop_requested(StopRequest::stop(now, grace, signal, all));
         // Whoever asks a second time means it: the first signal may have been overheard. What the
         // shim has sent unasked is not repeated: many programs take a second one for `now`.
         let again = asked_before || signal != unasked;
@@ -148,9 +119,9 @@ impl Pod {
         let Some(container) = self.containers.get(id) else {
             return;
         };
-        let fresh = StopRequest::new(now, self.real_grace(container, kill.patience), Wish::Kill);
+        let grace = self.real_grace(container, kill.patience);
         if let Some(container) = self.containers.get_mut(id) {
-            container.request.get_or_insert(fresh);
+            container.kill_requested(StopRequest::kill(now, grace));
             if container.kills.len() < KILLS_AT_MOST {
                 container.kills.push((request, kill));
                 return;
@@ -201,10 +172,10 @@ impl Subject<'_> {
         // That of a defer container is about defer containers, and one of the caller's own or one that was
         // told before, alone, about itself.
         let since = pod.termination.as_ref().map(Termination::since);
-        let is_of_it = container.duty().turn != Turn::AtOnce
-            && container.request.is_some_and(|request| {
-                !request.disproved && (!request.is_alone || Some(request.at) >= since)
-            });
+        let is_of_it = !container.duty().is_callers()
+            && container
+                .request
+                .is_some_and(|request| request.is_of_end_since(since.unwrap_or_default()));
         Some(Due::now(Deed::HeedKill {
             then: then.map(Box::new),
             ends_grace: !is_defer && container.is_asked() && is_of_it,

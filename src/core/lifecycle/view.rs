@@ -239,12 +239,12 @@ impl Pod {
         let until = [
             stop.kill_at(),
             deadline,
-            asked.map(|request| request.deadline.max(now)),
+            asked.map(|request| request.deadline().max(now)),
         ];
         let until = until.into_iter().flatten().min();
         let wait = |obstacle, then| Wait {
             obstacles: vec![obstacle],
-            since: asked.map(|request| request.at),
+            since: asked.map(|request| request.at()),
             until: until.map(|until| (until, then)),
         };
         if stop.is_told() {

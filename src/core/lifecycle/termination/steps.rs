@@ -1,8 +1,6 @@
 //! When a termination begins, and how it goes from step to step.
 
 use crate::lifecycle::action::{Cause, Report, Step};
-use crate::lifecycle::container::StopRequest;
-use crate::lifecycle::duty::Turn;
 use crate::lifecycle::rules::{Due, PodDeed};
 use crate::lifecycle::time::Time;
 use crate::lifecycle::{Pod, Timer};
@@ -55,19 +53,17 @@ impl Pod {
     /// some.
     pub(in crate::lifecycle) fn deadline_is_learned(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
-        // Whoever was told before, alone, has a time of its own.
-        let is_of_it =
-            |request: &&StopRequest| !request.is_alone || request.at >= termination.since;
-        let open = || {
-            let containers = self.containers.values();
+        let open: Vec<_> = self
+            .open_requests()
             // The caller's own are told at once, whatever that means.
-            let ours = containers.filter(|container| container.duty().turn != Turn::AtOnce);
-            let open = ours.filter_map(|container| container.open_request(self.now));
-            open.filter(is_of_it)
-        };
-        let deadline = open().map(|request| request.deadline).min()?;
+            .filter(|open| !open.container.duty().is_callers())
+            .map(|open| open.request)
+            .filter(|request| request.is_of_end_since(termination.since))
+            .collect();
+        let deadline = open.iter().map(|request| request.deadline()).min()?;
         // It was forced as long as every request of it was.
-        let forced = termination.defers == Defers::Forced && open().all(|request| request.forced);
+        let forced =
+            termination.defers == Defers::Forced && open.iter().all(|request| request.is_forced());
         let is_news = deadline < termination.deadline
             || deadline.since(termination.since) < termination.grace
             || forced != (termination.defers == Defers::Forced);

@@ -110,8 +110,8 @@ impl Subject<'_> {
             _ => {
                 let request = container.request.as_ref();
                 request
-                    .filter(|request| request.signal().is_none() && !request.forced)
-                    .map(|request| request.deadline.min(termination.deadline))
+                    .filter(|request| request.signal().is_none() && !request.is_forced())
+                    .map(|request| request.deadline().min(termination.deadline))
             }
         }
     }
