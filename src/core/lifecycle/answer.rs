@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
+use super::Pod;
 use super::action::{ContainerId, RequestId};
 use super::container::WithheldAnswer;
 use super::grace::{Budget, LEAST};
 use super::rules::{Deed, Due, Subject};
-use super::{Pod, Timer};
 
 /// An answer comes this long before its caller gives up.
 const ANSWER_LEAD: Duration = Duration::from_secs(10);
@@ -94,8 +94,8 @@ impl Subject<'_> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;
         Some(match self.answers_wait() {
-            true => Due::at(until, Timer::Answer, Deed::Answer { waits: true }),
-            false => Due::now(Deed::Answer { waits: false }),
+            true => self.pod.due(until, || Deed::Answer { waits: true }),
+            false => Due::Now(Deed::Answer { waits: false }),
         })
     }
 

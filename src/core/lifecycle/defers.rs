@@ -7,13 +7,13 @@
 use crate::plan::{DeferExitCode, DeferTurn, RestartPolicy};
 use crate::process::ExitStatus;
 
+use super::Pod;
 use super::action::{ContainerId, Step, Why};
 use super::container::Container;
 use super::grace::LEAST;
 use super::life::Stop;
 use super::rules::{Deed, Due, Subject};
 use super::termination::Ends;
-use super::{Pod, Timer};
 
 impl Step {
     /// The step in which defer containers of that turn run.
@@ -33,7 +33,7 @@ impl Subject<'_> {
         self.container.defer_turn()?;
         self.container.life.as_blocked()?;
         let waits_for = Vec::new();
-        Some(Due::now(Deed::Hold { waits_for }))
+        Some(Due::Now(Deed::Hold { waits_for }))
     }
 
     /// Rule: in their step the defer containers run, one after another, each within its time.
@@ -47,22 +47,18 @@ impl Subject<'_> {
         if self.container.life.is_held() {
             let has_run = pod.history.was_deferred(&self.container.name);
             let may_begin = !has_run && !pod.leaves_defers_out() && pod.now < ends.ask_all;
-            return may_begin.then(|| Due::now(Deed::RunDefer));
+            return may_begin.then_some(Due::Now(Deed::RunDefer));
         }
         let own = pod.own_ends(self.container, ends);
         let late = match self.container.life.stop() {
             Stop::Killed { .. } | Stop::GivenUp { .. } => None,
             _ => self.is_late(own.kill),
         };
-        let give_up = || Due::at(own.stuck(), Timer::StepEnds, Deed::GiveUp);
+        let give_up = || pod.due(own.stuck(), || Deed::GiveUp);
         let first = late.unwrap_or_else(give_up);
-        if !self.can_be_told() {
-            return Some(first);
-        }
-        let told = Due::at(own.ask_all, Timer::StepEnds, self.told(Why::TimeShort));
-        Some(match first.at <= pod.now {
-            true => first,
-            false => told,
+        Some(match first {
+            Due::At(_) if self.can_be_told() => pod.due(own.ask_all, || self.told(Why::TimeShort)),
+            first => first,
         })
     }
 
@@ -73,7 +69,7 @@ impl Subject<'_> {
             .defer_turn()
             .filter(|_| container.life.is_held())?;
         if pod.history.was_deferred(&container.name) {
-            return Some(Due::now(Deed::End {
+            return Some(Due::Now(Deed::End {
                 code: pod.code_of_masked_defer(),
                 words: None,
             }));
@@ -89,7 +85,7 @@ impl Subject<'_> {
             .ends()
             .is_none_or(|ends| is_next && pod.now >= ends.ask_all);
         let is_left_out = is_past || is_now && (pod.leaves_defers_out() || has_no_time);
-        is_left_out.then(|| Due::now(self.told(Why::Turn)))
+        is_left_out.then(|| Due::Now(self.told(Why::Turn)))
     }
 }
 

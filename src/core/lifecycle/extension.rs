@@ -56,7 +56,7 @@ impl Pod {
             granted,
             counts,
         };
-        Some(Due::now(match extension {
+        Some(Due::Now(match extension {
             GraceExtension::Interval {
                 interval,
                 count,

@@ -61,7 +61,7 @@ impl Subject<'_> {
         let ends = pod.ends().filter(|_| is_its_step)?;
         let limit = ends.kill.since(pod.now);
         let hook = self.termination_hook().filter(|_| !limit.is_zero())?;
-        Some(Due::now(Deed::RunHook {
+        Some(Due::Now(Deed::RunHook {
             kind: HookKind::Termination,
             hook: hook.clone(),
             limit,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::plan::PreStop;
 
+use super::Pod;
 use super::action::{Cause, Report, Why};
 use super::container::{Container, HookState};
 use super::duty::Part;
@@ -18,7 +19,6 @@ use super::request::StopRequest;
 use super::rules::{Deed, Due, Subject};
 use super::termination::Termination;
 use super::time::Time;
-use super::{Pod, Timer};
 
 /// A request that is open.
 pub(super) struct OpenRequest<'a> {
@@ -144,17 +144,17 @@ impl Subject<'_> {
         }
         // The caller's own are not ours to keep waiting.
         if container.duty().is_callers() {
-            return Some(Due::now(self.told(Why::Alone)));
+            return Some(Due::Now(self.told(Why::Alone)));
         }
         if self.pod.termination.is_some() {
             // What came to life for what comes after the end is no part of it, and what is parked has
             // nothing to wait for, unless its turn is at the end.
             let is_none_of_it = container.is_of_next_run
                 || container.life.is_parked() && container.defer_turn().is_none();
-            return is_none_of_it.then(|| Due::now(self.told(Why::Turn)));
+            return is_none_of_it.then(|| Due::Now(self.told(Why::Turn)));
         }
         let at = self.lone_stop_at(container.request.as_ref()?);
-        Some(Due::at(at, Timer::LoneStop, self.told(Why::Alone)))
+        Some(self.pod.due(at, || self.told(Why::Alone)))
     }
 
     /// When a lone request is delivered: until then a second one may come, which makes it a

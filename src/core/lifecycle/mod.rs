@@ -156,37 +156,6 @@ pub enum Phase {
     Terminated,
 }
 
-/// Why the driver is to wake the core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
-    /// A blocked Start is answered with the container held, or fails.
-    StartWait,
-    /// A held container says on its stderr what it waits for.
-    HoldNotice,
-    /// A held container has waited for too long and is ended.
-    HoldEnds,
-    /// The next attempt of a startup probe is due.
-    Probe,
-    /// A sidecar that has ended is started again.
-    Restart,
-    /// The exit of an init container is published though it was withheld.
-    Withheld,
-    /// No container was created for so long that there are no more apps to come.
-    Completion,
-    /// A lone stop request of a sidecar is taken for what it says.
-    LoneStop,
-    /// A container that the caller has not asked to stop is stopped as part of the termination.
-    Unasked,
-    /// The grace period ends.
-    GraceOver,
-    /// A container that was asked to stop is killed.
-    Kill,
-    /// The time of a step of the termination ends, or that of a defer container.
-    StepEnds,
-    /// A stop request is answered though its signal has not been delivered.
-    Answer,
-}
-
 /// What a caller of a Kill waits beyond the grace period if nothing is known of it: kubelet's
 /// default for `runtimeRequestTimeout`.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);

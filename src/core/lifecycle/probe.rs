@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::plan::{PreStop, Probe};
 
+use super::Pod;
 use super::action::{Action, ContainerId, ProbeKind, Refusal, Report, Why};
 use super::container::Container;
 use super::life::Running;
 use super::request::StopRequest;
 use super::rules::{Deed, Due, PodDeed, Subject};
 use super::time::Time;
-use super::{Pod, Timer};
 
 /// An Exec without a deadline that comes this soon after Start's answer is taken for postStart.
 const POST_START_WITHIN: Duration = Duration::from_secs(1);
@@ -331,7 +331,7 @@ impl Pod {
         let (next, id) = self.next_to_be_probed()?;
         let expected = self.expected_cost(id);
         let at = next.max(self.allowance.free_at(expected));
-        Some(Due::at(at, Timer::Probe, PodDeed::Probe(id.clone())))
+        Some(self.due(at, || PodDeed::Probe(id.clone())))
     }
 
     fn next_to_be_probed(&self) -> Option<(Time, &ContainerId)> {
@@ -356,7 +356,7 @@ impl Subject<'_> {
     pub(super) fn probe_has_failed(&self) -> Option<Due<Deed>> {
         let (kind, probing) = self.container.probing()?;
         let is_due = self.pod.termination.is_none() && probing.has_failed();
-        is_due.then(|| Due::now(self.failed(Why::ProbeFailed(kind))))
+        is_due.then(|| Due::Now(self.failed(Why::ProbeFailed(kind))))
     }
 }
 

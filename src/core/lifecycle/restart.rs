@@ -10,13 +10,13 @@ use std::time::Duration;
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
+use super::Pod;
 use super::action::{Action, ContainerId, ProbeKind, Report, Why};
 use super::container::Container;
 use super::life::Stop;
 use super::probe::{PostStart, Watch};
 use super::rules::{Deed, Due, Subject};
 use super::time::Time;
-use super::{Pod, Timer};
 
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(300);
@@ -116,15 +116,15 @@ impl Subject<'_> {
         if let Some(backing_off) = life.as_backing_off() {
             // There is no pod any more that it could have another life in.
             return Some(match self.pod.sandbox_is_gone {
-                true => Due::now(self.dismissed()),
-                false => Due::at(backing_off.until, Timer::Restart, Deed::Restart),
+                true => Due::Now(self.dismissed()),
+                false => self.pod.due(backing_off.until, || Deed::Restart),
             });
         }
         if life.is_restarting() && self.pod.sandbox_is_gone && life.stop() == Stop::Untold {
-            return Some(Due::now(Deed::Kill));
+            return Some(Due::Now(Deed::Kill));
         }
         let until = self.pod.withheld_until(self.container)?;
-        Some(Due::at(until, Timer::Withheld, self.dismissed()))
+        Some(self.pod.due(until, || self.dismissed()))
     }
 }
 

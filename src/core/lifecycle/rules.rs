@@ -1,9 +1,9 @@
 //! The rules of a pod, and how they are followed.
 //!
 //! A rule looks at the pod, or at one of its containers in its pod, and changes nothing: it says what
-//! is to be done next, and from when on ([`Due`]). So each time limit stands in one place. What is due
-//! is done, and all rules are asked again, until nothing is; the earliest of what is not due yet is
-//! what the driver has to wake the core for.
+//! is to be done now, or when it will have something to say ([`Due`]). So each time limit stands in one
+//! place. What is due is done, and all rules are asked again, until nothing is; the earliest of what is
+//! not due yet is what the driver has to wake the core for.
 //!
 //! The order of the rules matters where two are due at once: what a stop request means must be known
 //! before a gate is looked at, since a gate that opens after the termination began starts nothing.
@@ -12,19 +12,21 @@ use std::time::Duration;
 
 use crate::plan::{Hook, Signal};
 
+use super::Pod;
 use super::action::{Cause, ContainerId, HookKind, Refusal, Why};
 use super::container::Container;
 use super::history::End;
 use super::termination::Termination;
 use super::time::Time;
-use super::{Pod, Timer};
 
-/// What a rule wants done, and from when on.
+/// What a rule says.
 #[derive(Clone, Debug)]
-pub(super) struct Due<D> {
-    pub at: Time,
-    pub timer: Timer,
-    pub deed: D,
+pub(super) enum Due<D> {
+    /// This is to be done.
+    Now(D),
+    /// There will be something to be done then, if nothing happens before. What it is will be decided
+    /// then.
+    At(Time),
 }
 
 /// Something to be done to a pod.
@@ -177,18 +179,13 @@ const DEEDS_AT_MOST: usize = 20_000;
 // === impl Due ===
 
 impl<D> Due<D> {
-    /// What is to be done at once.
-    pub fn now(deed: D) -> Due<D> {
-        Due {
-            at: Time::default(),
-            timer: Timer::StepEnds,
-            deed,
+    /// The one that comes first; this one where both do.
+    pub fn or_sooner(self, other: Due<D>) -> Due<D> {
+        match (&self, &other) {
+            (Due::Now(_), _) => self,
+            (Due::At(at), Due::At(then)) if at <= then => self,
+            _ => other,
         }
-    }
-
-    /// What is to be done at `at`, if nothing happens before.
-    pub fn at(at: Time, timer: Timer, deed: D) -> Due<D> {
-        Due { at, timer, deed }
     }
 }
 
@@ -212,19 +209,16 @@ impl Pod {
     /// True if something was due.
     fn follow_one_rule(&mut self, ids: &[ContainerId]) -> bool {
         for (_, rule) in POD_RULES {
-            if let Some(due) = rule(self)
-                && due.at <= self.now
-            {
-                self.do_to_pod(due.deed);
+            if let Some(Due::Now(deed)) = rule(self) {
+                self.do_to_pod(deed);
                 return true;
             }
         }
         for (_, rule) in RULES {
             for id in ids {
-                if let Some(due) = self.subject(id).and_then(|subject| rule(&subject))
-                    && due.at <= self.now
-                {
-                    self.do_to(id, due.deed);
+                let due = self.subject(id).and_then(|subject| rule(&subject));
+                if let Some(Due::Now(deed)) = due {
+                    self.do_to(id, deed);
                     return true;
                 }
             }
@@ -232,20 +226,37 @@ impl Pod {
         false
     }
 
-    /// The next timer and what it is for.
-    pub fn next_timer(&self) -> Option<(Time, Timer)> {
-        let pods = POD_RULES.iter().filter_map(|(_, rule)| rule(self));
-        let pods = pods.map(|due| (due.at, due.timer));
+    /// The next timer and the name of the rule that it is for.
+    pub fn next_timer(&self) -> Option<(Time, &'static str)> {
+        let pods = POD_RULES
+            .iter()
+            .filter_map(|(name, rule)| Some((self.time_of(&rule(self)?), *name)));
         let subjects = self.containers.iter().map(|(id, container)| Subject {
             pod: self,
             id,
             container,
         });
-        let dues = subjects.flat_map(|subject| {
-            let dues = RULES.iter().filter_map(move |(_, rule)| rule(&subject));
-            dues.map(|due| (due.at, due.timer))
+        let containers = subjects.flat_map(|subject| {
+            let timer =
+                move |(name, rule): &(_, Rule)| Some((self.time_of(&rule(&subject)?), *name));
+            RULES.iter().filter_map(timer)
         });
-        pods.chain(dues).min()
+        pods.chain(containers).min_by_key(|(at, _)| *at)
+    }
+
+    fn time_of<D>(&self, due: &Due<D>) -> Time {
+        match due {
+            Due::Now(_) => self.now,
+            Due::At(at) => *at,
+        }
+    }
+
+    /// What is to be done from `at` on: it is decided no sooner.
+    pub(super) fn due<D>(&self, at: Time, deed: impl FnOnce() -> D) -> Due<D> {
+        match at <= self.now {
+            true => Due::Now(deed()),
+            false => Due::At(at),
+        }
     }
 
     pub(super) fn subject<'a>(&'a self, id: &'a ContainerId) -> Option<Subject<'a>> {

@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::plan::StartMode;
 use crate::process::ExitStatus;
 
+use super::Pod;
 use super::action::{Cause, ContainerId, Refusal, RequestId};
 use super::life::{Blocked, Held};
 use super::rules::{Deed, Due, Subject};
 use super::stop::{KILLED, STOPPED};
 use super::termination::Termination;
 use super::time::Time;
-use super::{Pod, Timer};
 
 /// In `Auto` a sandbox's callers are kept waiting for no longer than this all told: while kubelet
 /// waits, the pod has no IP and a deletion is not acted on.
@@ -204,14 +204,14 @@ impl Subject<'_> {
         let life = &container.life;
         // There is no pod any more that could start over with it.
         if container.is_of_next_run && pod.sandbox_is_gone && life.is_parked() {
-            return Some(Due::now(Deed::End {
+            return Some(Due::Now(Deed::End {
                 code: STOPPED,
                 words: None,
             }));
         }
         let waits = life.as_blocked().is_some() || life.is_held();
         if waits && pod.may_run(container) {
-            return Some(Due::now(Deed::Release));
+            return Some(Due::Now(Deed::Release));
         }
         match (life.as_blocked(), life.as_held()) {
             (Some(blocked), _) => self.start_waits(blocked),
@@ -222,7 +222,7 @@ impl Subject<'_> {
 
     fn start_waits(&self, blocked: &Blocked) -> Option<Due<Deed>> {
         let (pod, container) = (self.pod, self.container);
-        let name = container.name.clone();
+        let name = || container.name.clone();
         if let Some(termination) = pod
             .termination
             .as_ref()
@@ -232,34 +232,33 @@ impl Subject<'_> {
             // A run that was complete before is so again. Nothing is wrong: it is told to go.
             if because == Cause::Completed {
                 let waits_for = Vec::new();
-                return Some(Due::now(Deed::Hold { waits_for }));
+                return Some(Due::Now(Deed::Hold { waits_for }));
             }
-            let refusal = Refusal::Terminating { name, because };
-            return Some(Due::now(Deed::RefuseStart(refusal)));
+            let refusal = Refusal::Terminating {
+                name: name(),
+                because,
+            };
+            return Some(Due::Now(Deed::RefuseStart(refusal)));
         }
         let missing = pod.missing(container);
         let waits_for = || pod.describe(&missing);
         let never_comes = missing.iter().any(|name| pod.never_comes(name));
         Some(match pod.start_mode() {
-            StartMode::Block if never_comes => Due::now(Deed::RefuseStart(Refusal::NeverComes {
-                name,
+            StartMode::Block if never_comes => Due::Now(Deed::RefuseStart(Refusal::NeverComes {
+                name: name(),
                 waits_for: waits_for(),
             })),
-            StartMode::Block => {
-                let at = pod.block_ends(blocked);
-                let refusal = Refusal::StartTimedOut {
-                    name,
+            StartMode::Block => pod.due(pod.block_ends(blocked), || {
+                Deed::RefuseStart(Refusal::StartTimedOut {
+                    name: name(),
                     within: pod.now.since(blocked.since),
                     waits_for: waits_for(),
-                };
-                Due::at(at, Timer::StartWait, Deed::RefuseStart(refusal))
+                })
+            }),
+            StartMode::Auto if pod.can_come_by_itself(&missing) => {
+                pod.due(pod.auto_ends(blocked), || Deed::Hold { waits_for: missing })
             }
-            StartMode::Auto if pod.can_come_by_itself(&missing) => Due::at(
-                pod.auto_ends(blocked),
-                Timer::StartWait,
-                Deed::Hold { waits_for: missing },
-            ),
-            StartMode::Auto | StartMode::Hold => Due::now(Deed::Hold { waits_for: missing }),
+            StartMode::Auto | StartMode::Hold => Due::Now(Deed::Hold { waits_for: missing }),
         })
     }
 
@@ -278,17 +277,17 @@ impl Subject<'_> {
             }
         };
         if missing.iter().any(|name| pod.never_comes(name)) {
-            return Due::now(end());
+            return Due::Now(end());
         }
         let ends = held.since.after(pod.startup_timeout());
         let notice = held.since.after(HOLD_NOTICE);
         match !held.told && notice < ends {
-            true => {
+            true => pod.due(notice, || {
                 let (name, waits_for) = (&container.name, pod.describe(&missing));
                 let message = format!("usher: {name} is held: it waits for {waits_for}");
-                Due::at(notice, Timer::HoldNotice, Deed::NoteHold { message })
-            }
-            false => Due::at(ends, Timer::HoldEnds, end()),
+                Deed::NoteHold { message }
+            }),
+            false => pod.due(ends, end),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::rules::{Deed, Due, Subject};
 use super::start::NOT_STARTED;
 use super::termination::Termination;
 use super::time::Time;
-use super::{DEFAULT_REQUEST_TIMEOUT, Pod, Timer};
+use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
 
 /// The code of a container that was asked to stop before its program was executed.
 pub(super) const STOPPED: u32 = 143;
@@ -176,7 +176,7 @@ impl Subject<'_> {
             && container
                 .request
                 .is_some_and(|request| request.is_of_end_since(since.unwrap_or_default()));
-        Some(Due::now(Deed::HeedKill {
+        Some(Due::Now(Deed::HeedKill {
             then: then.map(Box::new),
             ends_grace: !is_defer && container.is_asked() && is_of_it,
             ends_defers: is_defer && !life.is_unexecuted(),
@@ -186,7 +186,7 @@ impl Subject<'_> {
     /// Rule: whose time is over is killed, or what is being executed for it is.
     pub(super) fn kill_is_due(&self) -> Option<Due<Deed>> {
         let at = self.container.life.stop().kill_at()?;
-        Some(Due::at(at, Timer::Kill, Deed::Kill))
+        Some(self.pod.due(at, || Deed::Kill))
     }
 
     /// Whether a sidecar that is killed before its turn gets its stop signal and a moment.

@@ -16,7 +16,7 @@ impl Pod {
             container.is_of_next_run && container.is_ordered() && !container.life.is_exited()
         });
         let with = next.next()?.name.clone();
-        Some(Due::now(PodDeed::StartOver { with }))
+        Some(Due::Now(PodDeed::StartOver { with }))
     }
 
     pub(in crate::lifecycle) fn start_over(&mut self, with: String) {
@@ -54,7 +54,7 @@ impl Pod {
             .as_ref()
             .is_some_and(|termination| termination.is_over() && !termination.is_sandbox_killed);
         let id = self.sandbox_to_be_killed().filter(|_| is_due)?;
-        Some(Due::now(PodDeed::KillSandbox(id.clone())))
+        Some(Due::Now(PodDeed::KillSandbox(id.clone())))
     }
 
     fn sandbox_to_be_killed(&self) -> Option<&ContainerId> {

@@ -1,9 +1,9 @@
 //! When a termination begins, and how it goes from step to step.
 
+use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Cause, Report, Step};
 use crate::lifecycle::rules::{Due, PodDeed};
 use crate::lifecycle::time::Time;
-use crate::lifecycle::{Pod, Timer};
 
 use super::{Defers, STUCK, Termination};
 
@@ -15,15 +15,7 @@ impl Pod {
         }
         let dues = [self.sandbox_died(), self.completed(), self.inferred()];
         let (at, termination) = dues.into_iter().flatten().min_by_key(|(at, _)| *at)?;
-        let timer = match termination.cause() {
-            Cause::Inferred => Timer::LoneStop,
-            _ => Timer::Completion,
-        };
-        Some(Due::at(
-            at,
-            timer,
-            PodDeed::Terminate(Box::new(termination)),
-        ))
+        Some(self.due(at, || PodDeed::Terminate(Box::new(termination))))
     }
 
     pub(in crate::lifecycle) fn terminate(&mut self, mut termination: Termination) {
@@ -67,7 +59,7 @@ impl Pod {
         let is_news = deadline < termination.deadline
             || deadline.since(termination.since) < termination.grace
             || forced != (termination.defers == Defers::Forced);
-        is_news.then(|| Due::now(PodDeed::LearnDeadline { deadline, forced }))
+        is_news.then_some(Due::Now(PodDeed::LearnDeadline { deadline, forced }))
     }
 
     pub(in crate::lifecycle) fn learn_deadline(&mut self, deadline: Time, forced: bool) {
@@ -82,13 +74,7 @@ impl Pod {
     pub(in crate::lifecycle) fn grace_is_over(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
         let is_to_be_said = !termination.is_grace_over && !termination.is_over();
-        is_to_be_said.then(|| {
-            Due::at(
-                termination.deadline,
-                Timer::GraceOver,
-                PodDeed::NoteGraceOver,
-            )
-        })
+        is_to_be_said.then(|| self.due(termination.deadline, || PodDeed::NoteGraceOver))
     }
 
     pub(in crate::lifecycle) fn note_grace_over(&mut self) {
@@ -111,8 +97,8 @@ impl Pod {
     /// Rule: a step is over when nothing of it is left, or what is left cannot even be killed.
     pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
-        let next = |at| Some(Due::at(at, Timer::StepEnds, PodDeed::NextStep));
-        let at_once = || Some(Due::now(PodDeed::NextStep));
+        let next = |at| Some(self.due(at, || PodDeed::NextStep));
+        let at_once = || Some(Due::Now(PodDeed::NextStep));
         let Some(ends) = self.ends() else {
             return match termination.step {
                 Step::Over => None,

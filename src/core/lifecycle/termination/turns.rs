@@ -1,6 +1,5 @@
 //! Whose turn it is to stop, and when.
 
-use crate::lifecycle::Timer;
 use crate::lifecycle::action::{Cause, Step, Why};
 use crate::lifecycle::grace::LEAST;
 use crate::lifecycle::life::Stop;
@@ -23,11 +22,12 @@ impl Subject<'_> {
         if !is_for_it || !life.is_alive() || is_settled || stop.is_killed() || life.is_ending() {
             return None;
         }
-        let deed = match life.is_parked() || life.is_between_lives() {
-            true => self.told(Why::TimeShort),
-            false => self.last_chance(deadline.after(LEAST)),
-        };
-        Some(Due::at(deadline, Timer::GraceOver, deed))
+        Some(pod.due(deadline, || {
+            match life.is_parked() || life.is_between_lives() {
+                true => self.told(Why::TimeShort),
+                false => self.last_chance(deadline.after(LEAST)),
+            }
+        }))
     }
 
     /// Rule: in the steps of apps and sidecars, those are told whose turn it is.
@@ -43,32 +43,29 @@ impl Subject<'_> {
         if !self.can_be_told() {
             return late;
         }
-        let told = Due::at(
-            self.told_at(step, ends).unwrap_or(ends.ask_all),
-            Timer::Unasked,
-            self.told(Why::Turn),
-        );
-        let first = match self.pre_stop(step, ends) {
-            Some(hook) => hook,
-            None => told,
+        let told = || {
+            let at = self.told_at(step, ends).unwrap_or(ends.ask_all);
+            pod.due(at, || self.told(Why::Turn))
         };
+        let first = self.pre_stop(step, ends).unwrap_or_else(told);
         Some(match late {
-            Some(late) if late.at <= pod.now.max(first.at) => late,
-            _ => first,
+            Some(late) => late.or_sooner(first),
+            None => first,
         })
     }
 
     /// What is done about a container that is alive at `kill`.
     pub(in crate::lifecycle) fn is_late(&self, kill: Time) -> Option<Due<Deed>> {
         let life = &self.container.life;
-        let deed = match life.stop() {
-            _ if life.is_ending() => return None,
-            _ if life.is_parked() || life.is_between_lives() => self.told(Why::TimeOver),
-            Stop::Killed { .. } | Stop::GivenUp { .. } => return None,
-            stop if stop.kill_at().is_some_and(|at| at <= kill) => return None,
-            _ => Deed::Kill,
+        let has_it_coming = match life.stop() {
+            Stop::Killed { .. } | Stop::GivenUp { .. } => true,
+            stop => stop.kill_at().is_some_and(|at| at <= kill) || life.is_ending(),
         };
-        Some(Due::at(kill, Timer::StepEnds, deed))
+        let is_late = || match life.is_parked() || life.is_between_lives() {
+            true => self.told(Why::TimeOver),
+            false => Deed::Kill,
+        };
+        (!has_it_coming).then(|| self.pod.due(kill, is_late))
     }
 
     /// When it is told to stop, in its step; none if its turn has not come.
@@ -124,11 +121,11 @@ impl Subject<'_> {
         }
         match self.container.life.stop() {
             Stop::Preparing { is_over: false, .. } => {
-                Some(Due::at(ends.ask_all, Timer::StepEnds, self.told(Why::Turn)))
+                Some(self.pod.due(ends.ask_all, || self.told(Why::Turn)))
             }
             Stop::Untold => {
                 let deed = self.pre_stop_hook(ends.ask_all)?;
-                Some(Due::now(deed))
+                Some(Due::Now(deed))
             }
             _ => None,
         }
