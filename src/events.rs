@@ -4,6 +4,7 @@
 //! acknowledged. While containerd is away they wait; what happened comes in order when it is back.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -42,7 +43,13 @@ const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(60);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 
-/// Publishes events. Clones share one queue.
+/// Where events go.
+pub trait Publish: fmt::Debug + Send + Sync {
+    /// Publishes an event after all that were before it. It never waits.
+    fn publish(&self, event: Box<dyn Event>);
+}
+
+/// Publishes events to containerd. Clones share one queue.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     queue: Option<Arc<Queue>>,
@@ -73,12 +80,30 @@ impl Publisher {
         }
     }
 
-    /// Publishes an event. It never waits.
-    pub fn publish(&self, event: impl Event) {
+    /// Waits until everything has been acknowledged, but not for longer than `within`.
+    pub async fn flush(&self, within: Duration) {
+        let Some(queue) = &self.queue else { return };
+        let empty = async {
+            loop {
+                let sent = queue.sent.notified();
+                if queue.lock().is_empty() {
+                    return;
+                }
+                sent.await;
+            }
+        };
+        if timeout(within, empty).await.is_err() {
+            let waiting = queue.lock().len();
+            tracing::warn!(waiting, "events were not taken by containerd and are lost");
+        }
+    }
+}
+
+impl Publish for Publisher {
+    fn publish(&self, event: Box<dyn Event>) {
         let Some(queue) = &self.queue else { return };
         let topic = event.topic();
-        let packed =
-            convert_to_any(Box::new(event)).map(|event| (timestamp(SystemTime::now()), event));
+        let packed = convert_to_any(event).map(|event| (timestamp(SystemTime::now()), event));
         let (time, event) = match packed {
             Ok(packed) => packed,
             Err(error) => return tracing::error!(topic, %error, "an event could not be encoded"),
@@ -98,24 +123,6 @@ impl Publisher {
         events.push_back(envelope);
         drop(events);
         queue.came.notify_one();
-    }
-
-    /// Waits until everything has been acknowledged, but not for longer than `within`.
-    pub async fn flush(&self, within: Duration) {
-        let Some(queue) = &self.queue else { return };
-        let empty = async {
-            loop {
-                let sent = queue.sent.notified();
-                if queue.lock().is_empty() {
-                    return;
-                }
-                sent.await;
-            }
-        };
-        if timeout(within, empty).await.is_err() {
-            let waiting = queue.lock().len();
-            tracing::warn!(waiting, "events were not taken by containerd and are lost");
-        }
     }
 }
 

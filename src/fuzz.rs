@@ -54,13 +54,13 @@ pub fn bootstrap(input: &[u8]) {
 
 /// A bundle's `config.json`, and what changes it.
 pub fn bundle(input: &[u8]) {
-    crate::runtime::fuzz::bundle(input);
+    crate::engine::oci::fuzz::bundle(input);
 }
 
 /// What is JSON or a message within a call of the Task service.
 pub fn calls(input: &[u8]) {
     crate::pod::fuzz::calls(input);
-    crate::runtime::fuzz::resources(input);
+    crate::engine::oci::fuzz::resources(input);
 }
 
 /// Files of a cgroup.
@@ -110,7 +110,7 @@ pub fn mounts(input: &[u8]) {
 
 /// The options of the OCI runtime.
 pub fn options(input: &[u8]) {
-    crate::runtime::fuzz::options(input);
+    crate::engine::oci::fuzz::options(input);
 }
 
 /// Files in `/proc`.
@@ -126,7 +126,7 @@ pub fn proc(input: &[u8]) {
 /// What the OCI runtime, and a shim that has died, have left in files.
 pub fn state(input: &[u8]) {
     crate::cgroup::fuzz::notes(input);
-    crate::runtime::fuzz::files(input);
+    crate::engine::oci::fuzz::files(input);
     crate::cgroup::fuzz::state(input);
 }
 

@@ -10,13 +10,15 @@
 //! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
-//! | [`runtime`] | the OCI runtime: runc's commands, bundles, the exec FIFO |
+//! | [`engine`] | the seam below the actor: what makes, kills and removes containers, and what it promises |
+//! | [`engine::oci`] | the real engine: OCI runtimes, by runc's commands; bundles, the exec FIFO |
 //! | [`cgroup`] | cgroups, v1 and v2: a container's figures, processes, OOM scores and kills; the size of a pod's |
 //! | [`rootfs`] | the mounts of a container's root file system |
 //! | [`stdio`] | the standard streams: FIFOs, terminals, log files, logging programs |
 //! | [`probe`] | one attempt of a probe, in the container or, by a prober, in its network namespace |
 //! | [`reaper`] | the one owner of all child processes |
 //! | [`events`] | events out, in order |
+//! | [`clock`] | the time on the wall, and that of the CPU |
 //! | [`record`] | what has happened to a pod |
 //! | [`api`] | what shims tell `usher`, in messages, and what is kept of pods that have ended |
 //! | [`control`] | what `usher` is told of a pod, and what it may tell the pod to do |
@@ -48,10 +50,13 @@ pub use usher_core::{lifecycle, plan, process, sizing, text};
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod api;
+mod caught;
 pub mod cgroup;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod control;
+pub mod engine;
 pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -60,7 +65,6 @@ pub mod probe;
 pub mod reaper;
 pub mod record;
 pub mod rootfs;
-pub mod runtime;
 pub mod shim;
 pub mod stdio;
 #[allow(unsafe_code)]

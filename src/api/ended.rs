@@ -3,6 +3,7 @@
 //! Nobody is left who could remove them when the hour is over: whoever comes next does it, the end of
 //! another pod, or `usher` itself.
 
+use std::fmt;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -31,10 +32,24 @@ pub struct Ended {
     directory: PathBuf,
 }
 
-/// Keeps what is known of a pod that has ended. What cannot be kept is lost, and nothing else with it.
-pub fn keep(pod: &api::Pod) {
-    if let Err(error) = Ended::in_directory(&directory()).keep(pod, SystemTime::now()) {
-        tracing::warn!(%error, "what is known of the pod is not kept");
+/// Where is kept what is known of a pod that has ended.
+pub trait Archive: fmt::Debug + Send + Sync {
+    /// Keeps it, in a moment: somebody may be waiting for an answer. What cannot be kept is lost, and
+    /// nothing else with it.
+    fn keep(&self, pod: api::Pod);
+}
+
+/// The files of this node.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeArchive;
+
+impl Archive for NodeArchive {
+    fn keep(&self, pod: api::Pod) {
+        tokio::spawn(async move {
+            if let Err(error) = Ended::in_directory(&directory()).keep(&pod, SystemTime::now()) {
+                tracing::warn!(%error, "what is known of the pod is not kept");
+            }
+        });
     }
 }
 

@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-pub use ended::{Ended, keep};
+pub use ended::{Archive, Ended, NodeArchive};
 pub use generated::control::*;
 pub use generated::control_ttrpc::{Control, ControlClient, create_control};
 pub use vocabulary::{cause, cause_of, role};

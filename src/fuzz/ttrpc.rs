@@ -22,6 +22,7 @@ use crate::events::Publisher;
 use crate::plan::Rules;
 use crate::pod::{Actor, Pod};
 use crate::reaper::Reaper;
+use crate::shim::serve::this_node;
 use crate::task;
 
 use super::cost;
@@ -65,7 +66,8 @@ impl<S: Send + 'static> Peer<S> {
         let (callers, calls) = mpsc::unbounded_channel();
         let server = runtime.block_on(async {
             let publisher = Publisher::new("", "");
-            let (_, pod) = Actor::new("", publisher, Reaper::default(), Rules::default());
+            let node = this_node("", publisher, Reaper::default());
+            let (_, pod) = Actor::new("", node, Rules::default());
             let mut server = listen(Callers(calls), pod);
             server.start().await.expect("a server");
             server

@@ -1,28 +1,24 @@
 //! The actor's loop, and what it does for the core.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::cgroup::Place;
-use crate::events::Publisher;
+use crate::caught::{Panicked, caught};
+use crate::engine::{EngineError, Halt, Init, Killing, Namespaces, PodCgroup, Vantage};
 use crate::lifecycle::{self, Action, ContainerId, HookKind, Phase, Report, RequestId, Time};
 use crate::plan::{Hook, PodIdentity, Rules, Signal};
-use crate::probe::{self, thread_time};
-use crate::reaper::Reaper;
 use crate::record::{Record, What};
-use crate::runtime::{Namespaces, OciRuntime, RuntimeError, release};
-use crate::stdio;
 
-use super::error::caught;
-use super::process::{Remains, SignalOrder, Task};
+use super::process::{Exit, Remains, SignalOrder, Task};
 use super::sizes::Sizing;
-use super::{CallError, MAILBOX, Message, Panicked, Pod, Reply};
+use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
 
 /// How long a shim lives that has nothing to look after and that nobody talks to.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(300);
@@ -47,8 +43,8 @@ pub(super) const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 pub struct Actor {
     pub(super) core: lifecycle::Pod,
     pub(super) tasks: BTreeMap<ContainerId, Task>,
-    pub(super) starts: HashMap<RequestId, Reply<i32>>,
-    pub(super) kills: HashMap<RequestId, Reply<()>>,
+    pub(super) starts: BTreeMap<RequestId, Reply<i32>>,
+    pub(super) kills: BTreeMap<RequestId, Reply<()>>,
     requests: u64,
     pub(super) record: Record,
     /// Of the first container.
@@ -56,8 +52,7 @@ pub struct Actor {
     /// For whoever watches: how much has changed in the record.
     changes: watch::Sender<u64>,
     pub(super) namespace: String,
-    pub(super) publisher: Publisher,
-    pub(super) reaper: Reaper,
+    pub(super) node: Node,
     /// Of the node, as they were when the pod began.
     pub(super) rules: Rules,
     pub(super) mailbox: mpsc::Sender<Message>,
@@ -73,15 +68,15 @@ pub struct Actor {
     turn: Turn,
     /// What was done for probes beside their attempts, in CPU time, and no attempt was charged with.
     unbilled: Duration,
-    /// The pod's cgroup, if it is ours to size.
+    /// The same, if it is ours to size.
     pub(super) sizing: Option<Sizing>,
-    /// Where the shim's commands for the pod run, if its cgroup is ours.
-    pub(super) place: Option<Place>,
+    /// The pod's cgroup, if it is the pod's alone: the shim's commands for the pod run there.
+    pub(super) pod_cgroup: Option<Arc<dyn PodCgroup>>,
     /// The end was asked for, and only creations that are being undone, or are announced, stand
     /// against it.
     pub(super) leaving: bool,
     /// The tasks that will be created here, and until when that is believed.
-    pub(super) announced: HashMap<ContainerId, Instant>,
+    pub(super) announced: BTreeMap<ContainerId, Instant>,
     /// When to look again whether this is the end.
     look_again: Option<Instant>,
     /// Whether the containerd that had this shim started is still there.
@@ -99,25 +94,19 @@ struct Turn {
 
 impl Actor {
     /// An actor for a pod of containerd's `namespace`, and the way to it.
-    pub fn new(
-        namespace: &str,
-        publisher: Publisher,
-        reaper: Reaper,
-        rules: Rules,
-    ) -> (Actor, Pod) {
+    pub fn new(namespace: &str, node: Node, rules: Rules) -> (Actor, Pod) {
         let (mailbox, messages) = mpsc::channel(MAILBOX);
         let actor = Actor {
             core: lifecycle::Pod::default(),
             tasks: BTreeMap::new(),
-            starts: HashMap::new(),
-            kills: HashMap::new(),
+            starts: BTreeMap::new(),
+            kills: BTreeMap::new(),
             requests: 0,
             record: Record::default(),
             identity: PodIdentity::default(),
             changes: watch::Sender::new(0),
             namespace: namespace.to_owned(),
-            publisher,
-            reaper,
+            node,
             rules,
             mailbox: mailbox.clone(),
             messages,
@@ -128,9 +117,9 @@ impl Actor {
             turn: Turn::default(),
             unbilled: Duration::ZERO,
             sizing: None,
-            place: None,
+            pod_cgroup: None,
             leaving: false,
-            announced: HashMap::new(),
+            announced: BTreeMap::new(),
             look_again: None,
             starter_is_there: None,
         };
@@ -161,6 +150,16 @@ impl Actor {
                 false => self.core.poll_timeout().and_then(|at| self.instant(at)),
             };
             tokio::select! {
+                // What is due is due before what comes after it; and callers that never rest must not
+                // keep time from passing.
+                biased;
+                () = sleep_until(timeout.unwrap_or(self.origin)), if timeout.is_some() => {
+                    looked = Instant::now();
+                    let is_empty_for = looked.duration_since(empty_since);
+                    self.over = self.is_idle()
+                        && (self.leaving || is_empty_for >= ENDS_WHEN_EMPTY_FOR || self.is_orphan());
+                    self.guarded(|actor| actor.core.handle_timeout(actor.now()));
+                }
                 message = self.messages.recv() => {
                     // The actor holds a mailbox itself, so there is always one more message.
                     let Some(message) = message else { return };
@@ -172,13 +171,6 @@ impl Actor {
                     if !was_empty || !self.tasks.is_empty() || is_awaited {
                         empty_since = now;
                     }
-                }
-                () = sleep_until(timeout.unwrap_or(self.origin)), if timeout.is_some() => {
-                    looked = Instant::now();
-                    let is_empty_for = looked.duration_since(empty_since);
-                    self.over = self.is_idle()
-                        && (self.leaving || is_empty_for >= ENDS_WHEN_EMPTY_FOR || self.is_orphan());
-                    self.guarded(|actor| actor.core.handle_timeout(actor.now()));
                 }
             }
             self.guarded(Actor::carry_out);
@@ -246,11 +238,11 @@ impl Actor {
 
     /// A panic loses one message, never the pod.
     fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
-        let before = thread_time();
+        let before = self.node.clock.cpu();
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
             error!("a message was lost in a panic");
         }
-        let taken = thread_time().saturating_sub(before);
+        let taken = self.node.clock.cpu().saturating_sub(before);
         self.turn.taken = self.turn.taken.saturating_add(taken);
     }
 
@@ -301,12 +293,12 @@ impl Actor {
         });
     }
 
-    /// The same for somebody who waits for the answer: `runtime`, which `work` uses, is halted when
+    /// The same for somebody who waits for the answer: `halt`, which `work` is under, is called when
     /// nobody does any more.
     pub(super) fn job_for<T, E, R>(
         &self,
         mut reply: Reply<R>,
-        runtime: OciRuntime,
+        halt: Halt,
         work: impl Future<Output = Result<T, E>> + Send + 'static,
         then: impl FnOnce(&mut Actor, Result<T, E>, Reply<R>) + Send + 'static,
     ) where
@@ -320,7 +312,7 @@ impl Actor {
                 biased;
                 outcome = &mut work => outcome,
                 () = reply.closed() => {
-                    runtime.halt();
+                    halt.call();
                     work.await
                 }
             };
@@ -412,34 +404,50 @@ impl Actor {
         if task.restoring.is_some() {
             return self.restore(id);
         }
-        let (releasing, gone) = tokio::sync::oneshot::channel::<()>();
+        self.execute(id, |actor, id, outcome| {
+            let now = actor.now();
+            actor.core.handle_released(now, id, outcome);
+        });
+    }
+
+    /// Has the program of a parked init process executed, and does then what follows from it.
+    pub(super) fn execute(
+        &mut self,
+        id: &ContainerId,
+        then: impl FnOnce(&mut Actor, &ContainerId, Result<(), String>) + Send + 'static,
+    ) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let Some(init) = task.handle.clone() else {
+            return then(self, id, Err("it has no init process".to_owned()));
+        };
+        let (releasing, gone) = oneshot::channel();
         task.releasing = Some(releasing);
-        let (runtime, hooks) = (task.runtime.clone(), task.facts.has_poststart_hooks);
-        let (name, pid) = (id.clone(), task.init.pid);
-        let release = async move { release(&runtime, name.as_str(), pid, hooks, gone).await };
+        let halt = task.halt.clone();
+        let release = async move { init.release(gone, &halt).await };
         let id = id.clone();
         self.job(release, move |actor, outcome| {
             if let Some(task) = actor.tasks.get_mut(&id) {
                 task.releasing = None;
             }
-            let now = actor.now();
             if outcome.is_ok() {
-                actor.record.note(now, &id, What::Executed);
+                actor.record.note(actor.now(), &id, What::Executed);
             }
-            actor.core.handle_released(now, &id, outcome);
+            then(actor, &id, outcome);
         });
     }
 
     fn probe(&mut self, id: ContainerId, life: u64) {
         let now = self.now();
-        let (Some(task), Some(probe)) = (self.tasks.get(&id), self.core.probe(now, &id)) else {
+        let target = self.target(&id);
+        let (Some((init, from, halt)), Some(probe)) = (target, self.core.probe(now, &id)) else {
             return self
                 .core
                 .handle_probed(now, &id, life, false, Duration::ZERO);
         };
-        let target = self.target(&id, task);
         self.turn.is_for_a_probe = true;
-        let attempt = async move { Ok::<_, Panicked>(probe::attempt(&probe, &target).await) };
+        let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &halt).await) };
         self.job(attempt, move |actor, attempted| {
             let (outcome, cost) = match attempted {
                 Ok(attempted) => (attempted.outcome, attempted.cost),
@@ -455,28 +463,25 @@ impl Actor {
     }
 
     fn hook(&mut self, id: ContainerId, kind: HookKind, hook: Hook, limit: Duration) {
-        let Some(task) = self.tasks.get(&id) else {
+        let Some((init, from, halt)) = self.target(&id) else {
             let gone = Err("its container is gone".to_owned());
             return self.core.handle_hooked(self.now(), &id, kind, gone);
         };
-        let target = self.target(&id, task);
-        let run = async move { probe::run_hook(&hook, limit, &target).await };
+        let run = async move { init.hook(&hook, limit, &from, &halt).await };
         self.job(run, move |actor, outcome| {
             let now = actor.now();
             actor.core.handle_hooked(now, &id, kind, outcome);
         });
     }
 
-    /// Where a probe or a hook of a container goes.
-    fn target(&self, id: &ContainerId, task: &Task) -> probe::Target {
-        probe::Target {
-            id: id.as_str().to_owned(),
-            pid: task.init.pid,
-            runtime: task.runtime.clone(),
-            reaper: self.reaper.clone(),
-            place: self.place.clone(),
+    /// Where a probe or a hook of a container goes, and comes from.
+    fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, Vantage, Halt)> {
+        let task = self.tasks.get(id)?;
+        let from = Vantage {
+            place: self.pod_cgroup.as_ref().and_then(|pod| pod.place()),
             ports: task.facts.ports.clone(),
-        }
+        };
+        Some((task.handle.clone()?, from, task.halt.clone()))
     }
 
     pub(super) fn signal(&mut self, id: &ContainerId, order: SignalOrder) {
@@ -484,74 +489,28 @@ impl Actor {
             return;
         }
         let SignalOrder { signal, all, .. } = order;
+        let Some(task) = self.tasks.get(id) else {
+            return self.signalled(id, order, Err(CallError::not_found(id.as_str(), "")));
+        };
         // What is under way for a container that is to be killed is of no use any more, whoever delivers
         // the signal and whether its init is still there; but what it is written to is kept whole.
-        if signal == Signal::KILL
-            && let Some(task) = self.tasks.get(id)
-            && task.remains != Remains::Going
-        {
-            task.runtime.halt();
+        if signal == Signal::KILL && task.remains != Remains::Going {
+            task.halt.call();
         }
-        let outcome = match self.tasks.get(id) {
-            None => Err(CallError::not_found(id.as_str(), "")),
-            // With a PID namespace of its own everything in the container has died with its init.
-            Some(task) if task.ended.is_some() && (!all || task.facts.has_own_pid_namespace) => {
-                Err(CallError::finished(id.as_str()))
-            }
-            Some(task) if !task.takes_natively(id, signal, all) => {
-                return self.signal_by_runtime(id, order);
-            }
-            Some(task) if signal == Signal::KILL => self.kill_init(id, task),
-            Some(task) => self.kill_process(task.init.pid, signal, id.as_str()),
+        // With a PID namespace of its own everything in the container has died with its init.
+        let is_gone = task.ended.is_some() && (!all || task.facts.has_own_pid_namespace);
+        let Some(init) = task.handle.as_ref().filter(|_| !is_gone) else {
+            return self.signalled(id, order, Err(CallError::finished(id.as_str())));
         };
-        self.signalled(id, order, outcome);
-    }
-
-    /// The way for all that a plain kill(2) cannot do: every process of the cgroup, a container that
-    /// is frozen, a runtime whose init process is not the container's.
-    fn signal_by_runtime(&mut self, id: &ContainerId, order: SignalOrder) {
-        let SignalOrder { signal, all, .. } = order;
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        let (runtime, name) = (task.runtime.clone(), id.as_str().to_owned());
-        let kill = async move { runtime.kill(&name, signal.number(), all).await };
-        let id = id.clone();
-        self.job(kill, move |actor, outcome| {
-            // One that has ended meanwhile is cleared away at once, and the runtime stumbles
-            // over whatever was missing first.
-            let task = actor.tasks.get(&id);
-            let has_ended = task.is_none_or(|task| task.ended.is_some());
-            if outcome.as_ref().is_err_and(RuntimeError::is_cut_short)
-                && let Some(cgroup) = task.and_then(|task| task.cgroup.as_ref())
-            {
-                // The runtime freezes all while it sends signals to all.
-                cgroup.thaw();
+        match init.kill(signal, all) {
+            Killing::Done(killed) => self.signalled(id, order, named(killed, id.as_str())),
+            Killing::UnderWay(work) => {
+                let id = id.clone();
+                self.job(work, move |actor, killed| {
+                    actor.signalled(&id, order, named(killed, id.as_str()));
+                });
             }
-            let outcome = match (outcome, task) {
-                (Ok(()), _) => Ok(()),
-                (Err(error), _) if has_ended || error.is_process_gone() => {
-                    Err(CallError::finished(id.as_str()))
-                }
-                // Nothing may keep a container that is to be killed; what its init leaves behind is
-                // ended when that has.
-                (Err(error), Some(task)) if signal == Signal::KILL && error.is_cut_short() => {
-                    tracing::warn!(container = %id, %error, "killed without it");
-                    actor.kill_init(&id, task)
-                }
-                (Err(error), _) => Err(CallError::unknown(error)),
-            };
-            actor.signalled(&id, order, outcome);
-        });
-    }
-
-    /// Kills a container's init process, whoever has frozen it.
-    pub(super) fn kill_init(&self, id: &ContainerId, task: &Task) -> Result<(), CallError> {
-        let killed = self.kill_process(task.init.pid, Signal::KILL, id.as_str());
-        if let Some(cgroup) = &task.cgroup {
-            cgroup.thaw();
         }
-        killed
     }
 
     pub(super) fn signalled(
@@ -580,14 +539,8 @@ impl Actor {
 
     fn tell(&mut self, id: &ContainerId, message: &str, last_words: bool) {
         info!(container = %id, "{message}");
-        let Some(task) = self.tasks.get(id) else {
-            return;
-        };
-        if !task.voice().is_empty() {
-            stdio::tell(task.voice(), message);
-        }
-        if last_words && let Some(file) = &task.facts.termination_message {
-            stdio::leave_message(file, message);
+        if let Some(task) = self.tasks.get(id) {
+            task.container.tell(message, last_words);
         }
     }
 
@@ -596,9 +549,19 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.unpublished = Some(code);
+        // When one has ended that was never collected cannot be known better.
+        let at = task.ended.unwrap_or_else(|| self.node.clock.wall());
+        task.unpublished = Some(Exit { code, at });
         self.publish_exit_if_due(id);
     }
+}
+
+/// What has become of a signal to the process that the caller knows by this name.
+pub(super) fn named(killed: Result<(), EngineError>, name: &str) -> Result<(), CallError> {
+    killed.map_err(|error| match error {
+        EngineError::Gone(_) => CallError::finished(name),
+        error => CallError::unknown(error),
+    })
 }
 
 fn log(report: &Report) {
@@ -617,6 +580,9 @@ fn log(report: &Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::Publisher;
+    use crate::reaper::Reaper;
+    use crate::shim::serve::this_node;
 
     #[test]
     fn what_follows_from_a_job_is_done_though_the_job_panics() {
@@ -626,8 +592,8 @@ mod tests {
             .unwrap();
         let outcome = runtime.block_on(async {
             let publisher = Publisher::new("", "test");
-            let (mut actor, pod) =
-                Actor::new("test", publisher, Reaper::default(), Rules::default());
+            let node = this_node("test", publisher, Reaper::default());
+            let (mut actor, pod) = Actor::new("test", node, Rules::default());
             tokio::spawn(async move { actor.run().await });
             pod.ask(|actor, reply| {
                 let work = async {
@@ -658,8 +624,8 @@ mod tests {
         runtime.block_on(async {
             let begun = Instant::now();
             let publisher = Publisher::new("/nowhere", "test");
-            let (mut actor, pod) =
-                Actor::new("test", publisher, Reaper::default(), Rules::default());
+            let node = this_node("test", publisher, Reaper::default());
+            let (mut actor, pod) = Actor::new("test", node, Rules::default());
             let asked = Duration::from_secs(200);
             tokio::spawn(async move {
                 tokio::time::sleep(asked).await;
@@ -685,8 +651,8 @@ mod tests {
         runtime.block_on(async {
             let begun = Instant::now();
             let publisher = Publisher::new("/nowhere", "test");
-            let (mut actor, pod) =
-                Actor::new("test", publisher, Reaper::default(), Rules::default());
+            let node = this_node("test", publisher, Reaper::default());
+            let (mut actor, pod) = Actor::new("test", node, Rules::default());
             announced(&mut actor);
             actor.started_by(move || begun.elapsed() < Duration::from_secs(dies));
             tokio::spawn(async move {

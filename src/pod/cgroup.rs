@@ -5,7 +5,7 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::TaskOOM;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use crate::cgroup::{Cgroup, OomWatch};
+use crate::engine::{Cgroup, PidHold};
 use crate::lifecycle::ContainerId;
 use crate::record::What;
 
@@ -16,7 +16,7 @@ use super::{Actor, CallError, Kind, Message, Reply};
 #[derive(Debug)]
 pub enum Members {
     /// Those in its cgroup; of its execs the process ids and names.
-    Of(Arc<Cgroup>, Vec<(i32, String)>),
+    Of(Arc<dyn Cgroup>, Vec<(i32, String)>),
     /// None runs just now, and the task lives on. containerd, when it is started again, deletes a
     /// task without a process (from 1.7 on), so there is the one that has ended and is not collected.
     Ended(Option<i32>),
@@ -26,7 +26,7 @@ pub enum Members {
 #[derive(Debug)]
 pub enum Figures {
     /// To be read.
-    Of(Arc<Cgroup>),
+    Of(Arc<dyn Cgroup>),
     /// Those of a task that has ended.
     Last(Any),
 }
@@ -38,11 +38,11 @@ impl Actor {
             return;
         };
         let Some(cgroup) = &task.cgroup else { return };
-        let (publisher, id) = (self.publisher.clone(), id.clone());
+        let (node, id) = (self.node.clone(), id.clone());
         let mailbox = self.mailbox.clone();
-        task.oom_watch = OomWatch::begin(Arc::clone(cgroup), move || {
+        let tell = move || {
             tracing::info!(container = %id, "memory ran out: the kernel has killed a process");
-            publisher.publish(TaskOOM {
+            node.publish(TaskOOM {
                 container_id: id.to_string(),
                 ..TaskOOM::new()
             });
@@ -53,7 +53,8 @@ impl Actor {
             });
             // One that does not get through is missing in what people see, nowhere else.
             let _ = mailbox.try_send(note);
-        });
+        };
+        task.oom_watch = Arc::clone(cgroup).watch_oom(Box::new(tell));
     }
 
     /// Where the figures of a task are.
@@ -77,11 +78,12 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        if task.cgroup.is_some() || !self.reaper.owns(task.init.pid) {
-            return;
+        if task.cgroup.is_none()
+            && let Some(init) = &task.handle
+        {
+            task.cgroup = init.cgroup();
+            self.watch_cgroup(&id);
         }
-        task.cgroup = Cgroup::of(task.init.pid).ok().map(Arc::new);
-        self.watch_cgroup(&id);
     }
 
     /// The cgroup of a running task, and the process ids of its execs.
@@ -89,7 +91,7 @@ impl Actor {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
             if task.is_between_lives() {
-                return Ok(Members::Ended(task.first_pid));
+                return Ok(Members::Ended(task.first_pid.as_ref().map(PidHold::pid)));
             }
             let cgroup = task.cgroup.clone().filter(|_| task.ended.is_none());
             let cgroup = cgroup.ok_or_else(|| {

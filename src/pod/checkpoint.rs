@@ -2,18 +2,18 @@
 //! files in place of its program being executed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
+use crate::engine::{Born, Checkpoint, Deletion, EngineError, Init, Restoration};
 use crate::lifecycle::ContainerId;
 use crate::plan::Signal;
 use crate::process::ExitStatus;
-use crate::reaper::Child;
 use crate::record::What;
-use crate::runtime::{Checkpoint, ProcessStdio, Restore, RuntimeError};
 use crate::stdio::Streams;
 
 use super::process::{Deleted, Exit, Remains, SignalOrder};
@@ -23,7 +23,7 @@ use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 #[derive(Debug)]
 pub(super) enum Restoring {
     /// Its turn has not come.
-    Waiting(Restore, ProcessStdio),
+    Waiting(Box<dyn Restoration>),
     /// The OCI runtime is at it; what it is to be sent meanwhile.
     UnderWay(Vec<SignalOrder>),
     /// It could not be restored.
@@ -31,13 +31,13 @@ pub(super) enum Restoring {
 }
 
 /// A container that runs again, with its streams if they come from a terminal.
-type Restored = (Child, Option<Streams>);
+type Restored = (Born, Option<Streams>);
 
 impl Actor {
     /// Writes a running container to files, with which it ends if that is asked for.
     pub fn checkpoint(&mut self, call: CheckpointCall, reply: Reply<()>) {
-        let checkpoint = match self.begin_checkpoint(&call) {
-            Ok(checkpoint) => checkpoint,
+        let (init, checkpoint) = match self.begin_checkpoint(&call) {
+            Ok(begun) => begun,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let id = ContainerId::from(call.id.as_str());
@@ -45,27 +45,31 @@ impl Actor {
             return;
         };
         if checkpoint.exit {
-            // The OCI runtime removes what it knows of the container by itself.
+            // The engine removes what it knows of the container by itself.
             task.remains = Remains::Going;
         }
-        let runtime = task.runtime.clone();
-        let work = async move { runtime.checkpoint(&call.id, &checkpoint).await };
+        let halt = task.halt.clone();
+        let work = async move { init.checkpoint(&checkpoint, &halt).await };
         self.job(work, move |actor, outcome| {
             actor.checkpointed(&id, outcome, reply)
         });
     }
 
-    fn begin_checkpoint(&self, call: &CheckpointCall) -> Result<Checkpoint, CallError> {
+    fn begin_checkpoint(
+        &self,
+        call: &CheckpointCall,
+    ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let task = self.task(&call.id)?;
-        let state = match (task.ended, task.init.started, task.remains) {
-            (Some(_), _, _) => "stopped",
-            (None, false, _) => "created",
-            (None, true, _) if task.restoring.is_some() => "being restored",
-            (None, true, Remains::Going) => "being checkpointed",
-            (None, true, _) => {
+        let state = match (task.ended, task.init.started, task.remains, &task.handle) {
+            (Some(_), _, _, _) => "stopped",
+            (None, false, _, _) => "created",
+            (None, true, _, _) if task.restoring.is_some() => "being restored",
+            (None, true, Remains::Going, _) => "being checkpointed",
+            (None, true, _, None) => "without a process",
+            (None, true, _, Some(init)) => {
                 let options = options(call.options.as_ref()).map_err(invalid)?;
-                return Ok(checkpoint(call.path.clone(), options));
+                return Ok((Arc::clone(init), checkpoint(call.path.clone(), options)));
             }
         };
         let message = format!(
@@ -78,16 +82,9 @@ impl Actor {
     fn checkpointed(
         &mut self,
         id: &ContainerId,
-        outcome: Result<(), RuntimeError>,
+        outcome: Result<(), EngineError>,
         reply: Reply<()>,
     ) {
-        if outcome.as_ref().is_err_and(RuntimeError::is_cut_short)
-            && let Some(task) = self.tasks.get(id)
-            && let Some(cgroup) = &task.cgroup
-        {
-            // criu freezes what it writes.
-            cgroup.thaw();
-        }
         if let Some(task) = self.tasks.get_mut(id)
             && task.remains == Remains::Going
         {
@@ -112,31 +109,23 @@ impl Actor {
             return;
         };
         let waiting = task.restoring.replace(Restoring::UnderWay(Vec::new()));
-        let Some(Restoring::Waiting(restore, stdio)) = waiting else {
+        let Some(Restoring::Waiting(restoration)) = waiting else {
             task.restoring = Some(Restoring::Failed);
             let reason = "it could not be restored before".to_owned();
             return self.core.handle_released(now, id, Err(reason));
         };
-        let (runtime, name) = (task.runtime.clone(), id.to_string());
-        let paths = &task.init.paths;
-        let (has_terminal, has_stdin) = (paths.terminal, !paths.stdin.is_empty());
+        let (halt, has_terminal) = (task.halt.clone(), task.init.paths.terminal);
         // A terminal comes with the process.
         let mut streams = task.init.streams.take_if(|_| has_terminal);
         let work = async move {
-            let child = runtime.restore(&name, &restore, stdio).await;
-            let child = child.map_err(CallError::unknown)?;
-            if let Some(streams) = &mut streams
-                && let Err(error) = streams.receive_terminal(has_stdin).await
-            {
-                tracing::warn!(id = name, %error, "its terminal is lost");
-            }
-            Ok((child, streams))
+            let born = restoration.restore(streams.as_mut(), &halt).await?;
+            Ok::<_, EngineError>((born, streams))
         };
         let id = id.clone();
         self.job(work, move |actor, outcome| actor.restored(&id, outcome));
     }
 
-    fn restored(&mut self, id: &ContainerId, outcome: Result<Restored, CallError>) {
+    fn restored(&mut self, id: &ContainerId, outcome: Result<Restored, EngineError>) {
         let now = self.now();
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -146,12 +135,12 @@ impl Actor {
             _ => Vec::new(),
         };
         match outcome {
-            Ok((child, streams)) => {
+            Ok((born, streams)) => {
                 if streams.is_some() {
                     task.init.streams = streams;
                     task.init.connect_stdin();
                 }
-                self.born(id, child);
+                self.born(id, born);
                 self.record.note(now, id, What::Executed);
                 self.core.handle_released(now, id, Ok(()));
             }
@@ -178,7 +167,7 @@ impl Actor {
             (Some(Restoring::UnderWay(pending)), _) => {
                 pending.push(order);
                 if signal == Signal::KILL {
-                    task.runtime.halt();
+                    task.halt.call();
                 }
             }
             (Some(_), Some(_)) => {
@@ -222,17 +211,7 @@ impl Actor {
                         at: UNIX_EPOCH,
                     },
                 };
-                task.deleting = true;
-                let removal = super::delete::remove(id.to_string(), task, false);
-                self.job(removal, move |actor, outcome| match outcome {
-                    Ok(()) => actor.deleted(&id, deleted, reply),
-                    Err(error) => {
-                        if let Some(task) = actor.tasks.get_mut(&id) {
-                            task.deleting = false;
-                        }
-                        let _ = reply.send(Err(CallError::unknown(error)));
-                    }
-                });
+                self.delete_now(&id, Deletion::Usual, deleted, reply);
             }
         }
         None

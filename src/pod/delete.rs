@@ -1,18 +1,15 @@
 //! Delete: what is left of a container, or of an exec, goes away.
 
-use std::path::Path;
-use std::time::Duration;
-
 use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
-use crate::cgroup::{self, remains};
+use crate::caught::Panicked;
+use crate::engine::{Deletion, EngineError};
 use crate::lifecycle::ContainerId;
-use crate::runtime::{Bundle, OciRuntime, RuntimeError, insist};
-use crate::{rootfs, stdio};
+use crate::stdio;
 
-use super::process::{Deleted, Exit, Remains, Task};
-use super::{Actor, CallError, Kind, Panicked, Reply};
+use super::process::{Deleted, Exit, Remains};
+use super::{Actor, CallError, Kind, Reply};
 
 impl Actor {
     /// Deletes a task that has ended, or was never started, or an exec.
@@ -46,13 +43,8 @@ impl Actor {
             (None, false) => {
                 // Its end is published before its deletion, as for any other.
                 task.delete = Some(reply);
-                task.runtime.halt();
-                let id = ContainerId::from(id);
-                if let Some(task) = self.tasks.get(&id)
-                    && let Err(error) = self.kill_init(&id, task)
-                {
-                    tracing::debug!(container = %id, %error, "it has ended already");
-                }
+                task.halt.call();
+                task.end_init();
             }
         }
     }
@@ -71,15 +63,14 @@ impl Actor {
             return;
         }
         task.remains = Remains::Going;
-        let (runtime, name) = (task.runtime.clone(), id.to_string());
-        let id = id.clone();
+        let (container, id) = (task.container.clone(), id.clone());
         self.job(
-            async move { runtime.delete(&name, false).await },
+            async move { container.forget().await },
             move |actor, outcome| actor.cleared_away(&id, outcome),
         );
     }
 
-    fn cleared_away(&mut self, id: &ContainerId, outcome: Result<(), RuntimeError>) {
+    fn cleared_away(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
@@ -116,26 +107,62 @@ impl Actor {
             task.delete = Some(reply);
             return;
         }
-        task.deleting = true;
-        let pid = task.init.pid;
-        let removal = remove(id.to_string(), task, false);
-        let id = id.clone();
-        self.job(removal, move |actor, outcome| match outcome {
-            Ok(()) => actor.deleted(&id, Deleted { pid, exit }, reply),
+        let how = match task.remains {
+            Remains::Gone => Deletion::Rest,
+            Remains::All | Remains::Going => Deletion::Usual,
+        };
+        let deleted = Deleted {
+            pid: task.init.pid,
+            exit,
+        };
+        self.delete_now(id, how, deleted, reply);
+    }
+
+    /// Deletes a container, and tells who wants that what has become of it.
+    pub(super) fn delete_now(
+        &mut self,
+        id: &ContainerId,
+        how: Deletion,
+        deleted: Deleted,
+        reply: Reply<Deleted>,
+    ) {
+        let container = id.clone();
+        self.remove(id, how, move |actor, outcome| match outcome {
+            Ok(()) => actor.deleted(&container, deleted, reply),
             Err(error) => {
                 // It can be tried again.
-                if let Some(task) = actor.tasks.get_mut(&id) {
+                if let Some(task) = actor.tasks.get_mut(&container) {
                     task.deleting = false;
                 }
-                let _ = reply.send(Err(CallError::unknown(error)));
+                let _ = reply.send(Err(error.into()));
             }
         });
+    }
+
+    /// Removes what the engine knows of a container, and does then what follows from it.
+    pub(super) fn remove(
+        &mut self,
+        id: &ContainerId,
+        how: Deletion,
+        then: impl FnOnce(&mut Actor, Result<(), EngineError>) + Send + 'static,
+    ) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.deleting = true;
+        // What is still to be done in it, or with it.
+        task.halt.call();
+        let execs = task.execs.values_mut();
+        let execs = execs.filter_map(|exec| exec.process.streams.take());
+        let streams: Vec<_> = task.init.streams.take().into_iter().chain(execs).collect();
+        let container = task.container.clone();
+        self.job(async move { container.delete(how, streams).await }, then);
     }
 
     pub(super) fn deleted(&mut self, id: &ContainerId, deleted: Deleted, reply: Reply<Deleted>) {
         self.forget(id);
         let Deleted { pid, exit } = deleted;
-        self.publisher.publish(TaskDelete {
+        self.node.publish(TaskDelete {
             container_id: id.to_string(),
             pid: u32::try_from(pid).unwrap_or_default(),
             exit_status: exit.code,
@@ -175,8 +202,8 @@ impl Actor {
             exit,
         };
         match exec.starting.take() {
-            Some((_, runtime)) => {
-                runtime.halt();
+            Some((_, halt)) => {
+                halt.call();
                 exec.process.never_ran(&CallError::not_found(id, exec_id));
             }
             None => exec.process.ended(exit),
@@ -189,68 +216,5 @@ impl Actor {
         self.job(drain, move |_, _| {
             let _ = reply.send(Ok(deleted));
         });
-    }
-}
-
-/// How long the OCI runtime may take to forget what was ended in the middle.
-const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
-
-/// How long it may take to delete a container with hooks that run then: nobody runs them again.
-const HOOKS_END_WITHIN: Duration = Duration::from_secs(100);
-
-/// Removes what the creation of a container has left that came to nothing: some runtimes leave something
-/// when they fail, and one that was ended in the middle leaves cgroups that nobody knows of.
-pub(super) async fn discard(
-    runtime: &OciRuntime,
-    id: &str,
-    bundle: &Path,
-) -> Result<(), RuntimeError> {
-    let config = Bundle::read(bundle).unwrap_or_default();
-    let mut cgroups = remains::of_container(&runtime.state_dir(id), config.cgroups_path());
-    // One of its own, by its name: in any other there may be anybody.
-    cgroups.retain(|directory| cgroup::is_named_after(directory, id));
-    let deleted = match runtime.is_halted() {
-        false => insist(|| runtime.delete(id, true)).await,
-        // Somebody waits for the end, and what runs there is ended below.
-        true => {
-            let mut runtime = runtime.clone();
-            runtime.within(DISCARDED_WITHIN);
-            runtime.delete(id, true).await
-        }
-    };
-    remains::raze(&cgroups).await;
-    deleted
-}
-
-/// Removes what the OCI runtime and the kernel know of a container.
-pub(super) fn remove(
-    id: String,
-    task: &mut Task,
-    force: bool,
-) -> impl Future<Output = Result<(), RuntimeError>> + Send + 'static {
-    let (mut runtime, bundle) = (task.runtime.clone(), task.bundle.clone());
-    if task.facts.has_poststop_hooks {
-        runtime.within(HOOKS_END_WITHIN);
-    }
-    // What is still to be done in it, or with it.
-    runtime.halt();
-    let is_gone = task.remains == Remains::Gone;
-    let streams = task.init.streams.take();
-    let execs: Vec<_> = task
-        .execs
-        .values_mut()
-        .filter_map(|exec| exec.process.streams.take())
-        .collect();
-    async move {
-        // Whatever comes of it, no output is lost and nothing stays mounted.
-        let deleted = match (is_gone, force) {
-            (true, _) => Ok(()),
-            (false, false) => runtime.delete(&id, false).await,
-            // Nobody would ask again.
-            (false, true) => discard(&runtime, &id, &bundle).await,
-        };
-        stdio::drain(streams.into_iter().chain(execs)).await;
-        rootfs::unmount(&bundle);
-        deleted
     }
 }

@@ -1,14 +1,10 @@
 //! Why a call of containerd fails.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
 
+use crate::caught::Panicked;
+use crate::engine::EngineError;
 use crate::lifecycle::Refusal;
-use crate::runtime::RuntimeError;
 
 /// A failed call: one sentence, and what kind of failure it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,46 +53,10 @@ impl CallError {
     }
 }
 
-/// A job has panicked, which is a mistake of ours; the log says where. Every job's failure can be
-/// this one, so that what follows from a job is never lost with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the shim has made a mistake: its log says where it panicked")]
-pub struct Panicked;
-
 impl From<Panicked> for CallError {
     fn from(panicked: Panicked) -> CallError {
         CallError::unknown(panicked)
     }
-}
-
-impl From<Panicked> for RuntimeError {
-    fn from(panicked: Panicked) -> RuntimeError {
-        RuntimeError::Unseen(panicked.to_string())
-    }
-}
-
-impl From<Panicked> for io::Error {
-    fn from(panicked: Panicked) -> io::Error {
-        io::Error::other(panicked)
-    }
-}
-
-impl From<Panicked> for String {
-    fn from(panicked: Panicked) -> String {
-        panicked.to_string()
-    }
-}
-
-/// What comes of `work`, even if that is a panic.
-pub(super) async fn caught<T, E: From<Panicked>>(
-    work: impl Future<Output = Result<T, E>>,
-) -> Result<T, E> {
-    let mut work = pin!(work);
-    poll_fn(|context| {
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
-        polled.unwrap_or_else(|_| Poll::Ready(Err(Panicked.into())))
-    })
-    .await
 }
 
 impl fmt::Display for CallError {
@@ -106,6 +66,19 @@ impl fmt::Display for CallError {
 }
 
 impl std::error::Error for CallError {}
+
+impl From<EngineError> for CallError {
+    fn from(error: EngineError) -> CallError {
+        let kind = match &error {
+            EngineError::Invalid(_) => Kind::InvalidArgument,
+            EngineError::Precondition(_) => Kind::FailedPrecondition,
+            EngineError::Gone(_) | EngineError::CutShort(_) | EngineError::Failed(_) => {
+                Kind::Unknown
+            }
+        };
+        CallError::new(kind, error.to_string())
+    }
+}
 
 impl From<Refusal> for CallError {
     fn from(refusal: Refusal) -> CallError {

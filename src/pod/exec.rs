@@ -1,24 +1,20 @@
 //! Exec: more processes in a container.
 
-use std::borrow::Cow;
 use std::collections::btree_map::Entry;
-use std::path::PathBuf;
-use std::time::SystemTime;
+use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskExit};
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
 
+use crate::engine::{ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
 use crate::lifecycle::{self, ContainerId, RequestId};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
-use crate::reaper::{Child, Reaper};
-use crate::runtime::OciRuntime;
-use crate::stdio::{self, Owner, Paths, Setting, Size, Streams};
 
 use super::process::{Exec, Exit, Freezer, Process};
-use super::{Actor, CallError, ExecCall, Kind, Reply, scores};
+use super::stop::known_end;
+use super::{Actor, CallError, ExecCall, Kind, Reply};
 
 /// Of the OCI specification's process only what has to be known of it.
 #[derive(Default, Deserialize)]
@@ -92,10 +88,11 @@ impl Actor {
                 spec: call.spec,
                 size: None,
                 starting: None,
+                handle: None,
                 process,
             });
         }
-        self.publisher.publish(TaskExecAdded {
+        self.node.publish(TaskExecAdded {
             container_id: call.id,
             exec_id: call.exec_id,
             ..TaskExecAdded::new()
@@ -105,19 +102,19 @@ impl Actor {
 
     /// Executes a process that was added; answers with its process id.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
-        let (request, execution) = match self.begin_exec(id, exec_id) {
+        let (request, halt, execution) = match self.begin_exec(id, exec_id) {
             Ok(begun) => begun,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let (id, exec_id) = (ContainerId::from(id), exec_id.to_owned());
-        let (runtime, work) = (execution.runtime.clone(), execution.run());
-        self.job_for(reply, runtime, work, move |actor, outcome, reply| {
-            let answer = outcome.and_then(|(child, streams)| {
+        let work = execution.run(halt.clone());
+        self.job_for(reply, halt, work, move |actor, outcome, reply| {
+            let answer = outcome.and_then(|executed| {
                 if reply.is_closed() {
                     // Whoever asked has gone away: nobody would ever ask for its end.
-                    actor.end_process(child.pid());
+                    end(&executed.process);
                 }
-                actor.exec_started(&id, &exec_id, request, child, streams)
+                actor.exec_started(&id, &exec_id, request, executed)
             });
             if let Err(error) = &answer {
                 actor.exec_not_started(&id, &exec_id, request, error);
@@ -126,9 +123,12 @@ impl Actor {
         });
     }
 
-    fn begin_exec(&mut self, id: &str, exec_id: &str) -> Result<(RequestId, Execution), CallError> {
+    fn begin_exec(
+        &mut self,
+        id: &str,
+        exec_id: &str,
+    ) -> Result<(RequestId, Halt, Execution), CallError> {
         let request = self.next_request();
-        let (namespace, reaper) = (self.namespace.clone(), self.reaper.clone());
         let score = self.core.oom_score(&ContainerId::from(id));
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
@@ -138,23 +138,21 @@ impl Actor {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        let runtime = task.runtime.for_work();
-        exec.starting = Some((request, runtime.clone()));
-        let execution = Execution {
-            id: id.to_owned(),
+        let halt = task.halt.part();
+        exec.starting = Some((request, halt.clone()));
+        let order = ExecOrder {
             exec_id: exec_id.to_owned(),
             spec: std::mem::take(&mut exec.spec),
             size: exec.size,
-            score,
+            oom_score: score,
             paths: exec.process.paths.clone(),
-            owner: task.facts.owner,
-            bundle: task.bundle.clone(),
-            runtime,
-            namespace,
-            reaper,
-            is_late: task.ended.is_some(),
         };
-        Ok((request, execution))
+        let execution = Execution {
+            id: id.to_owned(),
+            order,
+            init: task.handle.clone().filter(|_| task.ended.is_none()),
+        };
+        Ok((request, halt, execution))
     }
 
     /// The exec that is being started by `request`, if nobody has deleted it meanwhile.
@@ -176,15 +174,20 @@ impl Actor {
         id: &ContainerId,
         exec_id: &str,
         request: RequestId,
-        mut child: Child,
-        mut streams: Streams,
+        executed: Executed,
     ) -> Result<i32, CallError> {
-        let pid = child.pid();
+        let Executed {
+            process,
+            ending,
+            mut streams,
+        } = executed;
+        let pid = process.pid();
         let Some(exec) = self.starting(id, exec_id, request) else {
-            self.end_process(pid);
+            end(&process);
             return Err(CallError::not_found(id.as_str(), exec_id));
         };
         exec.starting = None;
+        exec.handle = Some(Arc::clone(&process));
         exec.process.pid = pid;
         exec.process.started = true;
         if let Some(size) = exec.size
@@ -197,16 +200,15 @@ impl Actor {
         if let Some(task) = self.tasks.get_mut(id) {
             task.score.has_newcomers = true;
         }
-        self.publisher.publish(TaskExecStarted {
+        self.node.publish(TaskExecStarted {
             container_id: id.to_string(),
             exec_id: exec_id.to_owned(),
             pid: u32::try_from(pid).unwrap_or_default(),
             ..TaskExecStarted::new()
         });
         let (id, exec_id) = (id.clone(), exec_id.to_owned());
-        let wait = async move { child.wait().await };
-        self.job(wait, move |actor, outcome| {
-            let status = actor.known_end(pid, outcome);
+        self.job(ending.0, move |actor, outcome| {
+            let status = known_end(outcome, || end(&process));
             actor.exec_ended(&id, &exec_id, status);
         });
         Ok(pid)
@@ -230,7 +232,7 @@ impl Actor {
     fn exec_ended(&mut self, id: &ContainerId, exec_id: &str, status: ExitStatus) {
         let exit = Exit {
             code: status.code(),
-            at: SystemTime::now(),
+            at: self.node.clock.wall(),
         };
         if let Some(task) = self.tasks.get_mut(id)
             && let Some(exec) = task.execs.get_mut(exec_id)
@@ -240,8 +242,8 @@ impl Actor {
             {
                 watch.look();
             }
-            self.publisher
-                .publish(exit_event(id, exec_id, exec.process.pid, exit));
+            let event = exit_event(id, exec_id, exec.process.pid, exit);
+            self.node.publish(event);
             exec.process.ended(exit);
         }
         self.exec_over(id, exec_id);
@@ -259,87 +261,32 @@ fn stopped(exec_id: &str, id: &str) -> CallError {
     CallError::new(Kind::FailedPrecondition, message)
 }
 
-/// What comes of executing a process.
-type Executed = Result<(Child, Streams), CallError>;
-
 /// A process that is to be executed.
 struct Execution {
     id: String,
-    exec_id: String,
-    spec: Vec<u8>,
-    size: Option<Size>,
-    /// Its OOM score is to be no higher.
-    score: Option<i32>,
-    paths: Paths,
-    owner: Owner,
-    bundle: PathBuf,
-    runtime: OciRuntime,
-    namespace: String,
-    reaper: Reaper,
-    /// The container has ended.
-    is_late: bool,
+    order: ExecOrder,
+    /// None if the container has ended.
+    init: Option<Arc<dyn Init>>,
 }
 
 impl Execution {
-    async fn run(self) -> Executed {
-        if self.is_late {
-            return Err(stopped(&self.exec_id, &self.id));
-        }
-        let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
-        let spec = self.spec().map_err(|error| invalid(error.to_string()))?;
-        let setting = Setting {
-            id: &self.exec_id,
-            namespace: &self.namespace,
-            bundle: &self.bundle,
-            owner: self.owner,
-            reaper: &self.reaper,
-            is_shared: false,
-        };
-        let opened = stdio::open(&self.paths, &setting).await;
-        let (stdio, mut streams) = opened.map_err(|error| invalid(error.to_string()))?;
-        let executed = match self.runtime.exec(&self.id, &spec, stdio).await {
-            Ok(child) => self.connect(child, &mut streams).await,
-            Err(error) => Err(CallError::unknown(error)),
-        };
-        match executed {
-            Ok(child) => Ok((child, streams)),
-            Err(error) => {
-                // Whoever takes its output has ended when the caller hears of it.
-                stdio::drain([streams]).await;
-                Err(error)
-            }
+    async fn run(self, halt: Halt) -> Result<Executed, CallError> {
+        match self.init {
+            Some(init) => Ok(init.exec(self.order, &halt).await?),
+            None => Err(stopped(&self.order.exec_id, &self.id)),
         }
     }
+}
 
-    async fn connect(&self, child: Child, streams: &mut Streams) -> Result<Child, CallError> {
-        let has_stdin = !self.paths.stdin.is_empty();
-        if let Err(error) = streams.receive_terminal(has_stdin).await {
-            // It runs, but has no terminal.
-            if let Err(error) = self.reaper.kill(child.pid(), Signal::KILL.number()) {
-                tracing::debug!(%error, "it has ended already");
-            }
-            return Err(CallError::unknown(error));
-        }
-        Ok(child)
-    }
-
-    /// The process as the OCI runtime is to have it: whether it has a terminal is what the caller
-    /// says beside it, and the terminal has its size before the program runs.
-    fn spec(&self) -> serde_json::Result<Cow<'_, [u8]>> {
-        let mut spec: Map<String, Value> = serde_json::from_slice(&self.spec)?;
-        let has_terminal = spec.get("terminal").and_then(Value::as_bool) == Some(true);
-        let is_lowered = self
-            .score
-            .is_some_and(|score| scores::lower(&mut spec, score));
-        if has_terminal == self.paths.terminal && self.size.is_none() && !is_lowered {
-            return Ok(Cow::Borrowed(&self.spec));
-        }
-        spec.insert("terminal".to_owned(), json!(self.paths.terminal));
-        if let Some(Size { width, height }) = self.size {
-            let size = json!({ "height": height, "width": width });
-            spec.insert("consoleSize".to_owned(), size);
-        }
-        Ok(Cow::Owned(serde_json::to_vec(&spec)?))
+/// Kills a process, which may have ended already.
+fn end(process: &Arc<dyn Executable>) {
+    let outcome = match process.kill(Signal::KILL) {
+        Killing::Done(outcome) => outcome,
+        // SIGKILL waits for nothing.
+        Killing::UnderWay(_) => Ok(()),
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(?process, %error, "it has ended already");
     }
 }
 

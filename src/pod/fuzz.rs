@@ -3,9 +3,10 @@
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use serde_json::{Map, Value};
 
+use crate::engine::oci::lower;
 use crate::fuzz::cost::assert_bounded;
 
-use super::{checkpoint, restart, scores};
+use super::{checkpoint, restart};
 
 /// How many bytes may be allocated at once for each that is read, and in any case. A value of JSON
 /// that is `0,` in a list becomes one of 32 bytes, and its list is larger than it need be.
@@ -15,7 +16,7 @@ const ANYWAY: usize = 16 * 1024;
 pub(crate) fn calls(input: &[u8]) {
     assert_bounded(input.len(), EACH, ANYWAY, || {
         if let Ok(mut process) = serde_json::from_slice::<Map<String, Value>>(input) {
-            scores::lower(&mut process, 500);
+            lower(&mut process, 500);
         }
     });
     let mut changed = None;

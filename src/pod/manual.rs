@@ -1,6 +1,6 @@
 //! What a person asks of the pod, past containerd.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::api;
 use crate::events::timestamp;
@@ -14,7 +14,7 @@ impl Actor {
         let now = self.now();
         let mut response = api::StopResponse::new();
         if let Some((names, deadline)) = self.core.handle_stop(now, grace) {
-            let at = SystemTime::now().checked_add(deadline.since(now));
+            let at = self.node.clock.wall().checked_add(deadline.since(now));
             response.containers = names;
             response.deadline = at.map(timestamp).into();
         }

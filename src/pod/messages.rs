@@ -1,9 +1,11 @@
 //! The calls that need nothing but a look at the tables, or a command of the OCI runtime.
 
+use std::sync::Arc;
+
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
+use crate::engine::{EngineError, Halt, Init, Resources};
 use crate::lifecycle::ContainerId;
-use crate::runtime::{OciRuntime, Resources, RuntimeError};
 use crate::sizing::Size;
 use crate::stdio;
 
@@ -84,7 +86,7 @@ impl Actor {
 
     /// Freezes a container. Held ones are started as the caller sees it, and can be frozen too.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
-        let runtime = self.task_mut(id).and_then(|task| {
+        let init = self.task_mut(id).and_then(|task| {
             let state = match (task.exit(), task.freezer, task.init.started) {
                 (Some(_), _, _) => "stopped",
                 // Nothing of it is there to be frozen.
@@ -93,46 +95,47 @@ impl Actor {
                 (None, Freezer::Frozen, _) => "paused",
                 (None, Freezer::Thawed, false) => "created",
                 (None, Freezer::Thawed, true) => {
+                    let living = task.living()?;
                     task.freezer = Freezer::Freezing;
-                    return Ok(task.runtime.clone());
+                    return Ok(living);
                 }
             };
             let message = format!("cannot pause task {id}: it is {state}, expected running");
             Err(CallError::new(Kind::FailedPrecondition, message))
         });
-        self.freeze(id, true, runtime, reply);
+        self.freeze(id, true, init, reply);
     }
 
     /// Thaws a container.
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
-        let runtime = self.task(id).and_then(|task| match task.freezer {
-            Freezer::Freezing | Freezer::Frozen => Ok(task.runtime.clone()),
+        let init = self.task(id).and_then(|task| match task.freezer {
+            Freezer::Freezing | Freezer::Frozen => task.living(),
             Freezer::Thawed => {
                 let message = format!("cannot resume task {id}: it is not paused");
                 Err(CallError::new(Kind::FailedPrecondition, message))
             }
         });
-        self.freeze(id, false, runtime, reply);
+        self.freeze(id, false, init, reply);
     }
 
     fn freeze(
         &mut self,
         id: &str,
         freeze: bool,
-        runtime: Result<OciRuntime, CallError>,
+        init: Result<(Arc<dyn Init>, Halt), CallError>,
         reply: Reply<()>,
     ) {
-        let (runtime, name) = match runtime {
-            Ok(runtime) => (runtime, id.to_owned()),
+        let (init, halt) = match init {
+            Ok(living) => living,
             Err(error) => return drop(reply.send(Err(error))),
         };
+        let life = init.pid();
         let work = async move {
             match freeze {
-                true => runtime.pause(&name).await,
-                false => runtime.resume(&name).await,
+                true => init.pause(&halt).await,
+                false => init.resume(&halt).await,
             }
         };
-        let life = self.task(id).map_or(0, |task| task.init.pid);
         let id = ContainerId::from(id);
         self.job(work, move |actor, outcome| {
             actor.frozen((&id, life), freeze, outcome, reply);
@@ -143,19 +146,13 @@ impl Actor {
         &mut self,
         (id, life): (&ContainerId, i32),
         paused: bool,
-        outcome: Result<(), RuntimeError>,
+        outcome: Result<(), EngineError>,
         reply: Reply<()>,
     ) {
         // A container that has ended meanwhile has no more to say, nor another life of it.
         let task = self.tasks.get_mut(id);
         let task = task.filter(|task| task.ended.is_none() && task.init.pid == life);
         let frozen = task.map(|task| {
-            if outcome.as_ref().is_err_and(RuntimeError::is_cut_short)
-                && let Some(cgroup) = &task.cgroup
-            {
-                // It was ended in the middle, and what is frozen cannot be killed everywhere.
-                cgroup.thaw();
-            }
             task.freezer = match (paused, outcome.is_ok(), task.freezer) {
                 (true, true, _) => Freezer::Frozen,
                 (false, true, _) | (true, false, _) => Freezer::Thawed,
@@ -165,11 +162,11 @@ impl Actor {
         if outcome.is_ok() && frozen.is_some() {
             let container_id = id.to_string();
             match paused {
-                true => self.publisher.publish(TaskPaused {
+                true => self.node.publish(TaskPaused {
                     container_id,
                     ..TaskPaused::new()
                 }),
-                false => self.publisher.publish(TaskResumed {
+                false => self.node.publish(TaskResumed {
                     container_id,
                     ..TaskResumed::new()
                 }),
@@ -189,12 +186,15 @@ impl Actor {
             self.resize_container(&ContainerId::from(id), &resources);
             return drop(reply.send(Ok(())));
         }
-        let (runtime, id) = (task.runtime.clone(), ContainerId::from(id));
-        let name = id.clone();
+        let (init, halt) = match task.living() {
+            Ok(living) => living,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let id = ContainerId::from(id);
         // What is raised has to be so for all before it is for one.
         let before = self.resize_container(&id, &resources);
         let update = async move {
-            let updated = runtime.update(name.as_str(), &resources).await;
+            let updated = init.update(&resources, &halt).await;
             updated.map(|()| resources)
         };
         self.job(update, move |actor, outcome| {

@@ -16,6 +16,7 @@ mod exec;
 pub(crate) mod fuzz;
 mod manual;
 mod messages;
+mod node;
 mod post_start;
 mod process;
 mod restart;
@@ -25,20 +26,19 @@ mod start;
 mod status;
 mod stop;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
-use containerd_shim_protos::types::mount::Mount;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::engine::Order;
 use crate::stdio::Paths;
 
 pub use actor::Actor;
 pub use cgroup::{Figures, Members};
-pub use error::{CallError, Kind, Panicked};
+pub use error::{CallError, Kind};
+pub use node::Node;
 pub use process::{Deleted, Exit, StateAnswer, Status};
-pub use sizes::restore;
 
 /// How many messages may wait for the actor. It handles one in microseconds; whoever finds the
 /// mailbox full waits.
@@ -59,12 +59,7 @@ pub struct Pod {
 /// A Create.
 #[derive(Debug)]
 pub struct CreateCall {
-    pub id: String,
-    pub bundle: PathBuf,
-    pub rootfs: Vec<Mount>,
-    pub paths: Paths,
-    pub options: Option<Any>,
-    pub checkpoint: String,
+    pub order: Order,
     /// How long the caller waits.
     pub patience: Option<Duration>,
 }

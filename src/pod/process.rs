@@ -9,15 +9,14 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::cgroup::{Cgroup, OomWatch};
-use crate::lifecycle::{ContainerId, RequestId, Why};
+use crate::engine::{Cgroup, Container, Halt, Init, OomWatch, PidHold, Process as Executed};
+use crate::lifecycle::{RequestId, Why};
 use crate::plan::{Allotment, Signal};
-use crate::runtime::{Namespaces, OciRuntime};
-use crate::stdio::{Owner, Paths, Size, Streams};
+use crate::stdio::{Paths, Size, Streams};
 
 use super::checkpoint::Restoring;
 use super::scores::Score;
-use super::{CallError, Reply};
+use super::{CallError, Kind, Reply};
 
 /// How and when a process ended, as the caller is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +51,16 @@ pub(super) enum Freezer {
 #[derive(Debug)]
 pub(super) struct Task {
     pub bundle: PathBuf,
-    pub runtime: OciRuntime,
+    pub container: Arc<dyn Container>,
+    /// What is under way for this life of it.
+    pub halt: Halt,
+    /// Its init process, which may have ended; none as long as there was none.
+    pub handle: Option<Arc<dyn Init>>,
     pub facts: Facts,
     /// Where its processes are; none if that could not be found out.
-    pub cgroup: Option<Arc<Cgroup>>,
+    pub cgroup: Option<Arc<dyn Cgroup>>,
     /// While its init lives, and memory is accounted for.
-    pub oom_watch: Option<OomWatch>,
+    pub oom_watch: Option<Box<dyn OomWatch>>,
     /// The figures of its cgroup when its init had ended.
     pub last_figures: Option<Any>,
     pub init: Process,
@@ -75,7 +78,7 @@ pub(super) struct Task {
     /// It is to be restarted as soon as the OCI runtime has forgotten it.
     pub restart_due: bool,
     /// Its first init process, the one that the caller was told of, if it may read running without.
-    pub first_pid: Option<i32>,
+    pub first_pid: Option<PidHold>,
     /// What was taken for its postStart handler, if it may have several lives: the process as its caller
     /// wants it.
     pub post_start: Option<Vec<u8>>,
@@ -83,8 +86,8 @@ pub(super) struct Task {
     pub resources: Option<Value>,
     /// When its init process was collected; its exit may not have been published yet.
     pub ended: Option<SystemTime>,
-    /// The code to publish when the last of its execs has ended.
-    pub unpublished: Option<u32>,
+    /// The exit to publish when the last of its execs has ended.
+    pub unpublished: Option<Exit>,
     /// Its exit waits for its execs to end.
     pub exit_delayed: bool,
     /// While its program is being released; dropped when the init process ends meanwhile.
@@ -117,19 +120,12 @@ pub(super) enum Remains {
 /// What the bundle says that matters later.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    pub has_poststart_hooks: bool,
     pub has_poststop_hooks: bool,
     pub has_own_pid_namespace: bool,
-    /// Who owns the pipes of its processes.
-    pub owner: Owner,
     /// Its named ports.
     pub ports: BTreeMap<String, u16>,
-    /// The host's file behind its `terminationMessagePath`.
-    pub termination_message: Option<PathBuf>,
     /// Of a sandbox: what its containers are allotted.
     pub allotment: Allotment,
-    /// The namespaces that each of its lives is to be in, if it may have several.
-    pub joins: Namespaces,
 }
 
 /// An exec: what is to be executed, and the process it becomes.
@@ -140,7 +136,9 @@ pub(super) struct Exec {
     /// What its terminal is to have before there is one.
     pub size: Option<Size>,
     /// Its start, while it is under way, and what does it.
-    pub starting: Option<(RequestId, OciRuntime)>,
+    pub starting: Option<(RequestId, Halt)>,
+    /// What it has become; none as long as it is none.
+    pub handle: Option<Arc<dyn Executed>>,
     pub process: Process,
 }
 
@@ -232,34 +230,34 @@ impl Task {
 
     /// How its init has ended, which may not have been published yet.
     pub fn exit(&self) -> Option<Exit> {
-        let unpublished = || {
-            Some(Exit {
-                code: self.unpublished?,
-                // The time of an exit that has not been collected cannot be known better.
-                at: self.ended.unwrap_or_else(SystemTime::now),
-            })
-        };
-        self.init.exit.or_else(unpublished)
-    }
-
-    /// The stream where the shim's own words for the container's owner go.
-    pub fn voice(&self) -> &str {
-        match self.init.paths.stderr.as_str() {
-            "" => &self.init.paths.stdout,
-            stderr => stderr,
-        }
-    }
-
-    /// Whether a signal is sent to its init process without the help of the OCI runtime. With that
-    /// process everything dies that is in its PID namespace.
-    pub fn takes_natively(&self, id: &ContainerId, signal: Signal, all: bool) -> bool {
-        let is_for_init = !all || signal == Signal::KILL && self.facts.has_own_pid_namespace;
-        is_for_init && self.runtime.is_native(id.as_str())
+        self.init.exit.or(self.unpublished)
     }
 
     /// Its process is gone, and the caller does not know.
     pub fn is_between_lives(&self) -> bool {
         self.ended.is_some() && self.exit().is_none()
+    }
+
+    /// Its init process, and what ends what is under way for it.
+    ///
+    /// # Errors
+    ///
+    /// If it has none yet.
+    pub fn living(&self) -> Result<(Arc<dyn Init>, Halt), CallError> {
+        let init = self.handle.clone().ok_or_else(|| {
+            let message = "it has no process: it is still to be restored";
+            CallError::new(Kind::FailedPrecondition, message)
+        })?;
+        Ok((init, self.halt.clone()))
+    }
+
+    /// Kills its init process, which may have ended already.
+    pub fn end_init(&self) {
+        if let Some(init) = &self.handle
+            && let Err(error) = init.end()
+        {
+            tracing::debug!(?init, %error, "it has ended already");
+        }
     }
 
     /// Whether an exec runs, or is about to.

@@ -1,16 +1,14 @@
 //! The OOM scores of sidecars, as the core wants them.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
-use crate::cgroup::scores::{self, Change, Outcome};
+use crate::caught::Panicked;
+use crate::engine::{Change, ScoreOutcome};
 use crate::lifecycle::ContainerId;
-use crate::runtime::set_oom_score;
 
-use super::{Actor, Panicked};
+use super::Actor;
 
 /// How far a container has the score it is to have.
 #[derive(Debug, Default)]
@@ -36,7 +34,7 @@ impl Actor {
     pub(super) fn score_for_bundle(&mut self, id: &ContainerId) -> Option<i32> {
         let wanted = self.core.oom_score(id)?;
         let score = &mut self.tasks.get_mut(id)?.score;
-        let allowed = scores::allowed(wanted, score.in_bundle);
+        let allowed = self.node.engine.allowed_score(wanted, score.in_bundle);
         let is_changed = allowed != score.in_bundle;
         score.in_bundle = allowed;
         score.given = allowed;
@@ -74,7 +72,7 @@ impl Actor {
             });
             task.score.has_newcomers = false;
             let work = async move {
-                let outcome = scores::change(&cgroup, change, &superseded).await;
+                let outcome = cgroup.change_scores(change, &superseded).await;
                 Ok::<_, Panicked>(outcome)
             };
             self.job(work, move |actor, outcome| {
@@ -88,7 +86,7 @@ impl Actor {
         &mut self,
         id: &ContainerId,
         change: Change,
-        outcome: Result<Outcome, String>,
+        outcome: Result<ScoreOutcome, String>,
     ) {
         if let Some(task) = self.tasks.get_mut(id) {
             task.score.busy = None;
@@ -124,45 +122,5 @@ impl Score {
             given: own,
             ..Score::default()
         }
-    }
-}
-
-/// Writes the score that a container is to be created with into its bundle.
-pub(super) fn write(bundle: &Path, score: Option<i32>) {
-    if let Some(score) = score
-        && let Err(error) = set_oom_score(bundle, score)
-    {
-        tracing::warn!(%error, "OOM score {score} will be set later");
-    }
-}
-
-/// Lowers the score of an OCI process. One without any gets that of its container.
-pub(super) fn lower(process: &mut Map<String, Value>, to: i32) -> bool {
-    let Some(own) = process.get("oomScoreAdj").and_then(Value::as_i64) else {
-        return false;
-    };
-    let own = i32::try_from(own).unwrap_or(to);
-    let lower = scores::allowed(to, own);
-    if lower < own {
-        process.insert("oomScoreAdj".to_owned(), json!(lower));
-    }
-    lower < own
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_score_of_a_process_is_lowered_and_never_raised() {
-        let own = scores::own();
-        let process = |score: i32| Map::from_iter([("oomScoreAdj".to_owned(), json!(score))]);
-        let mut high = process(1000);
-        assert!(lower(&mut high, own));
-        assert_eq!(high, process(own));
-        let mut low = process(own);
-        assert!(!lower(&mut low, 1000));
-        assert_eq!(low, process(own));
-        assert!(!lower(&mut Map::new(), own));
     }
 }

@@ -1,25 +1,21 @@
 //! The pod's cgroup, sized as the core wants it: raised at once, lowered when nobody can come to harm.
 
-use std::fs;
-use std::future::pending;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use tokio::time::sleep;
 
-use crate::cgroup::PodCgroup;
-use crate::cgroup::pod::{Knob, Note, UNLIMITED};
+use crate::caught::Panicked;
+use crate::engine::{Knob, PodCgroup, UNLIMITED};
 use crate::lifecycle::{ContainerId, PodSize};
 use crate::plan::Allotment;
-use crate::process::ExitStatus;
-use crate::reaper::Waited;
 use crate::sizing::{Bytes, Limit};
 
+use super::Actor;
 use super::process::Task;
-use super::{Actor, Panicked};
 
 /// What a parked process of the OCI runtime takes; two were measured.
 const HELD_BYTES: u64 = 4 << 20;
@@ -31,23 +27,17 @@ const TENTHS_AT_MOST: u128 = 9;
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 
-/// How long systemctl may take.
-const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);
-
-/// The file in a bundle that says what is to be restored if we cannot.
-const NOTES: &str = "usher-pod-cgroup.json";
-
 /// The pod's cgroup and what we have done to it.
 #[derive(Debug)]
 pub(super) struct Sizing {
-    cgroup: PodCgroup,
+    cgroup: Arc<dyn PodCgroup>,
     settings: Vec<Setting>,
     /// What it was sized by last.
     last: Option<Option<PodSize>>,
     try_again_after: Duration,
     /// It will be tried again.
     is_due: bool,
-    /// systemctl is under way.
+    /// Whoever manages the cgroup is being told.
     is_telling: bool,
     /// It was reported that systemd does not take its values.
     is_untold: bool,
@@ -83,18 +73,17 @@ enum Outcome {
 impl Actor {
     /// Learns from the first container of a pod where the pod's cgroup is, and what it has.
     pub(super) fn find_pod_cgroup(&mut self, id: &ContainerId) {
-        if self.sizing.is_some() || self.place.is_some() || !self.core.has_orders() {
+        if self.pod_cgroup.is_some() || !self.core.has_orders() {
             return;
         }
         let Some(task) = self.tasks.get(id) else {
             return;
         };
-        let container = task.cgroup.as_ref();
-        let cgroup = container.and_then(|container| PodCgroup::of(container, &self.identity.uid));
-        let allotment = task.facts.allotment;
-        self.place = cgroup.as_ref().and_then(PodCgroup::place);
+        let init = task.handle.as_ref();
+        self.pod_cgroup = init.and_then(|init| init.pod_cgroup(&self.identity.uid));
+        let cgroup = self.pod_cgroup.clone();
         let cgroup = cgroup.filter(|_| self.core.may_be_sized());
-        self.sizing = cgroup.map(|cgroup| Sizing::new(cgroup, &allotment));
+        self.sizing = cgroup.map(|cgroup| Sizing::new(cgroup, &task.facts.allotment));
     }
 
     /// Sees to it that the pod's cgroup has the size that it is to have now.
@@ -110,7 +99,7 @@ impl Actor {
         }
         if self.tasks.is_empty() {
             self.sizing = None;
-            self.place = None;
+            self.pod_cgroup = None;
         }
     }
 
@@ -145,7 +134,7 @@ impl Actor {
                 actor.settle_size_now(false);
             });
         }
-        self.tell_systemd();
+        self.tell_manager();
     }
 
     fn pod_size(&self) -> Option<PodSize> {
@@ -162,29 +151,16 @@ impl Actor {
 
     /// Has systemd know what is in force where the cgroup is its own: it would undo it at its next
     /// daemon-reload.
-    fn tell_systemd(&mut self) {
+    fn tell_manager(&mut self) {
         let Some(sizing) = &mut self.sizing else {
             return;
         };
-        let Some(mut command) = sizing.news_for_systemd() else {
+        let Some(news) = sizing.news() else {
             return;
         };
-        let spawned = self.reaper.spawn(&mut command);
-        let reaper = self.reaper.clone();
-        let told = async move {
-            let mut child = spawned.map_err(|error| error.to_string())?;
-            let waited = child.wait_within(&reaper, SYSTEMD_ANSWERS_WITHIN, pending());
-            match waited.await.map_err(|error| error.to_string())? {
-                Waited::Ended(ExitStatus::Code(0)) => Ok(()),
-                Waited::Ended(status) => Err(format!("systemctl ended with {}", status.code())),
-                Waited::Late | Waited::Halted => Err(format!(
-                    "systemctl does not end within {SYSTEMD_ANSWERS_WITHIN:?}"
-                )),
-            }
-        };
-        let told = async move { Ok::<_, Panicked>(told.await) };
+        let cgroup = Arc::clone(&sizing.cgroup);
+        let told = async move { cgroup.tell_manager(news).await };
         self.job(told, |actor, outcome| {
-            let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.to_string()));
             if let Some(sizing) = &mut actor.sizing {
                 sizing.is_telling = false;
                 if let Err(error) = outcome
@@ -203,7 +179,7 @@ impl Actor {
 
 impl Sizing {
     /// Nobody has sized the cgroup yet: what is found is what the caller gave the pod.
-    fn new(cgroup: PodCgroup, allotment: &Allotment) -> Sizing {
+    fn new(cgroup: Arc<dyn PodCgroup>, allotment: &Allotment) -> Sizing {
         let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight];
         let setting = |knob| {
             let found = cgroup.read(knob)?;
@@ -246,7 +222,7 @@ impl Sizing {
                 // As it was.
                 (_, None) => UNLIMITED,
             };
-            match setting.settle(&self.cgroup, value) {
+            match setting.settle(&*self.cgroup, value) {
                 Outcome::Done => {}
                 Outcome::Later => is_due = true,
                 Outcome::Refused(error) => {
@@ -264,49 +240,44 @@ impl Sizing {
     fn take_notes(&mut self, keeper: Option<PathBuf>) {
         let changed = self.settings.iter();
         let changed = changed.filter(|setting| setting.written != setting.ceiling);
-        let notes: Vec<Note> = changed
-            .filter_map(|setting| self.cgroup.note(setting.knob, setting.ceiling))
+        let before: Vec<_> = changed
+            .map(|setting| (setting.knob, setting.ceiling))
             .collect();
-        let file = keeper.filter(|_| !notes.is_empty());
-        let file = file.map(|bundle| bundle.join(NOTES));
+        let keeper = keeper.filter(|_| !before.is_empty());
         if let Some(old) = &self.notes
-            && self.notes != file
+            && self.notes != keeper
         {
-            let _ = fs::remove_file(old);
+            self.cgroup.remove_note(old);
         }
-        self.notes = file;
-        if let Some(file) = &self.notes
-            && let Ok(text) = serde_json::to_vec(&notes)
-            && let Err(error) = fs::write(file, text)
+        self.notes = keeper;
+        if let Some(bundle) = &self.notes
+            && let Err(error) = self.cgroup.leave_note(bundle, &before)
         {
             tracing::warn!(%error, "what the pod's cgroup was before is not noted");
         }
     }
 
-    fn news_for_systemd(&mut self) -> Option<Command> {
-        let unit = self.cgroup.unit()?;
-        let news = self.settings.iter().filter(|s| s.told != s.written);
-        let news: Vec<_> = news
-            .filter_map(|s| self.cgroup.property(s.knob, s.written))
-            .collect();
-        if news.is_empty() || self.is_telling {
+    /// What whoever manages the cgroup does not know yet, to be told now.
+    fn news(&mut self) -> Option<Vec<(Knob, u64)>> {
+        if !self.cgroup.is_managed() || self.is_telling {
             return None;
         }
-        let mut command = Command::new("systemctl");
-        command.args(["set-property", "--runtime", unit]).args(news);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(Stdio::null());
+        let news = self.settings.iter().filter(|s| s.told != s.written);
+        let news: Vec<_> = news.map(|s| (s.knob, s.written)).collect();
+        if news.is_empty() {
+            return None;
+        }
         for setting in &mut self.settings {
             setting.told = setting.written;
         }
         self.is_telling = true;
-        Some(command)
+        Some(news)
     }
 }
 
 impl Setting {
     /// Puts a value and the overhead in force, or the ceiling if that is less.
-    fn settle(&mut self, cgroup: &PodCgroup, value: u64) -> Outcome {
+    fn settle(&mut self, cgroup: &dyn PodCgroup, value: u64) -> Outcome {
         // Without a cgroup there is nothing to do.
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
@@ -316,7 +287,7 @@ impl Setting {
             self.ceiling = now;
             self.wanted = now;
             self.written = now;
-            if cgroup.unit().is_none() {
+            if !cgroup.is_managed() {
                 // Nobody puts what was there before in force again.
                 self.told = now;
             }
@@ -365,7 +336,7 @@ fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
 }
 
 /// Whether so little is used that a limit of this many bytes harms nobody.
-fn leaves_room(cgroup: &PodCgroup, bytes: u64) -> bool {
+fn leaves_room(cgroup: &dyn PodCgroup, bytes: u64) -> bool {
     cgroup.memory_usage().is_some_and(|usage| {
         u128::from(usage).saturating_mul(10) < u128::from(bytes).saturating_mul(TENTHS_AT_MOST)
     })
@@ -379,37 +350,14 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || is(error, Errno::ENODEV)
 }
 
-/// Restores what a shim that has died could not, as it has noted in the bundle of its container.
-pub fn restore(bundle: &Path) {
-    let notes = fs::read(bundle.join(NOTES)).unwrap_or_default();
-    let notes: Vec<Note> = serde_json::from_slice(&notes).unwrap_or_default();
-    for note in notes {
-        match note.restore() {
-            Ok(true) => have_systemd_know(&note),
-            Ok(false) => {}
-            Err(error) => tracing::warn!(?note, %error, "not restored"),
-        }
-    }
-}
-
-/// Or its next daemon-reload brings back what the dead shim has told it. containerd gives `delete`
-/// little time, so this is not waited for.
-fn have_systemd_know(note: &Note) {
-    let Some((unit, property)) = note.systemd() else {
-        return;
-    };
-    let mut command = Command::new("systemctl");
-    command.args(["--no-block", "set-property", "--runtime", unit, property]);
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.stderr(Stdio::null());
-    if let Err(error) = command.spawn() {
-        tracing::warn!(%error, "systemctl cannot be run");
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::cgroup;
+    use crate::engine::oci::{OciPodCgroup, restore_pod_cgroup};
+    use crate::reaper::Reaper;
     use crate::sizing::{Millicores, Size};
 
     fn of(bytes: Limit<Bytes>, held: usize) -> PodSize {
@@ -420,6 +368,11 @@ mod tests {
             counted: Vec::new(),
             held: vec![ContainerId::from("a"); held],
         }
+    }
+
+    fn in_directory(directory: &std::path::Path) -> Arc<dyn PodCgroup> {
+        let cgroup = cgroup::PodCgroup::in_directory(directory);
+        Arc::new(OciPodCgroup::new(cgroup, Reaper::default()))
     }
 
     const CEILING: u64 = 1000 << 20;
@@ -433,7 +386,7 @@ mod tests {
     impl Fake {
         fn new() -> Fake {
             let directory = tempfile::tempdir().unwrap();
-            let cgroup = PodCgroup::in_directory(directory.path());
+            let cgroup = in_directory(directory.path());
             let limit = directory.path().join("memory.limit_in_bytes");
             fs::write(limit, CEILING.to_string()).unwrap();
             let sizing = Sizing::new(cgroup, &Allotment::default());
@@ -521,12 +474,12 @@ mod tests {
         fake.settle(Some(100));
         fake.sizing.take_notes(Some(bundle.path().to_owned()));
         fake.sizing.take_notes(Some(other.path().to_owned()));
-        restore(bundle.path());
+        restore_pod_cgroup(bundle.path());
         assert_eq!(fake.limit(), 100, "the note is in another bundle by now");
-        restore(other.path());
+        restore_pod_cgroup(other.path());
         assert_eq!(fake.limit(), CEILING);
         fake.set("memory.limit_in_bytes", 7);
-        restore(other.path());
+        restore_pod_cgroup(other.path());
         assert_eq!(fake.limit(), 7);
         // When all is as it was, nothing is noted.
         fake.settle(None);
@@ -541,7 +494,7 @@ mod tests {
         fake.set("cpu.cfs_quota_us", 50_000);
         fake.set("cpu.cfs_period_us", 100_000);
         fake.set("cpu.shares", 358);
-        let cgroup = PodCgroup::in_directory(fake.directory.path());
+        let cgroup = in_directory(fake.directory.path());
         let allotment = Allotment {
             memory: Some(CEILING - 30),
             quota: Some((20_000, 50_000)),

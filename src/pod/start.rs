@@ -5,9 +5,10 @@ use std::time::Duration;
 use containerd_shim_protos::events::task::TaskStart;
 use tokio::sync::oneshot;
 
+use crate::caught::Panicked;
 use crate::lifecycle::{ContainerId, RequestId};
 
-use super::{Actor, CallError, Panicked, Reply};
+use super::{Actor, CallError, Reply};
 
 impl Actor {
     /// Starts a container when its turn has come, or holds it; answers with the process id of its
@@ -53,7 +54,7 @@ impl Actor {
             (Ok(()), Some(task)) => {
                 task.init.started = true;
                 let pid = task.init.pid;
-                self.publisher.publish(TaskStart {
+                self.node.publish(TaskStart {
                     container_id: id.to_string(),
                     pid: u32::try_from(pid).unwrap_or_default(),
                     ..TaskStart::new()

@@ -42,16 +42,15 @@ impl Actor {
         let mut pod = self.pod(true);
         self.record.begin_anew();
         if has_been {
-            pod.ended = MessageField::some(timestamp(SystemTime::now()));
-            // Not now: somebody is waiting for the answer to a Delete.
-            tokio::spawn(async move { api::keep(&pod) });
+            pod.ended = MessageField::some(timestamp(self.node.clock.wall()));
+            self.node.archive.keep(pod);
         }
     }
 
     fn pod(&self, events: bool) -> api::Pod {
         let clock = Clock {
             core: self.now(),
-            wall: SystemTime::now(),
+            wall: self.node.clock.wall(),
         };
         let view = self.core.view(clock.core);
         let containers: Vec<_> = self

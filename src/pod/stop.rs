@@ -1,30 +1,23 @@
 //! Kill, and the end of a container's init process.
 
 use std::io;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::cgroup::Cgroup;
+use crate::caught::Panicked;
+use crate::engine::{Killing, Process};
 use crate::lifecycle::{ContainerId, Kill};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::record::What;
-use crate::runtime::{await_execution, insist};
-use crate::sys;
 
-use super::actor::RELEASES_WITHIN;
+use super::actor::{RELEASES_WITHIN, named};
 use super::exec::exit_event;
 use super::process::Freezer;
-use super::{Actor, CallError, KillCall, Kind, Panicked, Reply};
+use super::{Actor, CallError, KillCall, Kind, Reply};
 
 /// How long the exit of a container waits for those of its execs, which the kernel kills with it.
 const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
-
-/// How long the OCI runtime may take to kill what is left of a container whose exit waits for that.
-const KILLS_WITHIN: Duration = Duration::from_secs(1);
-
-/// How often what is left of a container is looked for, and killed, when its init has ended.
-const REST_LOOKS: u32 = 200;
-const REST_LOOKS_APART: Duration = Duration::from_millis(10);
 
 impl Actor {
     /// Sends a signal to a container or one of its execs.
@@ -65,74 +58,32 @@ impl Actor {
         }
     }
 
-    /// Its Start is answered when runc is done with it, which is a moment before its program is
-    /// executed: until then runc's own code would take a signal for itself.
     fn kill_exec(&mut self, call: KillCall, signal: Signal, reply: Reply<()>) {
-        let pid = match self.pid_of_exec(&call) {
-            Ok(pid) if signal == Signal::KILL => {
-                return drop(reply.send(self.kill_process(pid, signal, &call.exec_id)));
-            }
-            Ok(pid) => pid,
+        let process = match self.executed(&call) {
+            Ok(process) => process,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let executed = async move {
-            await_execution(pid).await;
-            Ok::<_, Panicked>(())
-        };
-        self.job(executed, move |actor, _| {
-            // It may have ended meanwhile, and its number may be another's.
-            let still = actor.pid_of_exec(&call).is_ok_and(|now| now == pid);
-            let _ = reply.send(match still {
-                true => actor.kill_process(pid, signal, &call.exec_id),
-                false => Err(CallError::finished(&call.exec_id)),
-            });
-        });
+        let name = call.exec_id;
+        match process.kill(signal) {
+            Killing::Done(killed) => drop(reply.send(named(killed, &name))),
+            Killing::UnderWay(work) => self.job(work, move |_, killed| {
+                let _ = reply.send(named(killed, &name));
+            }),
+        }
     }
 
-    fn pid_of_exec(&self, call: &KillCall) -> Result<i32, CallError> {
+    fn executed(&self, call: &KillCall) -> Result<Arc<dyn Process>, CallError> {
         let exec = self.task(&call.id)?.execs.get(&call.exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))?;
         if exec.process.exit.is_some() {
             return Err(CallError::finished(&call.exec_id));
         }
-        if exec.process.pid == 0 {
+        exec.handle.clone().ok_or_else(|| {
             let message = format!(
                 "process {} of task {} is not started",
                 call.exec_id, call.id
             );
-            return Err(CallError::new(Kind::FailedPrecondition, message));
-        }
-        Ok(exec.process.pid)
-    }
-
-    /// Sends a signal to a process of ours; `name` is what the caller knows it by.
-    pub(super) fn kill_process(
-        &self,
-        pid: i32,
-        signal: Signal,
-        name: &str,
-    ) -> Result<(), CallError> {
-        let killed = self.reaper.kill(pid, signal.number());
-        killed.map_err(|error| match error.raw_os_error() {
-            Some(nix::libc::ESRCH) => CallError::finished(name),
-            _ => CallError::unknown(error),
-        })
-    }
-
-    /// Ends a process, which may have ended already.
-    pub(super) fn end_process(&self, pid: i32) {
-        if let Err(error) = self.reaper.kill(pid, Signal::KILL.number()) {
-            tracing::debug!(pid, %error, "it has ended already");
-        }
-    }
-
-    /// How a process ended that was waited for. One that cannot be waited for any more is ended: what
-    /// nobody would hear of must not run on.
-    pub(super) fn known_end(&self, pid: i32, outcome: io::Result<ExitStatus>) -> ExitStatus {
-        outcome.unwrap_or_else(|error| {
-            tracing::error!(pid, %error, "it cannot be waited for, and is ended");
-            self.end_process(pid);
-            ExitStatus::Signal(Signal::KILL.number())
+            CallError::new(Kind::FailedPrecondition, message)
         })
     }
 
@@ -140,7 +91,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.ended = Some(SystemTime::now());
+        task.ended = Some(self.node.clock.wall());
         task.freezer = Freezer::Thawed;
         task.end_watch();
         // A release that is still waiting ends with it.
@@ -154,25 +105,15 @@ impl Actor {
             task.keep_figures();
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
             // it can be deleted another container of the same id may come, which must not be hit.
-            let (mut runtime, name) = (task.runtime.clone(), id.to_string());
-            runtime.within(KILLS_WITHIN);
-            // One of its own, by its name: in any other there may be anybody.
-            let cgroup = task
-                .cgroup
-                .clone()
-                .filter(|cgroup| cgroup.is_named_after(id.as_str()));
+            let init = task.handle.clone();
             let kill_all = async move {
-                let killed = insist(|| runtime.kill(&name, Signal::KILL.number(), true)).await;
-                if let Some(cgroup) = cgroup {
-                    end_the_rest(&cgroup).await;
+                if let Some(init) = init {
+                    init.end_the_rest().await;
                 }
-                killed
+                Ok::<_, Panicked>(())
             };
             let id = id.clone();
-            return self.job(kill_all, move |actor, outcome| {
-                if let Err(error) = outcome {
-                    tracing::debug!(container = %id, %error, "nothing left to kill");
-                }
+            return self.job(kill_all, move |actor, _| {
                 let now = actor.now();
                 actor.core.handle_exit(now, &id, status);
             });
@@ -246,21 +187,20 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let exit = task.exit();
-        let (Some(exit), Some(code)) = (exit, task.unpublished.take()) else {
+        let Some(exit) = task.unpublished.take() else {
             return;
         };
+        let code = exit.code;
         if task.creating {
             // It is being undone: nobody has heard of it.
             return;
         }
-        self.publisher
-            .publish(exit_event(id, id.as_str(), task.init.pid, exit));
+        let event = exit_event(id, id.as_str(), task.init.pid, exit);
+        self.node.publish(event);
         task.init.ended(exit);
         // Where it had no second life there is no first one to be remembered.
-        if let Some(first) = task.first_pid.take_if(|first| *first == task.init.pid) {
-            self.reaper.free(first);
-        }
+        let pid = task.init.pid;
+        drop(task.first_pid.take_if(|first| first.pid() == pid));
         tracing::info!(container = %id, code, "exited");
         let delete = task.delete.take();
         let now = self.now();
@@ -271,27 +211,12 @@ impl Actor {
     }
 }
 
-/// Kills what the OCI runtime has left in the cgroups of a container whose init has ended: crun
-/// kills nothing in those below the container's own, and from 1.2 on runc nothing at all where the
-/// init is gone.
-async fn end_the_rest(cgroup: &Cgroup) {
-    for _ in 0..REST_LOOKS {
-        match cgroup.processes() {
-            Ok(processes) if processes.is_empty() => return,
-            Ok(processes) => {
-                // A command that was ended may have frozen them.
-                cgroup.thaw();
-                for pid in processes
-                    .into_iter()
-                    .filter_map(|pid| i32::try_from(pid).ok())
-                {
-                    // It may have ended by itself just now.
-                    let _ = sys::kill(pid, Signal::KILL.number());
-                }
-            }
-            Err(error) => tracing::debug!(%error, "what is left is not known yet"),
-        }
-        tokio::time::sleep(REST_LOOKS_APART).await;
-    }
-    tracing::warn!("processes are left in the cgroup of a container that has ended");
+/// How a process ended that was waited for. One that cannot be waited for any more is ended: what nobody
+/// would hear of must not run on.
+pub(super) fn known_end<T>(outcome: io::Result<ExitStatus>, end: impl FnOnce() -> T) -> ExitStatus {
+    outcome.unwrap_or_else(|error| {
+        tracing::error!(%error, "a process cannot be waited for, and is ended");
+        end();
+        ExitStatus::Signal(Signal::KILL.number())
+    })
 }

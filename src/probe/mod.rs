@@ -25,9 +25,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use crate::cgroup::Place;
+use crate::engine::oci::OciRuntime;
 use crate::plan::{Check, Hook, HttpGet, Port, Probe};
 use crate::reaper::{Meter, Reaper};
-use crate::runtime::OciRuntime;
 use crate::text::tame;
 
 pub use cost::thread_time;

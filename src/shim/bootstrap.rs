@@ -14,7 +14,7 @@ use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, Lo
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use crate::runtime::{Options, options};
+use crate::engine::oci::{Options, options};
 
 /// The most recent protocol version a containerd speaks, in the environment of `start` since 1.7.
 pub(super) const MAX_SHIM_VERSION: &str = "MAX_SHIM_VERSION";

@@ -9,11 +9,10 @@ use containerd_shim::protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::api::DeleteResponse;
 
 use crate::cgroup::{place, remains};
+use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
 use crate::events::timestamp;
-use crate::pod;
 use crate::reaper::Reaper;
 use crate::rootfs;
-use crate::runtime::{Bundle, OciRuntime, options};
 
 use super::{address, control, leftovers, start};
 
@@ -53,7 +52,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
     }
-    pod::restore(&bundle);
+    restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
     address::remove_dead(&address);

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::cgroup::remains::kill;
-use crate::runtime::is_command_log;
+use crate::engine::oci::is_command_log;
 
 /// How long a command of the runtime may take to end by itself. containerd gives `delete` five
 /// seconds.

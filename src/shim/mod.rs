@@ -17,7 +17,7 @@ mod info;
 mod leftovers;
 mod log;
 mod placement;
-mod serve;
+pub(crate) mod serve;
 mod start;
 mod starter;
 

@@ -13,10 +13,13 @@ use nix::unistd::dup2_stdin;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
+use crate::api::NodeArchive;
+use crate::clock::SystemClock;
 use crate::config;
+use crate::engine::oci::OciEngine;
 use crate::events::Publisher;
 use crate::plan::Rules;
-use crate::pod::Actor;
+use crate::pod::{Actor, Node};
 use crate::reaper::Reaper;
 use crate::task::Service;
 
@@ -60,6 +63,16 @@ pub(super) fn serve(flags: &Flags) -> Result<(), String> {
     runtime.block_on(serve_on(listener, flags, rules))
 }
 
+/// What there is around the pods of this machine, in containerd's `namespace`.
+pub(crate) fn this_node(namespace: &str, publisher: Publisher, reaper: Reaper) -> Node {
+    Node {
+        engine: Arc::new(OciEngine::new(namespace, reaper)),
+        publisher: Arc::new(publisher),
+        clock: Arc::new(SystemClock),
+        archive: Arc::new(NodeArchive),
+    }
+}
+
 fn take_socket() -> Result<UnixListener, String> {
     let failed = |error| {
         format!(
@@ -97,7 +110,8 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     reaper
         .start()
         .map_err(|error| format!("SIGCHLD: {error}"))?;
-    let (mut actor, pod) = Actor::new(&flags.namespace, publisher.clone(), reaper, rules);
+    let node = this_node(&flags.namespace, publisher.clone(), reaper);
+    let (mut actor, pod) = Actor::new(&flags.namespace, node, rules);
     // The one that it was started for.
     actor.announce(&flags.id);
     if let Some(starter) = Starter::of_this_shim() {

@@ -10,8 +10,8 @@ use containerd_shim::Flags;
 use containerd_shim::cgroup::adjust_oom_score;
 
 use crate::config;
+use crate::engine::oci::Bundle;
 use crate::plan::identity;
-use crate::runtime::Bundle;
 
 use super::address::{self, Claim};
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};

@@ -21,7 +21,7 @@ mod words;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -45,6 +45,16 @@ pub struct Paths {
     pub stdout: String,
     pub stderr: String,
     pub terminal: bool,
+}
+
+/// Standard streams to give to a process.
+#[derive(Debug, Default)]
+pub struct ProcessStdio {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+    /// Where the runtime is to send the master of the terminal that it makes for the process.
+    pub console_socket: Option<PathBuf>,
 }
 
 /// Who owns the pipes, for a process in a user namespace.

@@ -18,8 +18,7 @@ use super::console::ConsoleSocket;
 use super::fifo::{self, End};
 use super::outlet::{Keep, Outlet};
 use super::terminal::{Size, Terminal};
-use super::{Paths, Phase, Setting, StdioError, pipe, pump};
-use crate::runtime::ProcessStdio;
+use super::{Paths, Phase, ProcessStdio, Setting, StdioError, pipe, pump};
 use crate::sys;
 
 /// How long a deleted process's output is waited for: some other process may have kept the pipe, or

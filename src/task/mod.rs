@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
+use crate::engine::Order;
 use crate::events;
 use crate::pod::{
     CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members, Pod,
@@ -86,17 +87,19 @@ impl Task for Service {
         req: CreateTaskRequest,
     ) -> ttrpc::Result<CreateTaskResponse> {
         let call = CreateCall {
-            id: req.id,
-            bundle: PathBuf::from(req.bundle),
-            rootfs: req.rootfs,
-            paths: Paths {
-                stdin: req.stdin,
-                stdout: req.stdout,
-                stderr: req.stderr,
-                terminal: req.terminal,
+            order: Order {
+                id: req.id,
+                bundle: PathBuf::from(req.bundle),
+                rootfs: req.rootfs,
+                paths: Paths {
+                    stdin: req.stdin,
+                    stdout: req.stdout,
+                    stderr: req.stderr,
+                    terminal: req.terminal,
+                },
+                options: req.options.into_option(),
+                checkpoint: req.checkpoint,
             },
-            options: req.options.into_option(),
-            checkpoint: req.checkpoint,
             patience: patience(ctx),
         };
         let created = self

@@ -160,7 +160,7 @@ fn systemd(runtime: &Table) -> Option<bool> {
 /// The program below the shim.
 fn oci_runtime(node: &Node) -> Finding {
     let name = ours(node).find_map(|(_, runtime)| binary_name(runtime));
-    let name = name.unwrap_or_else(|| crate::runtime::DEFAULT_BINARY.to_owned());
+    let name = name.unwrap_or_else(|| crate::engine::oci::DEFAULT_BINARY.to_owned());
     let Some(program) = find(&node.path, &name) else {
         return Finding::problem(
             OCI_RUNTIME,

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::caught::Panicked;
+use crate::engine::EngineError;
 use crate::text::Shortened;
 
-use super::is_shortage;
+use super::runtime::is_shortage;
 
 /// A command of the OCI runtime failed.
 #[derive(Debug, Error)]
@@ -71,6 +73,23 @@ impl RuntimeError {
             if ["process already finished", "container not running", "no such process"]
                 .iter()
                 .any(|words| message.contains(words)))
+    }
+}
+
+impl From<Panicked> for RuntimeError {
+    fn from(panicked: Panicked) -> RuntimeError {
+        RuntimeError::Unseen(panicked.to_string())
+    }
+}
+
+impl From<RuntimeError> for EngineError {
+    fn from(error: RuntimeError) -> EngineError {
+        let words = error.to_string();
+        match error {
+            error if error.is_cut_short() => EngineError::CutShort(words),
+            error if error.is_process_gone() => EngineError::Gone(words),
+            _ => EngineError::Failed(words),
+        }
     }
 }
 

@@ -10,8 +10,10 @@ use std::time::Duration;
 use crate::cgroup::Place;
 use crate::process::ExitStatus;
 use crate::reaper::Waited;
+use crate::stdio::ProcessStdio;
 
-use super::{OciRuntime, ProcessStdio, RuntimeError, Verb, log};
+use super::error::{RuntimeError, Verb};
+use super::{OciRuntime, log};
 
 /// What the OCI runtime gets of the shim's environment: where to find programs and libraries (criu's,
 /// the hooks' own), where systemd listens, and where files may lie. All else is containerd's own affair:
@@ -107,7 +109,7 @@ impl OciRuntime {
             limit,
             can_be_halted,
         } = command;
-        if can_be_halted && self.halt.is_cancelled() {
+        if can_be_halted && self.halt.is_called() {
             return Err(RuntimeError::Halted { verb });
         }
         let stream = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
@@ -123,7 +125,7 @@ impl OciRuntime {
         drop(command);
         let halt = async {
             match can_be_halted {
-                true => self.halt.cancelled().await,
+                true => self.halt.called().await,
                 false => std::future::pending().await,
             }
         };

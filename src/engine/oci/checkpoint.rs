@@ -3,10 +3,13 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::engine::Checkpoint;
 use crate::reaper::Child;
+use crate::stdio::ProcessStdio;
 
+use super::OciRuntime;
 use super::command::RuntimeCommand;
-use super::{OciRuntime, ProcessStdio, RuntimeError, Verb};
+use super::error::{RuntimeError, Verb};
 
 /// The log that criu writes into its work directory, and its copy in the bundle.
 const DUMP_LOG: &str = "dump.log";
@@ -15,25 +18,6 @@ const COPIED_LOG: &str = "criu-dump.log";
 /// Where criu works on a restore if nobody says otherwise, in the bundle; containerd's own
 /// directory for the container.
 const WORK: &str = "work";
-
-/// What is to be written, and how.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checkpoint {
-    /// The directory for the files.
-    pub image: PathBuf,
-    /// The directory for criu's own files; none for one that is removed afterwards.
-    pub work: Option<PathBuf>,
-    /// The container ends with it.
-    pub exit: bool,
-    pub open_tcp: bool,
-    pub external_unix_sockets: bool,
-    pub terminal: bool,
-    pub file_locks: bool,
-    /// Namespaces that are made empty when it is restored.
-    pub empty_namespaces: Vec<String>,
-    /// How cgroups are treated (`soft`, `full`, `strict`); empty for criu's own way.
-    pub cgroups_mode: String,
-}
 
 /// What a container is restored from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-use super::resources::Resources;
+use crate::engine::Resources;
 
 /// The OCI runtime's configuration in a bundle.
 pub(super) const CONFIG: &str = "config.json";

@@ -3,41 +3,22 @@
 //! The command line is that of runc, which crun and others have taken over
 //! (<https://github.com/opencontainers/runc/blob/main/man/runc.8.md>).
 
-mod bundle;
-mod checkpoint;
-mod command;
-mod config;
-mod error;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
-mod log;
-mod namespaces;
-pub mod options;
-mod release;
-mod resources;
-
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::libc;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use crate::cgroup::{Place, moves};
+use crate::engine::{Halt, NamespaceError, Namespaces};
 use crate::plan::Signal;
 use crate::reaper::{Child, Expectation, Meter, Reaper};
+use crate::stdio::ProcessStdio;
 
-pub use bundle::{Bundle, BundleError};
-pub use checkpoint::{Checkpoint, Restore};
-pub use command::is_command_log;
-pub use config::set_oom_score;
-pub use error::{RuntimeError, Verb};
-pub use namespaces::{NamespaceError, Namespaces};
-pub use options::Options;
-pub use release::{await_execution, release};
-pub use resources::Resources;
+use super::config;
+use super::error::{RuntimeError, Verb};
+use super::options::Options;
 
 /// Where runc keeps the state of containers if the options do not say otherwise; containerd's
 /// runc shim has the same default.
@@ -52,31 +33,21 @@ pub const DEFAULT_BINARY: &str = "runc";
 /// An OCI runtime with the options of one container.
 #[derive(Clone, Debug)]
 pub struct OciRuntime {
-    binary: String,
-    root: PathBuf,
-    systemd_cgroup: bool,
-    no_pivot_root: bool,
+    pub(super) binary: String,
+    pub(super) root: PathBuf,
+    pub(super) systemd_cgroup: bool,
+    pub(super) no_pivot_root: bool,
     no_new_keyring: bool,
     /// Where criu is; empty for the PATH.
-    criu: PathBuf,
-    bundle: PathBuf,
-    reaper: Reaper,
-    /// Ends what is under way for the container, as long as its process lives.
-    halt: CancellationToken,
+    pub(super) criu: PathBuf,
+    pub(super) bundle: PathBuf,
+    pub(super) reaper: Reaper,
+    /// Ends its commands, but for those that kill and delete.
+    pub(super) halt: Halt,
     /// How long each command may take, where that is not the usual.
-    within: Option<Duration>,
+    pub(super) within: Option<Duration>,
     /// Where its commands run; where we are if it is none.
-    place: Option<Place>,
-}
-
-/// Standard streams to give to a process.
-#[derive(Debug, Default)]
-pub struct ProcessStdio {
-    pub stdin: Option<OwnedFd>,
-    pub stdout: Option<OwnedFd>,
-    pub stderr: Option<OwnedFd>,
-    /// Where the runtime is to send the master of the terminal that it makes for the process.
-    pub console_socket: Option<PathBuf>,
+    pub(super) place: Option<Place>,
 }
 
 impl OciRuntime {
@@ -94,7 +65,7 @@ impl OciRuntime {
             criu: PathBuf::from(&options.criu_path),
             bundle: bundle.to_owned(),
             reaper,
-            halt: CancellationToken::new(),
+            halt: Halt::default(),
             within: None,
             place: None,
         }
@@ -114,33 +85,13 @@ impl OciRuntime {
         self.within = Some(limit);
     }
 
-    /// The same runtime for one piece of work: it can be halted alone, and is with all others.
-    pub fn for_work(&self) -> OciRuntime {
+    /// The same, for commands that end when `halt` is called, but for those that kill and delete: what
+    /// the others make is to go.
+    pub fn under(&self, halt: &Halt) -> OciRuntime {
         OciRuntime {
-            halt: self.halt.child_token(),
+            halt: halt.clone(),
             ..self.clone()
         }
-    }
-
-    /// Ends the commands that are under way for the container, here and in all clones, and those that
-    /// would follow, but for what kills and deletes: what they make is to go.
-    pub fn halt(&self) {
-        self.halt.cancel();
-    }
-
-    /// Whether it was halted.
-    pub fn is_halted(&self) -> bool {
-        self.halt.is_cancelled()
-    }
-
-    /// Waits until it is halted.
-    pub async fn halted(&self) {
-        self.halt.cancelled().await;
-    }
-
-    /// The container is made anew: what has ended commands of its last life ends none of this one.
-    pub fn begin_anew(&mut self) {
-        self.halt = CancellationToken::new();
     }
 
     /// Where the runtime keeps the state of container `id`.
@@ -199,7 +150,7 @@ impl OciRuntime {
 
     /// Where the runtime writes the process id of a container's init; one of an earlier life is gone
     /// then.
-    fn init_pid_file(&self) -> PathBuf {
+    pub(super) fn init_pid_file(&self) -> PathBuf {
         let file = self.bundle.join("init.pid");
         // There is none the first time.
         let _ = std::fs::remove_file(&file);
@@ -207,7 +158,7 @@ impl OciRuntime {
     }
 
     /// The process that a command has made. One whose command was cut short is nobody's, and is ended.
-    async fn born(
+    pub(super) async fn born(
         &self,
         verb: Verb,
         outcome: Result<(), RuntimeError>,
@@ -386,7 +337,7 @@ impl OciRuntime {
         {
             // It has ended while it was being paused. Whatever else is halted, this is a part of it.
             let mut steady = self.clone();
-            steady.begin_anew();
+            steady.halt = Halt::default();
             steady.within(RESUMES_WITHIN);
             steady.resume(id).await?;
             deleted = self.simple(Verb::Delete, [id]).await;
@@ -425,7 +376,7 @@ impl OciRuntime {
         self.run(command, None).await
     }
 
-    fn not_run(&self, source: io::Error) -> RuntimeError {
+    pub(super) fn not_run(&self, source: io::Error) -> RuntimeError {
         RuntimeError::NotRun {
             binary: self.binary.clone(),
             source,
@@ -460,7 +411,7 @@ where
     command().await
 }
 
-fn is_shortage(error: &io::Error) -> bool {
+pub(super) fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN];
     error
         .raw_os_error()

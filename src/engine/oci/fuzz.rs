@@ -3,6 +3,7 @@
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
+use crate::engine::Resources;
 use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 use crate::sizing::Size;
 
@@ -10,7 +11,6 @@ use super::bundle::Bundle;
 use super::config::with_oom_score;
 use super::log::last_error_of;
 use super::options::{self, Options};
-use super::resources::Resources;
 
 /// How many bytes may be allocated at once for each that is read, and in any case.
 const EACH: usize = 96;

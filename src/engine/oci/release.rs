@@ -148,8 +148,8 @@ mod tests {
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
 
+    use crate::engine::oci::Options;
     use crate::reaper::Reaper;
-    use crate::runtime::Options;
 
     use super::*;
 

@@ -1,0 +1,183 @@
+//! The cgroups of containers and pods, as the engine's.
+
+use std::fs;
+use std::future::pending;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use tokio::sync::Notify;
+
+use crate::cgroup::pod::Note;
+use crate::cgroup::{self, Place, scores};
+use crate::engine::{Cgroup, Change, Knob, OomWatch, PodCgroup, ScoreOutcome};
+use crate::plan::Allotment;
+use crate::process::ExitStatus;
+use crate::reaper::{Reaper, Waited};
+use crate::sizing::{Limits, Requests};
+
+/// How long systemctl may take.
+const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// The file in a bundle that says what is to be restored if we cannot.
+const NOTES: &str = "usher-pod-cgroup.json";
+
+#[async_trait]
+impl Cgroup for cgroup::Cgroup {
+    fn metrics(&self) -> Result<Any, String> {
+        self.metrics()
+    }
+
+    fn processes(&self) -> Result<Vec<u32>, String> {
+        self.processes()
+    }
+
+    fn memory_usage(&self) -> Option<u64> {
+        self.memory_usage()
+    }
+
+    fn watch_oom(self: Arc<Self>, tell: Box<dyn Fn() + Send + Sync>) -> Option<Box<dyn OomWatch>> {
+        let watch = cgroup::OomWatch::begin(self, tell)?;
+        Some(Box::new(watch))
+    }
+
+    async fn change_scores(
+        &self,
+        change: Change,
+        superseded: &Notify,
+    ) -> Result<ScoreOutcome, String> {
+        scores::change(self, change, superseded).await
+    }
+}
+
+impl OomWatch for cgroup::OomWatch {
+    fn look(&self) {
+        self.look();
+    }
+}
+
+/// The cgroup of a pod.
+#[derive(Debug)]
+pub struct OciPodCgroup {
+    cgroup: cgroup::PodCgroup,
+    place: Option<Place>,
+    reaper: Reaper,
+}
+
+impl OciPodCgroup {
+    /// That cgroup, with `reaper` for what systemd is told.
+    pub fn new(cgroup: cgroup::PodCgroup, reaper: Reaper) -> OciPodCgroup {
+        OciPodCgroup {
+            place: cgroup.place(),
+            cgroup,
+            reaper,
+        }
+    }
+}
+
+#[async_trait]
+impl PodCgroup for OciPodCgroup {
+    fn place(&self) -> Option<Place> {
+        self.place.clone()
+    }
+
+    fn memory_usage(&self) -> Option<u64> {
+        self.cgroup.memory_usage()
+    }
+
+    fn read(&self, knob: Knob) -> Option<u64> {
+        self.cgroup.read(knob)
+    }
+
+    fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
+        self.cgroup.write(knob, value)
+    }
+
+    fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
+        self.cgroup.overhead(knob, found, allotment)
+    }
+
+    fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)> {
+        self.cgroup.cpu_values(limits, requests)
+    }
+
+    fn is_managed(&self) -> bool {
+        self.cgroup.unit().is_some()
+    }
+
+    async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), String> {
+        let Some(unit) = self.cgroup.unit() else {
+            return Ok(());
+        };
+        let properties = values
+            .into_iter()
+            .filter_map(|(knob, value)| self.cgroup.property(knob, value));
+        let properties: Vec<_> = properties.collect();
+        if properties.is_empty() {
+            return Ok(());
+        }
+        let mut command = systemctl();
+        command.args(["set-property", "--runtime", unit]);
+        command.args(properties);
+        let spawned = self.reaper.spawn(&mut command);
+        let mut child = spawned.map_err(|error| error.to_string())?;
+        let waited = child.wait_within(&self.reaper, SYSTEMD_ANSWERS_WITHIN, pending());
+        match waited.await.map_err(|error| error.to_string())? {
+            Waited::Ended(ExitStatus::Code(0)) => Ok(()),
+            Waited::Ended(status) => Err(format!("systemctl ended with {}", status.code())),
+            Waited::Late | Waited::Halted => Err(format!(
+                "systemctl does not end within {SYSTEMD_ANSWERS_WITHIN:?}"
+            )),
+        }
+    }
+
+    fn leave_note(&self, bundle: &Path, before: &[(Knob, u64)]) -> io::Result<()> {
+        let notes = before
+            .iter()
+            .filter_map(|(knob, ceiling)| self.cgroup.note(*knob, *ceiling));
+        let notes: Vec<Note> = notes.collect();
+        fs::write(bundle.join(NOTES), serde_json::to_vec(&notes)?)
+    }
+
+    fn remove_note(&self, bundle: &Path) {
+        // The bundle may be gone by now, and the note with it.
+        let _ = fs::remove_file(bundle.join(NOTES));
+    }
+}
+
+/// Restores what a shim that has died could not, as it has noted in the bundle of its container.
+pub fn restore_pod_cgroup(bundle: &Path) {
+    let notes = fs::read(bundle.join(NOTES)).unwrap_or_default();
+    let notes: Vec<Note> = serde_json::from_slice(&notes).unwrap_or_default();
+    for note in notes {
+        match note.restore() {
+            Ok(true) => have_systemd_know(&note),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(?note, %error, "not restored"),
+        }
+    }
+}
+
+/// Or its next daemon-reload brings back what the dead shim has told it. containerd gives `delete`
+/// little time, so this is not waited for.
+fn have_systemd_know(note: &Note) {
+    let Some((unit, property)) = note.systemd() else {
+        return;
+    };
+    let mut command = systemctl();
+    command.args(["--no-block", "set-property", "--runtime", unit, property]);
+    if let Err(error) = command.spawn() {
+        tracing::warn!(%error, "systemctl cannot be run");
+    }
+}
+
+fn systemctl() -> Command {
+    let mut command = Command::new("systemctl");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(Stdio::null());
+    command
+}

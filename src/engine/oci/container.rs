@@ -1,0 +1,297 @@
+//! A container: from a bundle to an init process that is parked, and back to nothing.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::caught::caught;
+use crate::cgroup::{self, remains};
+use crate::engine::{
+    Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
+    Order, Wishes,
+};
+use crate::reaper::{Child, Reaper};
+use crate::rootfs;
+use crate::stdio::{self, Owner, Paths, ProcessStdio, Setting, Streams};
+
+use super::checkpoint::Restore;
+use super::error::RuntimeError;
+use super::init::OciInit;
+use super::restoration::OciRestoration;
+use super::{Bundle, OciRuntime, Options, config, insist, options};
+
+/// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
+/// loads a driver.
+const WITHOUT_A_DEADLINE: Duration = Duration::from_secs(600);
+
+/// How long the OCI runtime may take to forget what was ended in the middle.
+const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long it may take to delete a container with hooks that run then: nobody runs them again.
+const HOOKS_END_WITHIN: Duration = Duration::from_secs(100);
+
+/// How long what is left of the last life may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A bundle, and the OCI runtime that makes a container of it.
+#[derive(Debug)]
+pub(super) struct OciContainer {
+    pub id: String,
+    /// containerd's.
+    pub namespace: String,
+    pub bundle: PathBuf,
+    pub paths: Paths,
+    pub options: Options,
+    pub runtime: OciRuntime,
+    pub reaper: Reaper,
+    /// The namespaces that each of its lives is to be in.
+    pub joins: Namespaces,
+    /// The host's file behind its `terminationMessagePath`.
+    pub termination_message: Option<PathBuf>,
+    pub has_own_pid_namespace: bool,
+    pub has_poststart_hooks: bool,
+    pub has_poststop_hooks: bool,
+}
+
+#[async_trait]
+impl Container for Arc<OciContainer> {
+    async fn create(
+        &self,
+        order: &Order,
+        wishes: Wishes,
+        halt: &Halt,
+    ) -> Result<Created, EngineError> {
+        let mut runtime = self.runtime.under(halt);
+        if !wishes.has_deadline {
+            runtime.within(WITHOUT_A_DEADLINE);
+        }
+        self.write_score(wishes.oom_score);
+        if self.options != Options::default() {
+            options::save(&self.bundle, &self.options).map_err(EngineError::failed)?;
+        }
+        let mounted = rootfs::mount(&order.rootfs, &self.bundle, &self.reaper).await;
+        mounted.map_err(EngineError::Failed)?;
+        let restore = self.restore(&order.checkpoint);
+        let created = caught(self.create_in(&runtime, restore, wishes.may_live_again)).await;
+        created.inspect_err(|_| rootfs::unmount(&self.bundle))
+    }
+
+    async fn create_again(
+        &self,
+        last: LastLife,
+        streams: &mut Streams,
+        halt: &Halt,
+    ) -> Result<Born, EngineError> {
+        let runtime = self.runtime.under(halt);
+        self.write_score(last.oom_score);
+        if !last.is_forgotten {
+            runtime.clear(&self.id).await?;
+        }
+        await_end(last.cgroup.as_deref(), halt).await?;
+        let setting = self.setting(&self.id, true);
+        let stdio = streams.hand_over(&self.paths, &setting).await;
+        let stdio = stdio.map_err(EngineError::failed)?;
+        let completed = match runtime.create(&self.id, stdio).await {
+            Ok(child) => self.complete(&runtime, child, streams, &last).await,
+            Err(error) => Err(error.into()),
+        };
+        if completed.is_err()
+            && let Err(error) = self.discard(&runtime).await
+        {
+            tracing::warn!(container = self.id, %error, "not deleted");
+        }
+        Ok(OciInit::born(self, completed?))
+    }
+
+    async fn forget(&self) -> Result<(), EngineError> {
+        Ok(self.runtime.delete(&self.id, false).await?)
+    }
+
+    async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
+        let mut runtime = self.runtime.clone();
+        if self.has_poststop_hooks {
+            runtime.within(HOOKS_END_WITHIN);
+        }
+        // Whatever comes of it, no output is lost and nothing stays mounted.
+        let deleted = match how {
+            Deletion::Rest => Ok(()),
+            Deletion::Usual => runtime.delete(&self.id, false).await,
+            Deletion::ByForce => {
+                let called = Halt::default();
+                called.call();
+                self.discard(&runtime.under(&called)).await
+            }
+        };
+        stdio::drain(streams).await;
+        rootfs::unmount(&self.bundle);
+        Ok(deleted?)
+    }
+
+    fn tell(&self, message: &str, last_words: bool) {
+        let Paths { stdout, stderr, .. } = &self.paths;
+        let voice = if stderr.is_empty() { stdout } else { stderr };
+        if !voice.is_empty() {
+            stdio::tell(voice, message);
+        }
+        if last_words && let Some(file) = &self.termination_message {
+            stdio::leave_message(file, message);
+        }
+    }
+}
+
+impl OciContainer {
+    /// Who owns the pipes of its processes.
+    fn owner(&self) -> Owner {
+        Owner {
+            uid: self.options.io_uid,
+            gid: self.options.io_gid,
+        }
+    }
+
+    /// Whose streams are set up: the container's own, or those of an exec.
+    pub(super) fn setting<'a>(&'a self, id: &'a str, is_shared: bool) -> Setting<'a> {
+        Setting {
+            id,
+            namespace: &self.namespace,
+            bundle: &self.bundle,
+            owner: self.owner(),
+            reaper: &self.reaper,
+            is_shared,
+        }
+    }
+
+    /// Writes the score that it is to be created with into its bundle.
+    fn write_score(&self, score: Option<i32>) {
+        if let Some(score) = score
+            && let Err(error) = config::set_oom_score(&self.bundle, score)
+        {
+            tracing::warn!(%error, "OOM score {score} will be set later");
+        }
+    }
+
+    /// What it is to be restored from, if it is.
+    fn restore(&self, checkpoint: &str) -> Option<Restore> {
+        let given = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+        let image = given(checkpoint).or_else(|| given(&self.options.criu_image_path))?;
+        let work = given(&self.options.criu_work_path);
+        Some(Restore { image, work })
+    }
+
+    async fn create_in(
+        self: &Arc<Self>,
+        runtime: &OciRuntime,
+        restore: Option<Restore>,
+        is_shared: bool,
+    ) -> Result<Created, EngineError> {
+        let setting = self.setting(&self.id, is_shared);
+        let opened = stdio::open(&self.paths, &setting).await;
+        let (stdio, mut streams) =
+            opened.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        if let Some(restore) = restore {
+            let restoration = OciRestoration::new(Arc::clone(self), restore, stdio);
+            let beginning = Beginning::ToRestore(Box::new(restoration));
+            return Ok(Created { beginning, streams });
+        }
+        match self.park(runtime, stdio, &mut streams).await {
+            Ok(child) => Ok(Created {
+                beginning: Beginning::Parked(OciInit::born(self, child)),
+                streams,
+            }),
+            Err(error) => {
+                // Some runtimes leave something behind when they fail.
+                if let Err(leftover) = self.discard(runtime).await {
+                    tracing::debug!(id = self.id, error = %leftover, "nothing to delete after a failed create");
+                }
+                // Whoever takes its output has ended when the caller hears of it.
+                stdio::drain([streams]).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn park(
+        &self,
+        runtime: &OciRuntime,
+        stdio: ProcessStdio,
+        streams: &mut Streams,
+    ) -> Result<Child, EngineError> {
+        let child = caught(runtime.create(&self.id, stdio)).await?;
+        let terminal = streams.receive_terminal(!self.paths.stdin.is_empty());
+        terminal.await.map_err(EngineError::failed)?;
+        let is_there = runtime.is_in(&self.id, &child, &self.joins);
+        is_there.map_err(EngineError::failed)?;
+        Ok(child)
+    }
+
+    /// What its next life gets between its creation and its release.
+    async fn complete(
+        &self,
+        runtime: &OciRuntime,
+        child: Child,
+        streams: &mut Streams,
+        last: &LastLife,
+    ) -> Result<Child, EngineError> {
+        let is_there = runtime.is_in(&self.id, &child, &self.joins);
+        is_there.map_err(EngineError::failed)?;
+        let terminal = streams.receive_terminal(!self.paths.stdin.is_empty());
+        terminal.await.map_err(EngineError::failed)?;
+        if self.paths.terminal {
+            let connected = streams.connect_stdin(&self.paths.stdin);
+            connected.map_err(EngineError::failed)?;
+        }
+        if let Some(resources) = &last.resources {
+            let resources = resources.to_string();
+            runtime.update(&self.id, resources.as_bytes()).await?;
+        }
+        Ok(child)
+    }
+
+    /// Removes what a creation has left that came to nothing: some runtimes leave something when they
+    /// fail, and one that was ended in the middle leaves cgroups that nobody knows of.
+    async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
+        let config = Bundle::read(&self.bundle).unwrap_or_default();
+        let state = runtime.state_dir(&self.id);
+        let mut cgroups = remains::of_container(&state, config.cgroups_path());
+        // One of its own, by its name: in any other there may be anybody.
+        cgroups.retain(|directory| cgroup::is_named_after(directory, &self.id));
+        let deleted = match runtime.halt.is_called() {
+            false => insist(|| runtime.delete(&self.id, true)).await,
+            // Somebody waits for the end, and what runs there is ended below.
+            true => {
+                let mut runtime = runtime.clone();
+                runtime.within(DISCARDED_WITHIN);
+                runtime.delete(&self.id, true).await
+            }
+        };
+        remains::raze(&cgroups).await;
+        deleted
+    }
+}
+
+/// No process of the last life may be there when the next begins.
+async fn await_end(cgroup: Option<&dyn Cgroup>, halt: &Halt) -> Result<(), EngineError> {
+    let Some(cgroup) = cgroup else {
+        return Ok(());
+    };
+    let gone = async {
+        while cgroup.processes() != Ok(Vec::new()) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let gone = tokio::select! {
+        biased;
+        gone = tokio::time::timeout(GONE_WITHIN, gone) => gone,
+        () = halt.called() => {
+            return Err(EngineError::CutShort("it is not wanted any more".to_owned()));
+        }
+    };
+    gone.map_err(|_| {
+        let left = cgroup.processes();
+        EngineError::failed(format!(
+            "of its last life there is still in its cgroup: {left:?}"
+        ))
+    })
+}

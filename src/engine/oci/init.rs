@@ -1,0 +1,315 @@
+//! The init process of a container: one life of it.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nix::libc;
+use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+
+use crate::cgroup::{Cgroup as ContainerCgroup, PodCgroup as PodsCgroup};
+use crate::engine::{
+    Attempted, Born, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init,
+    Killing, Namespaces, PidHold, PodCgroup, Vantage,
+};
+use crate::plan::{Hook, Probe, Signal};
+use crate::probe::{self, Target};
+use crate::process::ExitStatus;
+use crate::reaper::{Child, Reaper};
+use crate::sys;
+
+use super::container::OciContainer;
+use super::exec::{self, Execution};
+use super::release::release;
+use super::{OciPodCgroup, OciRuntime, insist};
+
+/// How long the OCI runtime may take to kill what is left of a container whose exit waits for that.
+const KILLS_WITHIN: Duration = Duration::from_secs(1);
+
+/// How often what is left of a container is looked for, and killed, when its init has ended.
+const REST_LOOKS: u32 = 200;
+const REST_LOOKS_APART: Duration = Duration::from_millis(10);
+
+/// How long the OCI runtime may take to execute postStart. What that does has no limit, as with kubelet.
+const RUNTIME_TAKES: Duration = Duration::from_secs(10);
+
+/// An init process.
+#[derive(Clone)]
+pub(super) struct OciInit {
+    container: Arc<OciContainer>,
+    pid: i32,
+    /// Found out as early as can be: its program may go elsewhere.
+    cgroup: Arc<OnceLock<Arc<ContainerCgroup>>>,
+}
+
+impl OciInit {
+    /// The life that begins with this process.
+    pub fn born(container: &Arc<OciContainer>, mut child: Child) -> Born {
+        let init = OciInit {
+            container: Arc::clone(container),
+            pid: child.pid(),
+            cgroup: Arc::default(),
+        };
+        if let Err(error) = init.find_cgroup() {
+            tracing::warn!(container = container.id, %error, "it will have no figures");
+        }
+        Born {
+            init: Arc::new(init),
+            ending: Ending(Box::pin(async move { child.wait().await })),
+        }
+    }
+
+    fn find_cgroup(&self) -> Result<&Arc<ContainerCgroup>, String> {
+        if self.cgroup.get().is_none() {
+            let found = Arc::new(ContainerCgroup::of(self.pid)?);
+            // Nobody else looks at the same time.
+            let _ = self.cgroup.set(found);
+        }
+        self.cgroup.get().ok_or_else(String::new)
+    }
+
+    fn id(&self) -> &str {
+        &self.container.id
+    }
+
+    fn reaper(&self) -> &Reaper {
+        &self.container.reaper
+    }
+
+    fn runtime(&self, halt: &Halt) -> OciRuntime {
+        self.container.runtime.under(halt)
+    }
+
+    fn thaw(&self) {
+        if let Some(cgroup) = self.cgroup.get() {
+            cgroup.thaw();
+        }
+    }
+
+    /// What a command that was ended in the middle may have left frozen.
+    fn thaw_after(&self, outcome: Result<(), super::RuntimeError>) -> Result<(), EngineError> {
+        if outcome
+            .as_ref()
+            .is_err_and(super::RuntimeError::is_cut_short)
+            && self.reaper().owns(self.pid)
+        {
+            self.thaw();
+        }
+        Ok(outcome?)
+    }
+
+    /// The way for all that a plain kill(2) cannot do: every process of the cgroup, a runtime whose init
+    /// process is not the container's.
+    async fn kill_by_runtime(self, signal: Signal, all: bool) -> Result<(), EngineError> {
+        let killed = self.container.runtime.kill(self.id(), signal.number(), all);
+        let Err(error) = killed.await else {
+            return Ok(());
+        };
+        if error.is_cut_short() {
+            // The runtime freezes all while it sends signals to all.
+            self.thaw();
+        }
+        // One that has ended meanwhile is cleared away at once, and the runtime stumbles over whatever was
+        // missing first.
+        if !self.reaper().owns(self.pid) || error.is_process_gone() {
+            return Err(EngineError::Gone(error.to_string()));
+        }
+        // Nothing may keep a container that is to be killed; what its init leaves behind is ended when
+        // that has.
+        if signal == Signal::KILL && error.is_cut_short() {
+            tracing::warn!(container = self.id(), %error, "killed without it");
+            return self.end();
+        }
+        Err(EngineError::failed(error))
+    }
+
+    fn target(&self, from: &Vantage, halt: &Halt) -> Target {
+        Target {
+            id: self.id().to_owned(),
+            pid: self.pid,
+            runtime: self.runtime(halt),
+            reaper: self.reaper().clone(),
+            place: from.place.clone(),
+            ports: from.ports.clone(),
+        }
+    }
+}
+
+#[async_trait]
+impl Init for OciInit {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn hold_pid(&self) -> PidHold {
+        let (reaper, pid) = (self.reaper().clone(), self.pid);
+        reaper.reserve(pid);
+        PidHold::new(pid, move || reaper.free(pid))
+    }
+
+    fn cgroup(&self) -> Option<Arc<dyn Cgroup>> {
+        // For want of a descriptor it may not have been found at first; of another process's it is none.
+        if self.cgroup.get().is_none() && self.reaper().owns(self.pid) {
+            let _ = self.find_cgroup();
+        }
+        Some(Arc::clone(self.cgroup.get()?) as Arc<dyn Cgroup>)
+    }
+
+    fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>> {
+        let pod = PodsCgroup::of(self.cgroup.get()?, uid)?;
+        Some(Arc::new(OciPodCgroup::new(pod, self.reaper().clone())))
+    }
+
+    fn namespaces(&self) -> Namespaces {
+        Namespaces::of(self.pid)
+    }
+
+    async fn release(&self, gone: oneshot::Receiver<()>, halt: &Halt) -> Result<(), String> {
+        let has_hooks = self.container.has_poststart_hooks;
+        release(&self.runtime(halt), self.id(), self.pid, has_hooks, gone).await
+    }
+
+    fn kill(&self, signal: Signal, all: bool) -> Killing {
+        let dies_with_it = signal == Signal::KILL && self.container.has_own_pid_namespace;
+        let is_for_init = !all || dies_with_it;
+        if !is_for_init || !self.container.runtime.is_native(self.id()) {
+            return Killing::UnderWay(Box::pin(self.clone().kill_by_runtime(signal, all)));
+        }
+        Killing::Done(match signal {
+            Signal::KILL => self.end(),
+            signal => kill(self.reaper(), self.pid, signal),
+        })
+    }
+
+    fn end(&self) -> Result<(), EngineError> {
+        let killed = kill(self.reaper(), self.pid, Signal::KILL);
+        self.thaw();
+        killed
+    }
+
+    async fn end_the_rest(&self) {
+        let mut runtime = self.container.runtime.clone();
+        runtime.within(KILLS_WITHIN);
+        let kill_all = || runtime.kill(self.id(), Signal::KILL.number(), true);
+        if let Err(error) = insist(kill_all).await {
+            tracing::debug!(container = self.id(), %error, "nothing left to kill");
+        }
+        // One of its own, by its name: in any other there may be anybody.
+        let cgroup = self.cgroup.get();
+        if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.is_named_after(self.id())) {
+            end_all_in(cgroup).await;
+        }
+    }
+
+    async fn pause(&self, halt: &Halt) -> Result<(), EngineError> {
+        self.thaw_after(self.runtime(halt).pause(self.id()).await)
+    }
+
+    async fn resume(&self, halt: &Halt) -> Result<(), EngineError> {
+        self.thaw_after(self.runtime(halt).resume(self.id()).await)
+    }
+
+    async fn update(&self, resources: &[u8], halt: &Halt) -> Result<(), EngineError> {
+        Ok(self.runtime(halt).update(self.id(), resources).await?)
+    }
+
+    async fn checkpoint(&self, checkpoint: &Checkpoint, halt: &Halt) -> Result<(), EngineError> {
+        // criu freezes what it writes.
+        self.thaw_after(self.runtime(halt).checkpoint(self.id(), checkpoint).await)
+    }
+
+    async fn exec(&self, order: ExecOrder, halt: &Halt) -> Result<Executed, EngineError> {
+        let execution = Execution {
+            order,
+            container: &self.container,
+            runtime: self.runtime(halt),
+        };
+        execution.run().await
+    }
+
+    async fn post_start(
+        &self,
+        process: Vec<u8>,
+        oom_score: Option<i32>,
+        halt: &Halt,
+    ) -> Result<(), String> {
+        let process = with_score(process, oom_score).map_err(|error| error.to_string())?;
+        let runtime = self.runtime(halt);
+        let executed = runtime.exec_again(self.id(), &process, RUNTIME_TAKES);
+        let mut process = executed.await.map_err(|error| error.to_string())?;
+        match process.wait().await {
+            Ok(ExitStatus::Code(0)) => Ok(()),
+            Ok(status) => Err(format!("the command ended with {}", status.code())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn probe(&self, probe: &Probe, from: &Vantage, halt: &Halt) -> Attempted {
+        probe::attempt(probe, &self.target(from, halt)).await
+    }
+
+    async fn hook(
+        &self,
+        hook: &Hook,
+        limit: Duration,
+        from: &Vantage,
+        halt: &Halt,
+    ) -> Result<(), String> {
+        probe::run_hook(hook, limit, &self.target(from, halt)).await
+    }
+}
+
+impl fmt::Debug for OciInit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OciInit")
+            .field("id", &self.id())
+            .field("pid", &self.pid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sends a signal to a process of ours.
+pub(super) fn kill(reaper: &Reaper, pid: i32, signal: Signal) -> Result<(), EngineError> {
+    let killed = reaper.kill(pid, signal.number());
+    killed.map_err(|error| match error.raw_os_error() {
+        Some(libc::ESRCH) => EngineError::Gone(error.to_string()),
+        _ => EngineError::failed(error),
+    })
+}
+
+/// The process with an OOM score that is no higher.
+fn with_score(process: Vec<u8>, score: Option<i32>) -> serde_json::Result<Vec<u8>> {
+    let Some(score) = score else {
+        return Ok(process);
+    };
+    let mut spec: Map<String, Value> = serde_json::from_slice(&process)?;
+    match exec::lower(&mut spec, score) {
+        true => serde_json::to_vec(&spec),
+        false => Ok(process),
+    }
+}
+
+/// Kills what the OCI runtime has left in the cgroups of a container whose init has ended: crun
+/// kills nothing in those below the container's own, and from 1.2 on runc nothing at all where the
+/// init is gone.
+async fn end_all_in(cgroup: &ContainerCgroup) {
+    for _ in 0..REST_LOOKS {
+        match cgroup.processes() {
+            Ok(processes) if processes.is_empty() => return,
+            Ok(processes) => {
+                // A command that was ended may have frozen them.
+                cgroup.thaw();
+                let pids = processes.into_iter();
+                for pid in pids.filter_map(|pid| i32::try_from(pid).ok()) {
+                    // It may have ended by itself just now.
+                    let _ = sys::kill(pid, Signal::KILL.number());
+                }
+            }
+            Err(error) => tracing::debug!(%error, "what is left is not known yet"),
+        }
+        tokio::time::sleep(REST_LOOKS_APART).await;
+    }
+    tracing::warn!("processes are left in the cgroup of a container that has ended");
+}

@@ -1,0 +1,116 @@
+//! OCI runtimes, runc and those that take its command line, as an [engine](super).
+//!
+//! | file | what it is about |
+//! |---|---|
+//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs` | the runtime's commands, one method a verb; how long they take, why they fail |
+//! | `bundle.rs`, `config.rs`, `options.rs` | what is read of a bundle, what is changed in it, containerd's options |
+//! | `container.rs`, `restoration.rs` | a container: made, made again, restored, removed |
+//! | `init.rs`, `release.rs` | its init process: released, killed, frozen, changed |
+//! | `exec.rs` | further processes |
+//! | `checkpoint.rs` | what criu writes and reads |
+//! | `cgroup.rs` | its cgroup, and its pod's |
+
+mod bundle;
+mod cgroup;
+mod checkpoint;
+mod command;
+mod config;
+mod container;
+mod error;
+mod exec;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+mod init;
+mod log;
+pub mod options;
+mod release;
+mod restoration;
+mod runtime;
+
+use std::sync::Arc;
+
+use crate::cgroup::scores;
+use crate::plan::KubeletFacts;
+use crate::reaper::Reaper;
+use crate::sizing::Size;
+
+use super::{Container, Engine, EngineError, Facts, Namespaces, Order};
+
+pub use bundle::{Bundle, BundleError};
+pub use cgroup::{OciPodCgroup, restore_pod_cgroup};
+pub use command::is_command_log;
+pub use error::{RuntimeError, Verb};
+#[cfg(any(test, fuzzing))]
+pub(crate) use exec::lower;
+pub use options::Options;
+pub use runtime::{DEFAULT_BINARY, OciRuntime, insist};
+
+use container::OciContainer;
+
+/// OCI runtimes, each container with the one that its options name.
+#[derive(Clone, Debug)]
+pub struct OciEngine {
+    namespace: String,
+    reaper: Reaper,
+}
+
+impl OciEngine {
+    /// An engine for containers of containerd's `namespace`, whose processes are collected by `reaper`.
+    pub fn new(namespace: &str, reaper: Reaper) -> OciEngine {
+        OciEngine {
+            namespace: namespace.to_owned(),
+            reaper,
+        }
+    }
+}
+
+impl Engine for OciEngine {
+    fn read(
+        &self,
+        order: &Order,
+        sandbox: Option<&(i32, Namespaces)>,
+    ) -> Result<(Arc<dyn Container>, Facts), EngineError> {
+        let given = order.options.as_ref();
+        let mut options = options::from_any(given).map_err(EngineError::Invalid)?;
+        let bundle = Bundle::read(&order.bundle);
+        let bundle = bundle.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        options.systemd_cgroup |= options::implies_systemd_cgroup(given, &bundle);
+        let joins = Namespaces::named(bundle.namespaces(), sandbox)
+            .map_err(|error| EngineError::Precondition(error.to_string()))?;
+        let runtime = OciRuntime::new(
+            &options,
+            &self.namespace,
+            &order.bundle,
+            self.reaper.clone(),
+        );
+        let kubelet = KubeletFacts::read(&bundle.annotations);
+        let message = kubelet.termination_message_path.as_deref();
+        let message = message.and_then(|path| bundle.mount_source(path));
+        let container = OciContainer {
+            id: order.id.clone(),
+            namespace: self.namespace.clone(),
+            bundle: order.bundle.clone(),
+            paths: order.paths.clone(),
+            options,
+            runtime,
+            reaper: self.reaper.clone(),
+            joins,
+            termination_message: message.map(ToOwned::to_owned),
+            has_own_pid_namespace: bundle.has_own_pid_namespace(),
+            has_poststart_hooks: bundle.has_poststart_hooks(),
+            has_poststop_hooks: bundle.has_poststop_hooks(),
+        };
+        let facts = Facts {
+            has_own_pid_namespace: container.has_own_pid_namespace,
+            has_poststop_hooks: container.has_poststop_hooks,
+            oom_score: bundle.oom_score().unwrap_or_else(scores::own),
+            size: bundle.resources().change(Size::UNLIMITED),
+            annotations: bundle.annotations,
+        };
+        Ok((Arc::new(Arc::new(container)), facts))
+    }
+
+    fn allowed_score(&self, wanted: i32, instead_of: i32) -> i32 {
+        scores::allowed(wanted, instead_of)
+    }
+}

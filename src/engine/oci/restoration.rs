@@ -1,0 +1,51 @@
+//! A container that is restored from a checkpoint.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::engine::{Born, EngineError, Halt, Restoration};
+use crate::stdio::{ProcessStdio, Streams};
+
+use super::checkpoint::Restore;
+use super::container::OciContainer;
+use super::init::OciInit;
+
+/// What it is restored from, and the ends of its streams that it is to have.
+#[derive(Debug)]
+pub(super) struct OciRestoration {
+    container: Arc<OciContainer>,
+    from: Restore,
+    stdio: ProcessStdio,
+}
+
+impl OciRestoration {
+    pub fn new(container: Arc<OciContainer>, from: Restore, stdio: ProcessStdio) -> OciRestoration {
+        OciRestoration {
+            container,
+            from,
+            stdio,
+        }
+    }
+}
+
+#[async_trait]
+impl Restoration for OciRestoration {
+    async fn restore(
+        self: Box<Self>,
+        terminal: Option<&mut Streams>,
+        halt: &Halt,
+    ) -> Result<Born, EngineError> {
+        let container = self.container;
+        let runtime = container.runtime.under(halt);
+        let restored = runtime.restore(&container.id, &self.from, self.stdio);
+        let child = restored.await?;
+        let has_stdin = !container.paths.stdin.is_empty();
+        if let Some(streams) = terminal
+            && let Err(error) = streams.receive_terminal(has_stdin).await
+        {
+            tracing::warn!(id = container.id, %error, "its terminal is lost");
+        }
+        Ok(OciInit::born(&container, child))
+    }
+}

@@ -1,0 +1,26 @@
+//! What there is around a pod.
+
+use std::sync::Arc;
+
+use containerd_shim::event::Event;
+
+use crate::api::Archive;
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::events::Publish;
+
+/// All that the actor knows of the node that it is on. Faults come from here, and nowhere else: a test
+/// has a model of each.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub engine: Arc<dyn Engine>,
+    pub publisher: Arc<dyn Publish>,
+    pub clock: Arc<dyn Clock>,
+    pub archive: Arc<dyn Archive>,
+}
+
+impl Node {
+    pub(super) fn publish(&self, event: impl Event) {
+        self.publisher.publish(Box::new(event));
+    }
+}
