@@ -12,6 +12,7 @@
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`engine`] | the seam below the actor: what makes, kills and removes containers, and what it promises |
 //! | [`engine::oci`] | the real engine: OCI runtimes, by runc's commands; bundles, the exec FIFO |
+//! | `engine::sim` | a model of an engine, for tests |
 //! | [`cgroup`] | cgroups, v1 and v2: a container's figures, processes, OOM scores and kills; the size of a pod's |
 //! | [`rootfs`] | the mounts of a container's root file system |
 //! | [`stdio`] | the standard streams: FIFOs, terminals, log files, logging programs |

@@ -19,6 +19,8 @@ mod halt;
 mod namespaces;
 pub mod oci;
 mod resources;
+#[cfg(test)]
+pub mod sim;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -21,6 +21,8 @@ mod post_start;
 mod process;
 mod restart;
 mod scores;
+#[cfg(test)]
+pub(crate) mod sim;
 mod sizes;
 mod start;
 mod status;

@@ -1,0 +1,235 @@
+//! Cgroups of the simulated engine.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use tokio::sync::Notify;
+
+use crate::engine::{Cgroup, Change, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED};
+use crate::plan::Allotment;
+use crate::sizing::{Limit, Limits, Millicores, Requests};
+
+use super::SimEngine;
+use super::fate::Deed;
+
+/// How long a quota lasts, in microseconds.
+const PERIOD: u64 = 100_000;
+
+/// The values of a pod's cgroup, and who is to restore them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodValues {
+    /// Those that are not there are not limited.
+    values: BTreeMap<u8, u64>,
+    notes: BTreeMap<PathBuf, Vec<(Knob, u64)>>,
+}
+
+/// The cgroup of a container.
+#[derive(Debug)]
+pub(super) struct SimCgroup {
+    engine: SimEngine,
+    id: String,
+}
+
+impl SimCgroup {
+    pub fn new(engine: SimEngine, id: &str) -> SimCgroup {
+        SimCgroup {
+            engine,
+            id: id.to_owned(),
+        }
+    }
+
+    fn oom_kills(&self) -> u64 {
+        let machine = self.engine.lock();
+        let known = machine.containers.get(&self.id);
+        known.map_or(0, |known| known.oom_kills)
+    }
+}
+
+#[async_trait]
+impl Cgroup for SimCgroup {
+    fn metrics(&self) -> Result<Any, String> {
+        let read = self.engine.lock().fate(Deed::ReadCgroup, &self.id);
+        read.outcome.map_err(|error| error.to_string())?;
+        Ok(Any::new())
+    }
+
+    fn processes(&self) -> Result<Vec<u32>, String> {
+        let mut machine = self.engine.lock();
+        let read = machine.fate(Deed::ReadCgroup, &self.id);
+        read.outcome.map_err(|error| error.to_string())?;
+        let members = machine.members(&self.id).into_iter();
+        let pids = members.filter_map(|serial| machine.processes.get(&serial));
+        Ok(pids
+            .filter_map(|process| u32::try_from(process.pid).ok())
+            .collect())
+    }
+
+    fn memory_usage(&self) -> Option<u64> {
+        let machine = self.engine.lock();
+        machine
+            .containers
+            .get(&self.id)
+            .map(|known| known.memory_usage)
+    }
+
+    fn watch_oom(self: Arc<Self>, tell: Box<dyn Fn() + Send + Sync>) -> Option<Box<dyn OomWatch>> {
+        Some(Box::new(SimOomWatch {
+            seen: AtomicU64::new(self.oom_kills()),
+            cgroup: self,
+            tell,
+        }))
+    }
+
+    async fn change_scores(&self, change: Change, _: &Notify) -> Result<ScoreOutcome, String> {
+        let met = self.engine.meet(Deed::Scores, &self.id, None).await;
+        met.map_err(|error| error.to_string())?;
+        let mut machine = self.engine.lock();
+        let may_lower = machine.may_lower_scores;
+        let mut outcome = ScoreOutcome::default();
+        for serial in machine.members(&self.id) {
+            let Some(process) = machine.processes.get_mut(&serial) else {
+                continue;
+            };
+            match change.to < process.oom_score && !may_lower {
+                true => outcome.refused = Some("permission denied".to_owned()),
+                false => process.oom_score = change.to,
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+/// Looks when it is asked to: before the end of a process is told.
+struct SimOomWatch {
+    cgroup: Arc<SimCgroup>,
+    seen: AtomicU64,
+    tell: Box<dyn Fn() + Send + Sync>,
+}
+
+impl OomWatch for SimOomWatch {
+    fn look(&self) {
+        let count = self.cgroup.oom_kills();
+        if count > self.seen.swap(count, Ordering::Relaxed) {
+            (self.tell)();
+        }
+    }
+}
+
+impl std::fmt::Debug for SimOomWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SimOomWatch").field(&self.cgroup).finish()
+    }
+}
+
+/// The cgroup of a pod.
+#[derive(Debug)]
+pub(super) struct SimPodCgroup {
+    engine: SimEngine,
+    uid: String,
+}
+
+impl SimPodCgroup {
+    pub fn new(engine: SimEngine, uid: &str) -> SimPodCgroup {
+        SimPodCgroup {
+            engine,
+            uid: uid.to_owned(),
+        }
+    }
+}
+
+fn index(knob: Knob) -> u8 {
+    match knob {
+        Knob::Memory => 0,
+        Knob::CpuQuota => 1,
+        Knob::CpuWeight => 2,
+    }
+}
+
+impl SimEngine {
+    /// Gives a pod a size, as its caller does.
+    pub fn size_pod(&self, uid: &str, knob: Knob, value: u64) {
+        let mut machine = self.lock();
+        let pod = machine.pods.entry(uid.to_owned()).or_default();
+        pod.values.insert(index(knob), value);
+    }
+
+    /// The size that a pod has.
+    pub fn pod_size(&self, uid: &str, knob: Knob) -> u64 {
+        let machine = self.lock();
+        let pod = machine.pods.get(uid);
+        let value = pod.and_then(|pod| pod.values.get(&index(knob)).copied());
+        value.unwrap_or(UNLIMITED)
+    }
+
+    /// The bundles that have a note of what a pod's cgroup was before.
+    pub fn notes(&self, uid: &str) -> Vec<PathBuf> {
+        let machine = self.lock();
+        let pod = machine.pods.get(uid);
+        pod.map(|pod| pod.notes.keys().cloned().collect())
+            .unwrap_or_default()
+    }
+}
+
+#[async_trait]
+impl PodCgroup for SimPodCgroup {
+    fn place(&self) -> Option<Place> {
+        None
+    }
+
+    fn memory_usage(&self) -> Option<u64> {
+        let machine = self.engine.lock();
+        let usage = machine.containers.values().map(|known| known.memory_usage);
+        Some(usage.fold(0, u64::saturating_add))
+    }
+
+    fn read(&self, knob: Knob) -> Option<u64> {
+        Some(self.engine.pod_size(&self.uid, knob))
+    }
+
+    fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
+        let met = self.engine.lock().fate(Deed::WritePod, &self.uid);
+        met.outcome.map_err(io::Error::other)?;
+        self.engine.size_pod(&self.uid, knob, value);
+        Ok(())
+    }
+
+    fn overhead(&self, _: Knob, _: u64, _: &Allotment) -> u64 {
+        0
+    }
+
+    fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)> {
+        let quota = match limits.cpu {
+            Limit::Unlimited | Limit::Of(Millicores(0)) => UNLIMITED,
+            Limit::Of(Millicores(millis)) => millis.saturating_mul(PERIOD) / 1000,
+        };
+        Some((quota, requests.cpu.0.saturating_mul(1024) / 1000))
+    }
+
+    fn is_managed(&self) -> bool {
+        false
+    }
+
+    async fn tell_manager(&self, _: Vec<(Knob, u64)>) -> Result<(), String> {
+        let met = self.engine.meet(Deed::TellManager, &self.uid, None).await;
+        met.map_err(|error| error.to_string())
+    }
+
+    fn leave_note(&self, bundle: &Path, before: &[(Knob, u64)]) -> io::Result<()> {
+        let mut machine = self.engine.lock();
+        let pod = machine.pods.entry(self.uid.clone()).or_default();
+        pod.notes.insert(bundle.to_owned(), before.to_vec());
+        Ok(())
+    }
+
+    fn remove_note(&self, bundle: &Path) {
+        let mut machine = self.engine.lock();
+        if let Some(pod) = machine.pods.get_mut(&self.uid) {
+            pod.notes.remove(bundle);
+        }
+    }
+}

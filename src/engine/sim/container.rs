@@ -1,0 +1,214 @@
+//! Containers of the simulated engine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{sleep, timeout};
+
+use crate::engine::{
+    Beginning, Born, Container, Created, Deletion, Ending, EngineError, Halt, LastLife, Order,
+    Restoration, Wishes,
+};
+use crate::plan::Signal;
+use crate::process::ExitStatus;
+use crate::stdio::{self, Streams};
+
+use super::fate::Deed;
+use super::init::SimInit;
+use super::machine::{State, Told, ending};
+use super::{Program, SimBundle, SimEngine};
+
+/// How long what is left of the last life may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A bundle that was read.
+#[derive(Debug)]
+pub(super) struct SimContainer {
+    pub engine: SimEngine,
+    pub id: String,
+    pub bundle: SimBundle,
+    directory: std::path::PathBuf,
+    checkpoint: String,
+    lives: AtomicUsize,
+}
+
+impl SimContainer {
+    pub fn new(engine: SimEngine, order: &Order, bundle: SimBundle) -> SimContainer {
+        SimContainer {
+            engine,
+            id: order.id.clone(),
+            bundle,
+            directory: order.bundle.clone(),
+            checkpoint: order.checkpoint.clone(),
+            lives: AtomicUsize::new(0),
+        }
+    }
+
+    /// A new init process, parked.
+    fn park(self: &Arc<Self>, score: i32) -> Born {
+        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+        let mut machine = self.engine.lock();
+        let own = self.bundle.has_own_pid_namespace;
+        let (serial, pid, end) = machine.spawn(&self.id, own, score, State::Parked);
+        machine.containers.entry(self.id.clone()).or_default().init = Some(serial);
+        drop(machine);
+        let lives = &self.bundle.lives;
+        let program = lives.get(life).or(lives.last()).cloned();
+        let program = program.unwrap_or_else(Program::default);
+        Born {
+            init: Arc::new(SimInit::new(Arc::clone(self), serial, pid, program)),
+            ending: Ending(Box::pin(ending(end))),
+        }
+    }
+
+    /// Kills all processes of the container, whoever has frozen it.
+    pub fn kill_all(&self) {
+        for serial in self.engine.lock().members(&self.id) {
+            self.engine
+                .dies(serial, ExitStatus::Signal(Signal::KILL.number()));
+        }
+    }
+
+    fn unmount(&self) {
+        self.engine.lock().mounts.remove(&self.directory);
+    }
+
+    fn is_alive(&self) -> bool {
+        self.engine.lock().init_of(&self.id).is_some()
+    }
+
+    fn forgotten(&self) -> Result<(), EngineError> {
+        if self.is_alive() {
+            let message = format!("cannot delete container {}: it is not stopped", self.id);
+            return Err(EngineError::Failed(message));
+        }
+        self.engine.lock().containers.remove(&self.id);
+        Ok(())
+    }
+
+    async fn drain(&self, streams: Vec<Streams>) {
+        // Late output is cut off.
+        let _ = self.engine.meet(Deed::Drain, &self.id, None).await;
+        stdio::drain(streams).await;
+    }
+}
+
+#[async_trait]
+impl Container for Arc<SimContainer> {
+    async fn create(&self, _: &Order, wishes: Wishes, halt: &Halt) -> Result<Created, EngineError> {
+        self.engine.meet(Deed::Mount, &self.id, None).await?;
+        self.engine.lock().mounts.insert(self.directory.clone());
+        let streams = Streams::default();
+        if !self.checkpoint.is_empty() {
+            let beginning = Beginning::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
+            return Ok(Created { beginning, streams });
+        }
+        let met = self.engine.meet(Deed::Create, &self.id, Some(halt)).await;
+        let is_known = self.engine.lock().containers.contains_key(&self.id);
+        let created = met.and(match is_known {
+            true => Err(EngineError::Failed(format!("{} exists already", self.id))),
+            false => Ok(()),
+        });
+        if let Err(error) = created {
+            self.unmount();
+            return Err(error);
+        }
+        let score = wishes.oom_score.unwrap_or(self.bundle.oom_score);
+        let beginning = Beginning::Parked(self.park(score));
+        Ok(Created { beginning, streams })
+    }
+
+    async fn create_again(
+        &self,
+        last: LastLife,
+        _: &mut Streams,
+        halt: &Halt,
+    ) -> Result<Born, EngineError> {
+        if halt.is_called() {
+            return Err(EngineError::CutShort(
+                "it is not wanted any more".to_owned(),
+            ));
+        }
+        if !last.is_forgotten {
+            self.kill_all();
+            self.engine.lock().containers.remove(&self.id);
+        }
+        let gone = async {
+            while !self.engine.lock().members(&self.id).is_empty() {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        let late = |_| EngineError::failed("of its last life there is still a process");
+        timeout(GONE_WITHIN, gone).await.map_err(late)?;
+        let met = self.engine.meet(Deed::CreateAgain, &self.id, Some(halt));
+        met.await?;
+        Ok(self.park(last.oom_score.unwrap_or(self.bundle.oom_score)))
+    }
+
+    async fn forget(&self) -> Result<(), EngineError> {
+        self.engine.meet(Deed::Forget, &self.id, None).await?;
+        self.forgotten()
+    }
+
+    async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
+        let deleted = match how {
+            Deletion::Rest => Ok(()),
+            Deletion::Usual => {
+                let met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                met.and_then(|()| self.forgotten())
+            }
+            Deletion::ByForce => {
+                let met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                // Whatever becomes of the rest, nothing runs on.
+                self.kill_all();
+                met.and_then(|()| self.forgotten())
+            }
+        };
+        self.drain(streams).await;
+        self.unmount();
+        deleted
+    }
+
+    fn tell(&self, words: &str, last_words: bool) {
+        self.engine.lock().told.push(Told {
+            id: self.id.clone(),
+            words: words.to_owned(),
+            last_words,
+        });
+    }
+}
+
+/// A container that is made from a checkpoint.
+#[derive(Debug)]
+struct SimRestoration(Arc<SimContainer>);
+
+#[async_trait]
+impl Restoration for SimRestoration {
+    async fn restore(
+        self: Box<Self>,
+        _: Option<&mut Streams>,
+        halt: &Halt,
+    ) -> Result<Born, EngineError> {
+        let SimRestoration(container) = *self;
+        let met = container
+            .engine
+            .meet(Deed::Restore, &container.id, Some(halt));
+        met.await?;
+        let score = container.bundle.oom_score;
+        let born = container.park(score);
+        let init = container.engine.lock();
+        let serial = init
+            .containers
+            .get(&container.id)
+            .and_then(|known| known.init);
+        drop(init);
+        if let Some(serial) = serial {
+            let program = container.bundle.lives.first().cloned().unwrap_or_default();
+            container.engine.execute(serial, program);
+        }
+        Ok(born)
+    }
+}

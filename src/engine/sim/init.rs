@@ -1,0 +1,296 @@
+//! Processes of the simulated engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::engine::{
+    Attempted, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init, Killing,
+    Namespaces, PidHold, PodCgroup, Process, Vantage,
+};
+use crate::plan::{Hook, Probe, Signal};
+use crate::process::ExitStatus;
+use crate::stdio::Streams;
+
+use super::cgroup::{SimCgroup, SimPodCgroup};
+use super::container::SimContainer;
+use super::fate::Deed;
+use super::machine::{Serial, State, ending};
+use super::{Program, SimEngine};
+
+/// What an attempt of a probe costs.
+const PROBE_COSTS: Duration = Duration::from_millis(1);
+
+/// An init process.
+#[derive(Clone)]
+pub(super) struct SimInit {
+    container: Arc<SimContainer>,
+    serial: Serial,
+    pid: i32,
+    program: Program,
+}
+
+impl SimInit {
+    pub fn new(
+        container: Arc<SimContainer>,
+        serial: Serial,
+        pid: i32,
+        program: Program,
+    ) -> SimInit {
+        SimInit {
+            container,
+            serial,
+            pid,
+            program,
+        }
+    }
+
+    fn engine(&self) -> &SimEngine {
+        &self.container.engine
+    }
+
+    fn id(&self) -> &str {
+        &self.container.id
+    }
+
+    fn is_alive(&self) -> bool {
+        self.engine().lock().is_alive(self.serial)
+    }
+
+    fn gone(&self) -> EngineError {
+        EngineError::Gone(format!("container {} is not running", self.id()))
+    }
+
+    /// What a command does that needs its container alive.
+    async fn meet(&self, deed: Deed, halt: &Halt) -> Result<(), EngineError> {
+        let met = self.engine().meet(deed, self.id(), Some(halt)).await;
+        match self.is_alive() {
+            true => met,
+            false => met.and(Err(self.gone())),
+        }
+    }
+
+    async fn kill_the_long_way(self, signal: Signal, all: bool) -> Result<(), EngineError> {
+        let met = self.engine().meet(Deed::Kill, self.id(), None).await;
+        if let Err(error) = met {
+            return match self.is_alive() {
+                false => Err(self.gone()),
+                true if signal == Signal::KILL && error.is_cut_short() => self.end(),
+                true => Err(error),
+            };
+        }
+        let members = match all {
+            true => self.engine().lock().members(self.id()),
+            false => vec![self.serial],
+        };
+        if members.is_empty() {
+            return Err(self.gone());
+        }
+        for serial in members {
+            // It may have died with another.
+            let signalled = self.engine().signal(serial, signal);
+            if !all {
+                signalled?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Init for SimInit {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn hold_pid(&self) -> PidHold {
+        let (engine, pid) = (self.engine().clone(), self.pid);
+        engine.lock().hold(pid);
+        PidHold::new(pid, move || engine.lock().unhold(pid))
+    }
+
+    fn cgroup(&self) -> Option<Arc<dyn Cgroup>> {
+        let found = self.engine().lock().fate(Deed::FindCgroup, self.id());
+        found.outcome.ok()?;
+        Some(Arc::new(SimCgroup::new(self.engine().clone(), self.id())))
+    }
+
+    fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>> {
+        let its = self.container.bundle.pod_uid.as_deref();
+        its.filter(|its| !uid.is_empty() && *its == uid)?;
+        Some(Arc::new(SimPodCgroup::new(self.engine().clone(), uid)))
+    }
+
+    fn namespaces(&self) -> Namespaces {
+        Namespaces::default()
+    }
+
+    async fn release(&self, gone: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
+        let met = self.engine().meet(Deed::Release, self.id(), None).await;
+        met.map_err(|error| error.to_string())?;
+        let lives = tokio::select! {
+            biased;
+            lives = self.engine().thawed(self.serial) => lives,
+            _ = gone => false,
+        };
+        if !lives {
+            return Err("its init process has ended".to_owned());
+        }
+        self.engine().execute(self.serial, self.program.clone());
+        Ok(())
+    }
+
+    fn kill(&self, signal: Signal, all: bool) -> Killing {
+        let bundle = &self.container.bundle;
+        let dies_with_it = signal == Signal::KILL && bundle.has_own_pid_namespace;
+        if (all && !dies_with_it) || !bundle.is_native {
+            return Killing::UnderWay(Box::pin(self.clone().kill_the_long_way(signal, all)));
+        }
+        Killing::Done(self.engine().signal(self.serial, signal))
+    }
+
+    fn end(&self) -> Result<(), EngineError> {
+        self.engine().signal(self.serial, Signal::KILL)
+    }
+
+    async fn end_the_rest(&self) {
+        let _ = self.engine().meet(Deed::EndTheRest, self.id(), None).await;
+        self.container.kill_all();
+    }
+
+    async fn pause(&self, halt: &Halt) -> Result<(), EngineError> {
+        self.meet(Deed::Pause, halt).await?;
+        self.engine().freeze(self.id());
+        Ok(())
+    }
+
+    async fn resume(&self, halt: &Halt) -> Result<(), EngineError> {
+        self.meet(Deed::Resume, halt).await?;
+        self.engine().thaw(self.id());
+        Ok(())
+    }
+
+    async fn update(&self, _: &[u8], halt: &Halt) -> Result<(), EngineError> {
+        self.meet(Deed::Update, halt).await
+    }
+
+    async fn checkpoint(&self, checkpoint: &Checkpoint, halt: &Halt) -> Result<(), EngineError> {
+        self.meet(Deed::Checkpoint, halt).await?;
+        if checkpoint.exit {
+            self.container.kill_all();
+        }
+        Ok(())
+    }
+
+    async fn exec(&self, order: ExecOrder, halt: &Halt) -> Result<Executed, EngineError> {
+        self.meet(Deed::Exec, halt).await?;
+        let lives = tokio::select! {
+            biased;
+            lives = self.engine().thawed(self.serial) => lives,
+            () = halt.called() => {
+                return Err(EngineError::CutShort("exec was ended: nobody wants it".to_owned()));
+            }
+        };
+        if !lives {
+            return Err(self.gone());
+        }
+        let mut machine = self.engine().lock();
+        let score = order.oom_score.unwrap_or(self.container.bundle.oom_score);
+        let program = self.container.bundle.exec.clone();
+        let running = State::Running(program.clone());
+        let (serial, pid, end) = machine.spawn(self.id(), false, score, running);
+        drop(machine);
+        self.engine().execute(serial, program);
+        let process = SimProcess {
+            engine: self.engine().clone(),
+            serial,
+            pid,
+        };
+        Ok(Executed {
+            process: Arc::new(process),
+            ending: Ending(Box::pin(ending(end))),
+            streams: Streams::default(),
+        })
+    }
+
+    async fn post_start(&self, _: Vec<u8>, _: Option<i32>, halt: &Halt) -> Result<(), String> {
+        let met = self.meet(Deed::PostStart, halt).await;
+        met.map_err(|error| error.to_string())
+    }
+
+    async fn probe(&self, probe: &Probe, _: &Vantage, halt: &Halt) -> Attempted {
+        let attempt = timeout(probe.timeout, self.meet(Deed::Probe, halt)).await;
+        let outcome = match attempt {
+            Ok(met) => met.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer within {:?}", probe.timeout)),
+        };
+        Attempted {
+            outcome,
+            cost: PROBE_COSTS,
+        }
+    }
+
+    async fn hook(
+        &self,
+        hook: &Hook,
+        limit: Duration,
+        _: &Vantage,
+        halt: &Halt,
+    ) -> Result<(), String> {
+        if let Hook::Sleep(pause) = hook {
+            tokio::time::sleep((*pause).min(limit)).await;
+            return Ok(());
+        }
+        match timeout(limit, self.meet(Deed::Hook, halt)).await {
+            Ok(met) => met.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer within {limit:?}")),
+        }
+    }
+}
+
+impl fmt::Debug for SimInit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimInit")
+            .field("id", &self.id())
+            .field("pid", &self.pid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A further process.
+#[derive(Debug)]
+struct SimProcess {
+    engine: SimEngine,
+    serial: Serial,
+    pid: i32,
+}
+
+impl Process for SimProcess {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn kill(&self, signal: Signal) -> Killing {
+        if signal == Signal::KILL {
+            self.engine_dies()
+        } else {
+            let (engine, serial) = (self.engine.clone(), self.serial);
+            Killing::UnderWay(Box::pin(async move { engine.signal(serial, signal) }))
+        }
+    }
+}
+
+impl SimProcess {
+    fn engine_dies(&self) -> Killing {
+        if !self.engine.lock().is_alive(self.serial) {
+            return Killing::Done(Err(EngineError::Gone("no such process".to_owned())));
+        }
+        let status = ExitStatus::Signal(Signal::KILL.number());
+        self.engine.dies(self.serial, status);
+        Killing::Done(Ok(()))
+    }
+}

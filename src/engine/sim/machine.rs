@@ -1,0 +1,474 @@
+//! What there is: processes and their numbers, containers, mounts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep;
+
+use crate::engine::{EngineError, Halt};
+use crate::plan::Signal;
+use crate::process::ExitStatus;
+
+use super::cgroup::PodValues;
+use super::fate::{Deed, Fate, Fates, Luck};
+use super::{OnStop, Program, SimBundle, SimEngine};
+
+/// What a parked init of runc's does with a signal that asks it to stop: Go's runtime ends it.
+const PARKED_ENDS_WITH: ExitStatus = ExitStatus::Code(2);
+
+/// What tells a process from all others that ever were; its number does not.
+pub(super) type Serial = u64;
+
+/// The machine.
+#[derive(Debug)]
+pub struct Machine {
+    pub(super) fates: Box<dyn Fates>,
+    pub(super) bundles: BTreeMap<PathBuf, SimBundle>,
+    /// The containers that the engine knows, by id.
+    pub(super) containers: BTreeMap<String, Known>,
+    pub(super) processes: BTreeMap<Serial, Process>,
+    pub(super) mounts: BTreeSet<PathBuf>,
+    pub(super) pods: BTreeMap<String, PodValues>,
+    /// What was said to the owners of containers.
+    pub told: Vec<Told>,
+    pub may_lower_scores: bool,
+    serials: Serial,
+    /// Numbers that no process has, the one that was freed last at the end.
+    free: Vec<i32>,
+    /// No process has had this number, nor one above it.
+    fresh: i32,
+    /// How often each is held.
+    held: BTreeMap<i32, usize>,
+}
+
+/// A container that the engine knows.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub init: Option<Serial>,
+    pub is_frozen: bool,
+    /// How many of its processes were killed because memory ran out.
+    pub oom_kills: u64,
+    pub memory_usage: u64,
+}
+
+/// A process that has not been collected, or whose end has not been told.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub pid: i32,
+    pub container: String,
+    pub state: State,
+    pub oom_score: i32,
+    own_pid_namespace: bool,
+    exit: Option<oneshot::Sender<ExitStatus>>,
+    /// What has come while it was frozen.
+    pending: Vec<Pending>,
+    /// Told of whatever happens to it.
+    pub changed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// Its program is not executed yet.
+    Parked,
+    Running(Program),
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Pending {
+    Signal(Signal),
+    End(ExitStatus),
+}
+
+/// Something said to the owner of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub id: String,
+    pub words: String,
+    pub last_words: bool,
+}
+
+/// What is left on the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Of each process that lives its container and its number.
+    pub processes: Vec<(String, i32)>,
+    pub containers: Vec<String>,
+    pub mounts: Vec<PathBuf>,
+    /// Numbers that are held.
+    pub held: Vec<i32>,
+}
+
+impl Default for Machine {
+    fn default() -> Machine {
+        Machine {
+            fates: Box::new(Luck),
+            bundles: BTreeMap::new(),
+            containers: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            mounts: BTreeSet::new(),
+            pods: BTreeMap::new(),
+            told: Vec::new(),
+            may_lower_scores: true,
+            serials: 0,
+            free: Vec::new(),
+            fresh: 100,
+            held: BTreeMap::new(),
+        }
+    }
+}
+
+impl Machine {
+    /// What is left: nothing, when everything is deleted.
+    pub fn left(&self) -> Left {
+        let alive = self.processes.values().filter(|process| process.is_alive());
+        Left {
+            processes: alive
+                .map(|process| (process.container.clone(), process.pid))
+                .collect(),
+            containers: self.containers.keys().cloned().collect(),
+            mounts: self.mounts.iter().cloned().collect(),
+            held: self.held.keys().copied().collect(),
+        }
+    }
+
+    /// The number of a container's init process, if that lives.
+    pub fn init_of(&self, id: &str) -> Option<i32> {
+        let serial = self.containers.get(id)?.init?;
+        let init = self.processes.get(&serial)?;
+        init.is_alive().then_some(init.pid)
+    }
+
+    /// Whether the program of a container is being executed.
+    pub fn is_running(&self, id: &str) -> bool {
+        let init = self.containers.get(id).and_then(|known| known.init);
+        let init = init.and_then(|serial| self.processes.get(&serial));
+        init.is_some_and(|init| matches!(init.state, State::Running(_)))
+    }
+
+    /// The OOM scores of a container's processes.
+    pub fn scores_of(&self, id: &str) -> Vec<i32> {
+        let processes = self.processes.values();
+        let its = processes.filter(|process| process.is_alive() && process.container == id);
+        its.map(|process| process.oom_score).collect()
+    }
+
+    pub(super) fn fate(&mut self, deed: Deed, id: &str) -> Fate {
+        self.fates.of(deed, id)
+    }
+
+    /// A new process in a container.
+    pub(super) fn spawn(
+        &mut self,
+        container: &str,
+        own_pid_namespace: bool,
+        oom_score: i32,
+        state: State,
+    ) -> (Serial, i32, oneshot::Receiver<ExitStatus>) {
+        // As soon as a number is free somebody else has it.
+        let pid = self.free.pop().unwrap_or_else(|| {
+            self.fresh += 1;
+            self.fresh
+        });
+        self.serials += 1;
+        let (exit, ending) = oneshot::channel();
+        let process = Process {
+            pid,
+            container: container.to_owned(),
+            state,
+            oom_score,
+            own_pid_namespace,
+            exit: Some(exit),
+            pending: Vec::new(),
+            changed: Arc::default(),
+        };
+        self.processes.insert(self.serials, process);
+        (self.serials, pid, ending)
+    }
+
+    pub(super) fn hold(&mut self, pid: i32) {
+        *self.held.entry(pid).or_default() += 1;
+    }
+
+    pub(super) fn unhold(&mut self, pid: i32) {
+        let Some(count) = self.held.get_mut(&pid) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.held.remove(&pid);
+            self.free_if_nobodys(pid);
+        }
+    }
+
+    fn free_if_nobodys(&mut self, pid: i32) {
+        let is_somebodys = self.processes.values().any(|process| process.pid == pid);
+        if !is_somebodys && !self.held.contains_key(&pid) && !self.free.contains(&pid) {
+            self.free.push(pid);
+        }
+    }
+
+    pub(super) fn is_alive(&self, serial: Serial) -> bool {
+        self.processes.get(&serial).is_some_and(Process::is_alive)
+    }
+
+    fn is_frozen(&self, serial: Serial) -> bool {
+        let container = self
+            .processes
+            .get(&serial)
+            .map(|process| &process.container);
+        let known = container.and_then(|container| self.containers.get(container));
+        known.is_some_and(|known| known.is_frozen)
+    }
+
+    /// The processes of a container that live.
+    pub(super) fn members(&self, id: &str) -> Vec<Serial> {
+        let members = self.processes.iter();
+        let members = members.filter(|(_, process)| process.is_alive() && process.container == id);
+        members.map(|(serial, _)| *serial).collect()
+    }
+}
+
+impl Process {
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.state, State::Ended)
+    }
+}
+
+// === what happens by itself, or to a process ===
+
+impl SimEngine {
+    /// What a deed takes, and what becomes of it. `halt` ends it early.
+    pub(super) async fn meet(
+        &self,
+        deed: Deed,
+        id: &str,
+        halt: Option<&Halt>,
+    ) -> Result<(), EngineError> {
+        let cut_short = || EngineError::CutShort(format!("{deed:?} was ended: nobody wants it"));
+        if halt.is_some_and(Halt::is_called) {
+            return Err(cut_short());
+        }
+        let Fate { after, outcome } = self.lock().fate(deed, id);
+        if !after.is_zero() {
+            tokio::select! {
+                biased;
+                () = called(halt) => return Err(cut_short()),
+                () = sleep(after) => {}
+            }
+        }
+        outcome
+    }
+
+    /// Sends a signal to a process.
+    pub(super) fn signal(&self, serial: Serial, signal: Signal) -> Result<(), EngineError> {
+        let mut machine = self.lock();
+        let is_frozen = machine.is_frozen(serial);
+        let process = machine.processes.get_mut(&serial);
+        let Some(process) = process.filter(|process| process.is_alive()) else {
+            return Err(EngineError::Gone("no such process".to_owned()));
+        };
+        if signal != Signal::KILL && is_frozen {
+            process.pending.push(Pending::Signal(signal));
+            return Ok(());
+        }
+        drop(machine);
+        self.deliver(serial, signal);
+        Ok(())
+    }
+
+    fn deliver(&self, serial: Serial, signal: Signal) {
+        let stops = [Signal::TERM, Signal::INT, Signal::QUIT, Signal::PWR];
+        let state = {
+            let machine = self.lock();
+            match machine.processes.get(&serial).map(|process| &process.state) {
+                None | Some(State::Ended) => return,
+                Some(State::Parked) => None,
+                Some(State::Running(program)) => Some(program.on_stop),
+            }
+        };
+        match (signal, state) {
+            (Signal::KILL, _) => self.dies(serial, ExitStatus::Signal(signal.number())),
+            (signal, _) if !stops.contains(&signal) && signal != Signal::RTMIN_3 => {}
+            (_, None) => self.dies(serial, PARKED_ENDS_WITH),
+            (_, Some(OnStop::Ends(after, status))) => self.ends_after(serial, after, status),
+            (signal, Some(OnStop::Dies)) => self.dies(serial, ExitStatus::Signal(signal.number())),
+            (_, Some(OnStop::Ignores)) => {}
+        }
+    }
+
+    /// Has a process execute a program.
+    pub(super) fn execute(&self, serial: Serial, program: Program) {
+        let ends = program.ends;
+        if let Some(process) = self.lock().processes.get_mut(&serial) {
+            process.state = State::Running(program);
+            process.changed.notify_waiters();
+        }
+        if let Some((after, status)) = ends {
+            self.ends_after(serial, after, status);
+        }
+    }
+
+    fn ends_after(&self, serial: Serial, after: Duration, status: ExitStatus) {
+        let engine = self.clone();
+        tokio::spawn(async move {
+            sleep(after).await;
+            let mut machine = engine.lock();
+            let is_frozen = machine.is_frozen(serial);
+            match machine.processes.get_mut(&serial) {
+                Some(process) if is_frozen => process.pending.push(Pending::End(status)),
+                _ => {
+                    drop(machine);
+                    engine.dies(serial, status);
+                }
+            }
+        });
+    }
+
+    /// A process ends, and with the first of a PID namespace all that are in it.
+    pub(super) fn dies(&self, serial: Serial, status: ExitStatus) {
+        let mut machine = self.lock();
+        let process = machine.processes.get_mut(&serial);
+        let Some(process) = process.filter(|process| process.is_alive()) else {
+            return;
+        };
+        process.state = State::Ended;
+        process.changed.notify_waiters();
+        let container = process.container.clone();
+        let mut dead = vec![serial];
+        let known = machine.containers.get(&container);
+        let is_init = known.is_some_and(|known| known.init == Some(serial));
+        let process = machine.processes.get(&serial);
+        if is_init && process.is_some_and(|process| process.own_pid_namespace) {
+            for member in machine.members(&container) {
+                if let Some(process) = machine.processes.get_mut(&member) {
+                    process.state = State::Ended;
+                    process.changed.notify_waiters();
+                }
+                dead.push(member);
+            }
+        }
+        let after = machine.fate(Deed::Collect, &container).after;
+        drop(machine);
+        for (index, member) in dead.into_iter().enumerate() {
+            let status = match index {
+                0 => status,
+                _ => ExitStatus::Signal(Signal::KILL.number()),
+            };
+            self.collect_after(member, after, status);
+        }
+    }
+
+    /// An ended process is collected: its end is told, and its number is free.
+    fn collect_after(&self, serial: Serial, after: Duration, status: ExitStatus) {
+        let engine = self.clone();
+        let collect = move || {
+            let mut machine = engine.lock();
+            let Some(mut process) = machine.processes.remove(&serial) else {
+                return;
+            };
+            machine.free_if_nobodys(process.pid);
+            drop(machine);
+            if let Some(exit) = process.exit.take() {
+                // Whoever waited may be gone.
+                let _ = exit.send(status);
+            }
+        };
+        match after.is_zero() {
+            true => collect(),
+            false => drop(tokio::spawn(async move {
+                sleep(after).await;
+                collect();
+            })),
+        }
+    }
+
+    /// The kernel kills a process of a container because memory has run out. False if there is none.
+    pub fn memory_runs_out(&self, id: &str) -> bool {
+        let victim = {
+            let mut machine = self.lock();
+            let Some(victim) = machine.members(id).last().copied() else {
+                return false;
+            };
+            let known = machine.containers.entry(id.to_owned()).or_default();
+            known.oom_kills += 1;
+            victim
+        };
+        self.dies(victim, ExitStatus::Signal(Signal::KILL.number()));
+        true
+    }
+
+    /// A process of a container dies of its own, or of somebody on the machine.
+    pub fn init_dies(&self, id: &str, status: ExitStatus) {
+        let init = self.lock().containers.get(id).and_then(|known| known.init);
+        if let Some(init) = init {
+            self.dies(init, status);
+        }
+    }
+
+    pub(super) fn freeze(&self, id: &str) {
+        if let Some(known) = self.lock().containers.get_mut(id) {
+            known.is_frozen = true;
+        }
+    }
+
+    /// Lets a container go on, with all that has come meanwhile.
+    pub(super) fn thaw(&self, id: &str) {
+        let mut machine = self.lock();
+        let Some(known) = machine.containers.get_mut(id) else {
+            return;
+        };
+        known.is_frozen = false;
+        let mut due = Vec::new();
+        for serial in machine.members(id) {
+            if let Some(process) = machine.processes.get_mut(&serial) {
+                process.changed.notify_waiters();
+                let pending = process.pending.drain(..);
+                due.extend(pending.map(|pending| (serial, pending)));
+            }
+        }
+        drop(machine);
+        for (serial, pending) in due {
+            match pending {
+                Pending::Signal(signal) => self.deliver(serial, signal),
+                Pending::End(status) => self.dies(serial, status),
+            }
+        }
+    }
+
+    /// Waits until a process is not frozen, or not alive, any more. Whether it lives.
+    pub(super) async fn thawed(&self, serial: Serial) -> bool {
+        loop {
+            let changed = {
+                let machine = self.lock();
+                if !machine.is_alive(serial) {
+                    return false;
+                }
+                if !machine.is_frozen(serial) {
+                    return true;
+                }
+                let process = machine.processes.get(&serial);
+                process.map(|process| Arc::clone(&process.changed))
+            };
+            let Some(changed) = changed else { return false };
+            changed.notified().await;
+        }
+    }
+}
+
+async fn called(halt: Option<&Halt>) {
+    match halt {
+        Some(halt) => halt.called().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How the end of a process is told.
+pub(super) async fn ending(end: oneshot::Receiver<ExitStatus>) -> io::Result<ExitStatus> {
+    end.await
+        .map_err(|_| io::Error::other("the machine is gone"))
+}

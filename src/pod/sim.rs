@@ -1,0 +1,222 @@
+//! A node that is simulated: nothing of it is the machine's that the test runs on, its time included.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use containerd_shim::event::Event;
+use tokio::time::Instant;
+
+use crate::api;
+use crate::clock::Clock;
+use crate::engine::sim::SimEngine;
+use crate::events::Publish;
+use crate::pod::Node;
+
+/// When it is that a simulated node begins, in seconds.
+const BEGINS_AT: u64 = 1_000_000_000;
+
+/// A simulated node. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct SimNode {
+    pub engine: SimEngine,
+    pub events: Recorder<Box<dyn Event>>,
+    pub archive: Recorder<api::Pod>,
+    origin: Instant,
+}
+
+/// What was given away, and when: since the node began.
+#[derive(Debug)]
+pub struct Recorder<T> {
+    origin: Instant,
+    given: Arc<Mutex<Vec<(Duration, T)>>>,
+}
+
+/// tokio's time, on the wall.
+#[derive(Clone, Copy, Debug)]
+struct SimClock(Instant);
+
+impl SimNode {
+    /// A node with this engine, on which nothing has happened yet.
+    pub fn new(engine: SimEngine) -> SimNode {
+        let origin = Instant::now();
+        SimNode {
+            engine,
+            events: Recorder::new(origin),
+            archive: Recorder::new(origin),
+            origin,
+        }
+    }
+
+    /// What an actor wants of it.
+    pub fn node(&self) -> Node {
+        Node {
+            engine: Arc::new(self.engine.clone()),
+            publisher: Arc::new(self.events.clone()),
+            clock: Arc::new(SimClock(self.origin)),
+            archive: Arc::new(self.archive.clone()),
+        }
+    }
+
+    /// What was published about a container, by topic.
+    pub fn topics(&self) -> Vec<String> {
+        let events = self.events.lock();
+        events.iter().map(|(_, event)| event.topic()).collect()
+    }
+}
+
+impl<T> Recorder<T> {
+    fn new(origin: Instant) -> Recorder<T> {
+        Recorder {
+            origin,
+            given: Arc::default(),
+        }
+    }
+
+    fn give(&self, what: T) {
+        self.lock().push((self.origin.elapsed(), what));
+    }
+
+    /// All of it, in order.
+    pub fn lock(&self) -> MutexGuard<'_, Vec<(Duration, T)>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Clone for Recorder<T> {
+    fn clone(&self) -> Recorder<T> {
+        Recorder {
+            origin: self.origin,
+            given: Arc::clone(&self.given),
+        }
+    }
+}
+
+impl Publish for Recorder<Box<dyn Event>> {
+    fn publish(&self, event: Box<dyn Event>) {
+        self.give(event);
+    }
+}
+
+impl api::Archive for Recorder<api::Pod> {
+    fn keep(&self, pod: api::Pod) {
+        self.give(pod);
+    }
+}
+
+impl Clock for SimClock {
+    fn wall(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(BEGINS_AT) + self.0.elapsed()
+    }
+
+    fn cpu(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::engine::Order;
+    use crate::engine::sim::{Left, Program, SimBundle};
+    use crate::plan::Rules;
+    use crate::pod::{Actor, CreateCall, KillCall, Pod};
+
+    fn on_a_node<F: Future>(test: impl FnOnce(SimNode, Pod) -> F) -> F::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let node = SimNode::new(SimEngine::default());
+            let (mut actor, pod) = Actor::new("sim", node.node(), Rules::default());
+            tokio::spawn(async move { actor.run().await });
+            test(node, pod).await
+        })
+    }
+
+    fn bundle(name: &str, program: Program) -> SimBundle {
+        let annotations = [
+            ("usher/sidecars", "proxy"),
+            ("usher/apps", "web"),
+            ("usher/restart-policy", "Never"),
+            ("io.kubernetes.cri.sandbox-id", "pod"),
+            ("io.kubernetes.cri.container-type", "container"),
+            ("io.kubernetes.cri.container-name", name),
+        ];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        SimBundle {
+            annotations: BTreeMap::from(annotations),
+            lives: vec![program],
+            ..SimBundle::default()
+        }
+    }
+
+    async fn create(node: &SimNode, pod: &Pod, id: &str, program: Program) -> i32 {
+        let directory = PathBuf::from(format!("/bundles/{id}"));
+        node.engine.put(&directory, bundle(id, program));
+        let call = CreateCall {
+            order: Order {
+                id: id.to_owned(),
+                bundle: directory,
+                ..Order::default()
+            },
+            patience: None,
+        };
+        let created = pod.ask(move |actor, reply| actor.create(call, reply));
+        created.await.unwrap()
+    }
+
+    async fn start(pod: &Pod, id: &'static str) -> i32 {
+        let (_here, gone) = oneshot::channel();
+        let started = pod.ask(move |actor, reply| actor.start(id, None, gone, reply));
+        started.await.unwrap()
+    }
+
+    async fn kill(pod: &Pod, id: &str, signal: u32) {
+        let call = KillCall {
+            id: id.to_owned(),
+            exec_id: String::new(),
+            signal,
+            all: false,
+            patience: None,
+        };
+        let killed = pod.ask(move |actor, reply| actor.kill(call, reply));
+        killed.await.unwrap();
+    }
+
+    #[test]
+    fn a_pod_on_a_simulated_node_comes_and_goes_like_any_other() {
+        on_a_node(async |node, pod| {
+            for id in ["proxy", "web"] {
+                let created = create(&node, &pod, id, Program::default()).await;
+                assert_eq!(start(&pod, id).await, created);
+                assert!(node.engine.lock().is_running(id));
+            }
+            for id in ["web", "proxy"] {
+                kill(&pod, id, 15).await;
+            }
+            for id in ["web", "proxy"] {
+                let ended = pod.ask(move |actor, reply| actor.wait(id, "", reply));
+                assert_eq!(ended.await.unwrap().code, 0);
+                let deleted = pod.ask(move |actor, reply| actor.delete(id, "", reply));
+                deleted.await.unwrap();
+            }
+            assert_eq!(node.engine.lock().left(), Left::default());
+            let topics = node.topics();
+            let ends = [
+                "/tasks/exit",
+                "/tasks/exit",
+                "/tasks/delete",
+                "/tasks/delete",
+            ];
+            assert!(topics.ends_with(&ends.map(str::to_owned)), "{topics:?}");
+            assert_eq!(node.archive.lock().len(), 1);
+        });
+    }
+}
