@@ -8,7 +8,6 @@ use crate::sizing::Size;
 use super::action::RequestId;
 use super::duty::Duty;
 use super::life::Life;
-use super::probe::PostStart;
 use super::request::StopRequest;
 use super::restart::BackOff;
 use super::stop::Kill;
@@ -51,10 +50,8 @@ pub(super) struct Container {
     pub kills: Vec<(RequestId, Kill)>,
     /// Calls that have asked for its stop, and are not answered yet.
     pub answers: Vec<WithheldAnswer>,
-    /// Its termination hook.
-    pub hook: HookState,
-    /// When its turn to run came, of a defer container.
-    pub turn_began: Option<Time>,
+    /// What it does when its pod ends, beside being stopped.
+    pub at_the_end: AtTheEnd,
     /// What an attempt of its probe is expected to cost, in CPU time; none if none was made.
     pub probe_cost: Option<Duration>,
     /// How soon it is restarted in place the next time.
@@ -62,7 +59,6 @@ pub(super) struct Container {
     /// Counts first executions in this pod: sidecars stop in the reverse order of it, wherever
     /// they have been restarted in place since. None has happened at 0.
     pub place: u64,
-    pub post_start: PostStart,
 }
 
 /// A Kill whose answer waits, since the caller's own timer starts there.
@@ -73,13 +69,33 @@ pub(super) struct WithheldAnswer {
     pub until: Time,
 }
 
+/// What a container does when its pod ends, beside being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum AtTheEnd {
+    /// Its termination hook is run, if it has one.
+    Hook(HookState),
+    /// It is a defer container, and runs itself: its turn came then, if it has come.
+    Turn(Option<Time>),
+}
+
 /// How far the container's termination hook is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum HookState {
-    #[default]
     Pending,
     Running,
     Over,
+}
+
+// === impl AtTheEnd ===
+
+impl AtTheEnd {
+    /// That of a container with this duty, before its pod ends.
+    pub const fn of(duty: Duty) -> AtTheEnd {
+        match duty.defer_turn() {
+            Some(_) => AtTheEnd::Turn(None),
+            None => AtTheEnd::Hook(HookState::Pending),
+        }
+    }
 }
 
 // === impl Container ===
@@ -100,13 +116,6 @@ impl Container {
         self.duty().defer_turn()
     }
 
-    /// Started in the sense of KEP-753: the program runs, its startup probe has succeeded, and its
-    /// postStart handler is over.
-    pub fn is_started(&self) -> bool {
-        let is_up = |running: &super::life::Running| !running.watch.is_startup();
-        !self.post_start.is_running() && self.life.as_running().is_some_and(is_up)
-    }
-
     /// Whether it has been told to stop, or will be killed. One that has failed has not been told to
     /// go.
     pub fn was_told(&self) -> bool {
@@ -116,6 +125,14 @@ impl Container {
 
     /// Its termination hook runs.
     pub fn is_hooked(&self) -> bool {
-        self.hook == HookState::Running
+        self.at_the_end == AtTheEnd::Hook(HookState::Running)
+    }
+
+    /// When its turn to run came, of a defer container that has had it.
+    pub fn turn_began(&self) -> Option<Time> {
+        match self.at_the_end {
+            AtTheEnd::Turn(began) => began,
+            AtTheEnd::Hook(_) => None,
+        }
     }
 }

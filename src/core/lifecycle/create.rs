@@ -6,11 +6,10 @@ use crate::plan::{ContainerKind, Plan, Role};
 
 use super::Pod;
 use super::action::{ContainerId, Refusal, Report};
-use super::container::{Container, HookState, NewContainer};
+use super::container::{AtTheEnd, Container, NewContainer};
 use super::duty::Duty;
 use super::history::{End, NEVER_CREATED};
 use super::life::Life;
-use super::probe::PostStart;
 use super::restart::BackOff;
 use super::rules::Deed;
 use super::stop::STOPPED;
@@ -81,12 +80,10 @@ impl Pod {
             request: None,
             kills: Vec::new(),
             answers: Vec::new(),
-            hook: HookState::default(),
-            turn_began: None,
+            at_the_end: AtTheEnd::of(Duty::of(role)),
             probe_cost: None,
             back_off: BackOff::default(),
             place: 0,
-            post_start: PostStart::default(),
         };
         self.containers.insert(id.clone(), container);
         self.settle(now);

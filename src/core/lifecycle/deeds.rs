@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::plan::{Hook, Signal};
 
 use super::Pod;
-use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Report, RequestId, Why};
-use super::container::{Container, HookState};
+use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Report, Why};
+use super::container::{AtTheEnd, Container, HookState};
 use super::history::{End, History};
 use super::life::Misplaced;
 use super::outbox::Outbox;
@@ -132,24 +132,24 @@ impl Hand<'_> {
 
     /// Its Start is answered though its turn has not come.
     fn hold(&mut self, waits_for: Vec<String>) {
-        let outcome = self.container.life.hold(self.now);
+        let post_start = self.possible_post_start();
+        let outcome = self.container.life.hold(self.now, post_start);
         if let Some(request) = self.noted(outcome) {
             // A defer container waits for no other.
             if !waits_for.is_empty() {
                 let name = self.container.name.clone();
                 self.out.report(Report::Held { name, waits_for });
             }
-            self.answer_started(request);
+            self.out.answer_start(self.id, request, Ok(()));
         }
     }
 
-    /// Answers a Start that succeeds: what follows soon may be its postStart handler.
-    pub fn answer_started(&mut self, request: RequestId) {
-        self.container.post_start = PostStart::Possible {
+    /// What follows soon, when a Start is answered now, may be the container's postStart handler.
+    pub fn possible_post_start(&self) -> PostStart {
+        PostStart::Possible {
             answered: self.now,
             creations: self.creations,
-        };
-        self.out.answer_start(self.id, request, Ok(()));
+        }
     }
 
     fn refuse_start(&mut self, refusal: Refusal) {
@@ -198,7 +198,7 @@ impl Hand<'_> {
         if let Some(termination) = &mut self.termination {
             termination.extension.begin();
         }
-        self.container.turn_began = Some(self.now);
+        self.container.at_the_end = AtTheEnd::Turn(Some(self.now));
         self.history.deferred(&self.container.name);
         self.release();
     }
@@ -211,7 +211,9 @@ impl Hand<'_> {
 
     fn run_hook(&mut self, kind: HookKind, hook: Hook, limit: Duration) {
         match (kind, self.container.life.stop_mut()) {
-            (HookKind::Termination, _) => self.container.hook = HookState::Running,
+            (HookKind::Termination, _) => {
+                self.container.at_the_end = AtTheEnd::Hook(HookState::Running);
+            }
             (HookKind::PreStop, Some(stop)) => {
                 *stop = stop.preparing(self.now);
             }
@@ -357,7 +359,7 @@ impl Hand<'_> {
 
     /// Remembers when it is started that it was.
     pub fn note_if_started(&mut self) {
-        if !self.container.duty().is_helper || !self.container.is_started() {
+        if !self.container.duty().is_helper || !self.container.life.is_started() {
             return;
         }
         if let Some(running) = self.container.life.as_running() {

@@ -151,7 +151,7 @@ impl Pod {
 
     /// The cap of a defer container is for its whole turn.
     fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
-        let (Some(cap), Some(began)) = (self.cap_of(container), container.turn_began) else {
+        let (Some(cap), Some(began)) = (self.cap_of(container), container.turn_began()) else {
             return ends;
         };
         let half = cap.checked_div(2).unwrap_or_default();
@@ -190,7 +190,7 @@ impl Pod {
             .as_ref()
             .map(|plan| plan.settings().defer_exit_code);
         match policy {
-            Some(DeferExitCode::Mask) if container.turn_began.is_none() => {
+            Some(DeferExitCode::Mask) if container.turn_began().is_none() => {
                 self.code_of_no_failure()
             }
             Some(DeferExitCode::Mask) => self.code_of_masked_defer(),

@@ -114,8 +114,8 @@ impl Pod {
             return;
         };
         let name = container.name.clone();
-        let began = container.turn_began.or(stop.since());
-        if let Some(began) = container.turn_began {
+        let began = container.turn_began().or(stop.since());
+        if let Some(began) = container.turn_began() {
             self.out.report(Report::DeferOver {
                 name: name.clone(),
                 code: status.code(),

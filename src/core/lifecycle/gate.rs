@@ -171,7 +171,7 @@ impl Pod {
         let is_waited_to_end = container.duty().part == Some(Part::Succeed);
         match container.life.is_executed() {
             true if is_waited_to_end => Missing::NotDone,
-            true if container.is_started() => Missing::Started,
+            true if container.life.is_started() => Missing::Started,
             true => Missing::NotStarted,
             false => Missing::NotExecuted(container.life.phrase()),
         }

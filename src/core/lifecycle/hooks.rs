@@ -8,7 +8,7 @@ use crate::plan::Hook;
 
 use super::Pod;
 use super::action::{ContainerId, HookKind, Report, Step};
-use super::container::HookState;
+use super::container::{AtTheEnd, HookState};
 use super::grace::LEAST;
 use super::rules::{Deed, Due, Subject};
 use super::time::Time;
@@ -29,7 +29,9 @@ impl Pod {
             .is_some_and(|container| match kind {
                 HookKind::Termination => {
                     let was_running = container.is_hooked();
-                    container.hook = HookState::Over;
+                    if was_running {
+                        container.at_the_end = AtTheEnd::Hook(HookState::Over);
+                    }
                     was_running
                 }
                 HookKind::PreStop => container.life.stop_mut().is_some_and(|stop| {
@@ -75,7 +77,7 @@ impl Subject<'_> {
         let may_run = container.is_ordered()
             && !container.is_of_next_run
             && !running.stop.is_told()
-            && container.hook == HookState::Pending
+            && container.at_the_end == AtTheEnd::Hook(HookState::Pending)
             && !self.pod.leaves_hooks_out();
         let plan = self.pod.plan_of(container).filter(|_| may_run)?;
         plan.termination_hook.as_ref()

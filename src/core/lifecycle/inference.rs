@@ -12,7 +12,7 @@ use crate::plan::PreStop;
 
 use super::Pod;
 use super::action::{Cause, Report, Why};
-use super::container::{Container, HookState};
+use super::container::{AtTheEnd, Container, HookState};
 use super::duty::Part;
 use super::grace::LEAST;
 use super::request::StopRequest;
@@ -118,8 +118,8 @@ impl Pod {
             if let Some(request) = &mut container.request {
                 request.disprove();
             }
-            if container.hook == HookState::Over {
-                container.hook = HookState::Pending;
+            if container.at_the_end == AtTheEnd::Hook(HookState::Over) {
+                container.at_the_end = AtTheEnd::Hook(HookState::Pending);
             }
         }
         self.out.report(Report::NotTerminating {

@@ -32,9 +32,9 @@ pub struct Exec<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Watch {
     /// Its startup probe: until it succeeds the container is not started.
-    Startup(Probing),
+    Startup(Box<Probing>),
     /// Its liveness probe, once it is started.
-    Liveness(Probing),
+    Liveness(Box<Probing>),
     /// Nothing, or nothing any more.
     Nothing,
     /// Nothing any more: its startup probe has failed too often.
@@ -53,12 +53,9 @@ pub(super) struct Probing {
     began: Time,
 }
 
-/// What is known of a container's postStart handler.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// What is known of the postStart handler of a container whose Start was answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PostStart {
-    /// It has none, as far as is known.
-    #[default]
-    None,
     /// Its Start was answered then, when so many containers had been created: what follows may be its
     /// handler.
     Possible { answered: Time, creations: u64 },
@@ -76,14 +73,14 @@ impl Watch {
     /// That of a program that is executed at `now` and has this startup probe.
     pub fn startup(probe: Option<&Probe>, now: Time) -> Watch {
         probe.map_or(Watch::Nothing, |probe| {
-            Watch::Startup(Probing::new(probe, now, now))
+            Watch::Startup(Box::new(Probing::new(probe, now, now)))
         })
     }
 
     /// That of a program that was executed at `since`, is started now and has this liveness probe.
     pub fn liveness(probe: Option<&Probe>, since: Time, now: Time) -> Watch {
         probe.map_or(Watch::Nothing, |probe| {
-            Watch::Liveness(Probing::new(probe, since, now))
+            Watch::Liveness(Box::new(Probing::new(probe, since, now)))
         })
     }
 
@@ -133,11 +130,28 @@ impl PostStart {
         matches!(self, PostStart::Running { .. } | PostStart::Repeating)
     }
 
-    /// Whether it is to be run when the container is restarted in place.
-    pub fn is_to_be_repeated(&self) -> bool {
+    /// What it is when the container is restarted in place: what was run is run again.
+    pub fn once_more(&self) -> PostStart {
+        match self {
+            PostStart::Running { .. } | PostStart::Over | PostStart::Repeating => {
+                PostStart::Repeating
+            }
+            PostStart::Possible { .. } => self.clone(),
+        }
+    }
+
+    /// Whether it is this Exec.
+    fn is_run_by(&self, exec: &str) -> bool {
+        matches!(self, PostStart::Running { exec_id } if exec_id == exec)
+    }
+
+    /// Whether an Exec that comes `now` without a deadline, when so many containers have been created,
+    /// may be it.
+    fn may_be_run(&self, now: Time, count: u64) -> bool {
         matches!(
             self,
-            PostStart::Running { .. } | PostStart::Over | PostStart::Repeating
+            PostStart::Possible { answered, creations }
+                if now.since(*answered) <= POST_START_WITHIN && *creations == count
         )
     }
 }
@@ -248,15 +262,12 @@ impl Pod {
         };
         let is_post_start = !exec.has_deadline
             // Of any other it does not matter.
-            && container.duty().is_helper
-            && matches!(
-                container.post_start,
-                PostStart::Possible { answered, creations }
-                    if now.since(answered) <= POST_START_WITHIN && creations == count
-            );
+            && container.duty().is_helper;
+        let post_start = container.life.post_start_mut();
+        let post_start = post_start.filter(|known| is_post_start && known.may_be_run(now, count));
         // Both handlers may be the same command: then it is the one whose time it is.
-        if is_post_start {
-            container.post_start = PostStart::Running {
+        if let Some(post_start) = post_start {
+            *post_start = PostStart::Running {
                 exec_id: exec.id.to_owned(),
             };
             let (name, number) = (container.name.clone(), container.number);
@@ -272,8 +283,8 @@ impl Pod {
     /// the container is restarted in place ([`Action::PostStart`]), and what it is has to be kept.
     pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
         self.containers.get(id).is_some_and(|container| {
-            container.duty().is_helper
-                && matches!(&container.post_start, PostStart::Running { exec_id: own } if own == exec_id)
+            let post_start = container.life.post_start();
+            container.duty().is_helper && post_start.is_some_and(|known| known.is_run_by(exec_id))
         })
     }
 
@@ -281,9 +292,10 @@ impl Pod {
     pub fn handle_exec_over(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
         if let Some(mut hand) = self.hand(id)
-            && matches!(&hand.container.post_start, PostStart::Running { exec_id: own } if own == exec_id)
+            && let Some(post_start) = hand.container.life.post_start_mut()
+            && post_start.is_run_by(exec_id)
         {
-            hand.container.post_start = PostStart::Over;
+            *post_start = PostStart::Over;
             hand.note_if_started();
         }
         self.settle(now);
@@ -303,10 +315,11 @@ impl Pod {
         let failed = self.subject(id).map(|subject| subject.failed(why));
         let (has_failed, is_of_life) = (outcome.is_err(), |running: &Running| running.life == life);
         if let Some(mut hand) = self.hand(id)
-            && hand.container.post_start == PostStart::Repeating
             && hand.container.life.as_running().is_some_and(is_of_life)
+            && let Some(post_start) = hand.container.life.post_start_mut()
+            && *post_start == PostStart::Repeating
         {
-            hand.container.post_start = PostStart::Over;
+            *post_start = PostStart::Over;
             let name = hand.container.name.clone();
             hand.out.report(Report::PostStarted { name, outcome });
             match failed.filter(|_| has_failed) {

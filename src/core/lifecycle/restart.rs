@@ -67,8 +67,7 @@ impl Pod {
         let Some(exit) = hand.noted(outcome) else {
             return;
         };
-        if hand.container.post_start.is_to_be_repeated() {
-            hand.container.post_start = PostStart::Repeating;
+        if hand.container.life.post_start() == Some(&PostStart::Repeating) {
             let id = id.clone();
             hand.out.push(Action::PostStart { id, life });
         }

@@ -135,15 +135,16 @@ impl Pod {
         let Some(mut hand) = self.hand(id) else {
             return;
         };
-        let outcome = hand.container.life.released(now, life, watch);
+        let post_start = hand.possible_post_start();
+        let outcome = hand.container.life.released(now, life, watch, post_start);
         let Some(releasing) = hand.noted(outcome) else {
             return;
         };
         hand.container.place = life;
         hand.history
             .ran(&hand.container.name, hand.container.number);
-        if let Some(request) = releasing.start {
-            hand.answer_started(request);
+        if let Some(request) = releasing.open_start() {
+            hand.out.answer_start(id, request, Ok(()));
         }
         hand.note_if_started();
         if let Some(exit) = releasing.exit {
@@ -170,7 +171,7 @@ impl Pod {
         let Some(releasing) = hand.noted(outcome) else {
             return;
         };
-        match (releasing.start, releasing.exit) {
+        match (releasing.open_start(), releasing.exit) {
             (Some(request), _) => {
                 let refusal = Refusal::NotReleased { name, reason };
                 hand.out.answer_start(id, request, Err(refusal));

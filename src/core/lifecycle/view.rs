@@ -179,7 +179,7 @@ impl Pod {
     fn is_ready(&self, container: &Container) -> bool {
         match container.role {
             Role::Init => container.life.is_withheld(),
-            Role::Sidecar => container.is_started(),
+            Role::Sidecar => container.life.is_started(),
             _ => container.life.is_running(),
         }
     }

@@ -41,7 +41,7 @@ use thiserror::Error;
 use crate::process::ExitStatus;
 
 use super::action::RequestId;
-use super::probe::Watch;
+use super::probe::{PostStart, Watch};
 use super::time::Time;
 
 pub(super) use stop::Stop;
@@ -102,12 +102,13 @@ pub(super) struct Blocked {
 }
 
 /// Its Start was answered before its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Held {
     /// When its Start was answered.
     pub since: Time,
     /// Whether its stderr has been told.
     pub told: bool,
+    post_start: PostStart,
 }
 
 /// Its parked process is being killed.
@@ -129,13 +130,21 @@ pub(super) struct Open {
 }
 
 /// Its program is being executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Releasing {
-    /// The Start that is still to be answered.
-    pub start: Option<RequestId>,
+    start: Start,
     /// An exit that overtook the news of the release.
     pub exit: Option<ExitStatus>,
     pub stop: Stop,
+}
+
+/// The Start of a container whose program is being executed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Start {
+    /// It is still to be answered.
+    Open(RequestId),
+    /// It was, and the container was held: its postStart handler may have come.
+    Answered(PostStart),
 }
 
 /// Its program runs.
@@ -148,24 +157,27 @@ pub(super) struct Running {
     /// What is watched of it.
     pub watch: Watch,
     pub stop: Stop,
+    pub post_start: PostStart,
 }
 
 /// Its program has ended, and is executed anew at `until`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BackingOff {
     /// How its last life ended.
     pub status: ExitStatus,
     pub until: Time,
+    post_start: PostStart,
 }
 
 /// Its program is being executed anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Restarting {
     /// How its last life ended.
     pub status: ExitStatus,
     /// An exit that overtook the news of the restart.
     pub exit: Option<ExitStatus>,
     pub stop: Stop,
+    post_start: PostStart,
 }
 
 /// A transition that is not on the drawing. Nothing has changed.
@@ -193,6 +205,18 @@ impl fmt::Display for Phrase {
             Phrase::Completed => "completed",
             Phrase::Stopped => "stopped",
         })
+    }
+}
+
+// === impl Releasing ===
+
+impl Releasing {
+    /// The Start that is still to be answered.
+    pub fn open_start(&self) -> Option<RequestId> {
+        match self.start {
+            Start::Open(request) => Some(request),
+            Start::Answered(_) => None,
+        }
     }
 }
 
@@ -244,13 +268,15 @@ impl Life {
         }
     }
 
-    /// Its Start is answered though its turn has not come. Gives the Start.
-    pub fn hold(&mut self, now: Time) -> Result<RequestId, Misplaced> {
+    /// Its Start is answered though its turn has not come: `post_start` is what may follow. Gives the
+    /// Start.
+    pub fn hold(&mut self, now: Time, post_start: PostStart) -> Result<RequestId, Misplaced> {
         match self.inner {
             Inner::Blocked(Blocked { request, .. }) => {
                 self.inner = Inner::Held(Held {
                     since: now,
                     told: false,
+                    post_start,
                 });
                 Ok(request)
             }
@@ -282,9 +308,9 @@ impl Life {
 
     /// Its turn has come. Gives since when it has waited.
     pub fn release(&mut self) -> Result<Time, Misplaced> {
-        let (start, since) = match self.inner {
-            Inner::Blocked(Blocked { request, since, .. }) => (Some(request), since),
-            Inner::Held(Held { since, .. }) => (None, since),
+        let (start, since) = match &self.inner {
+            Inner::Blocked(blocked) => (Start::Open(blocked.request), blocked.since),
+            Inner::Held(held) => (Start::Answered(held.post_start.clone()), held.since),
             _ => return self.refuse("release"),
         };
         self.inner = Inner::Releasing(Releasing {
@@ -295,25 +321,38 @@ impl Life {
         Ok(since)
     }
 
-    /// Its program has been executed. Gives what was open until then.
-    pub fn released(&mut self, now: Time, life: u64, watch: Watch) -> Result<Releasing, Misplaced> {
-        let Inner::Releasing(releasing) = self.inner else {
+    /// Its program has been executed; `post_start` is what may follow an answer that its Start gets now.
+    /// Gives what was open until then.
+    pub fn released(
+        &mut self,
+        now: Time,
+        life: u64,
+        watch: Watch,
+        post_start: PostStart,
+    ) -> Result<Releasing, Misplaced> {
+        let Inner::Releasing(releasing) = &self.inner else {
             return self.refuse("release");
         };
+        let releasing = releasing.clone();
         self.inner = Inner::Running(Running {
             since: now,
             life,
             watch,
             stop: releasing.stop,
+            post_start: match &releasing.start {
+                Start::Open(_) => post_start,
+                Start::Answered(post_start) => post_start.clone(),
+            },
         });
         Ok(releasing)
     }
 
     /// Its program could not be executed: it is as it was before its Start. Gives what was open.
     pub fn not_released(&mut self) -> Result<Releasing, Misplaced> {
-        let Inner::Releasing(releasing) = self.inner else {
+        let Inner::Releasing(releasing) = &self.inner else {
             return self.refuse("release");
         };
+        let releasing = releasing.clone();
         self.inner = Inner::Created;
         Ok(releasing)
     }
@@ -321,24 +360,29 @@ impl Life {
     /// Its program has ended, and is executed anew at `until`; or a restart has failed, which is
     /// tried again then.
     pub fn back_off(&mut self, status: ExitStatus, until: Time) -> Result<(), Misplaced> {
-        match self.inner {
-            Inner::Running(_) | Inner::Restarting(_) => {
-                self.inner = Inner::BackingOff(BackingOff { status, until });
-                Ok(())
-            }
-            _ => self.refuse("back off from"),
-        }
+        let (Inner::Running(Running { post_start, .. })
+        | Inner::Restarting(Restarting { post_start, .. })) = &self.inner
+        else {
+            return self.refuse("back off from");
+        };
+        self.inner = Inner::BackingOff(BackingOff {
+            status,
+            until,
+            post_start: post_start.clone(),
+        });
+        Ok(())
     }
 
     /// Its program is to be executed anew.
     pub fn restart(&mut self) -> Result<(), Misplaced> {
-        let Inner::BackingOff(BackingOff { status, .. }) = self.inner else {
+        let Inner::BackingOff(backing_off) = &self.inner else {
             return self.refuse("restart");
         };
         self.inner = Inner::Restarting(Restarting {
-            status,
+            status: backing_off.status,
             exit: None,
             stop: Stop::Untold,
+            post_start: backing_off.post_start.clone(),
         });
         Ok(())
     }
@@ -350,7 +394,7 @@ impl Life {
         life: u64,
         watch: Watch,
     ) -> Result<Option<ExitStatus>, Misplaced> {
-        let Inner::Restarting(restarting) = self.inner else {
+        let Inner::Restarting(restarting) = &self.inner else {
             return self.refuse("restart");
         };
         let stop = match restarting.stop {
@@ -358,13 +402,15 @@ impl Life {
             Stop::Killed { since, .. } => Stop::Condemned { since, at: since },
             stop => stop,
         };
+        let exit = restarting.exit;
         self.inner = Inner::Running(Running {
             since: now,
             life,
             watch,
             stop,
+            post_start: restarting.post_start.once_more(),
         });
-        Ok(restarting.exit)
+        Ok(exit)
     }
 
     /// Its program has succeeded, and the caller is not to know yet.
@@ -434,6 +480,21 @@ impl Life {
             | Inner::Restarting(Restarting {
                 stop, exit: None, ..
             }) => Some(stop),
+            _ => None,
+        }
+    }
+
+    /// What is known of its postStart handler, once its Start was answered.
+    pub fn post_start_mut(&mut self) -> Option<&mut PostStart> {
+        match &mut self.inner {
+            Inner::Held(Held { post_start, .. })
+            | Inner::Releasing(Releasing {
+                start: Start::Answered(post_start),
+                ..
+            })
+            | Inner::Running(Running { post_start, .. })
+            | Inner::BackingOff(BackingOff { post_start, .. })
+            | Inner::Restarting(Restarting { post_start, .. }) => Some(post_start),
             _ => None,
         }
     }

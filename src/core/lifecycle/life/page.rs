@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::lifecycle::action::{RequestId, Step};
-use crate::lifecycle::probe::Watch;
+use crate::lifecycle::probe::{PostStart, Watch};
 use crate::lifecycle::rules;
 use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
@@ -29,11 +29,12 @@ const TRANSITIONS: [(&str, Transition); 14] = [
         life.start(blocked).is_ok()
     }),
     ("not started", |life| life.not_started().is_ok()),
-    ("hold", |life| life.hold(NOW).is_ok()),
+    ("hold", |life| life.hold(NOW, PostStart::Over).is_ok()),
     ("end", |life| life.end(1).is_ok()),
     ("release", |life| life.release().is_ok()),
     ("released", |life| {
-        life.released(NOW, 1, Watch::Nothing).is_ok()
+        life.released(NOW, 1, Watch::Nothing, PostStart::Over)
+            .is_ok()
     }),
     ("not released", |life| life.not_released().is_ok()),
     ("back off", |life| life.back_off(FAILED, NOW).is_ok()),

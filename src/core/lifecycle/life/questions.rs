@@ -1,9 +1,12 @@
 //! What may be asked of a container's life.
 
+use crate::lifecycle::probe::PostStart;
 use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
-use super::{BackingOff, Blocked, Held, Inner, Life, Phrase, Releasing, Restarting, Running, Stop};
+use super::{
+    BackingOff, Blocked, Held, Inner, Life, Phrase, Releasing, Restarting, Running, Start, Stop,
+};
 
 impl Life {
     /// What has been done to stop its program. Whose end is known already, though it is still to be
@@ -129,6 +132,28 @@ impl Life {
     pub fn as_backing_off(&self) -> Option<&BackingOff> {
         match &self.inner {
             Inner::BackingOff(backing_off) => Some(backing_off),
+            _ => None,
+        }
+    }
+
+    /// Started in the sense of KEP-753: the program runs, its startup probe has succeeded, and its
+    /// postStart handler is over.
+    pub fn is_started(&self) -> bool {
+        self.as_running()
+            .is_some_and(|running| !running.watch.is_startup() && !running.post_start.is_running())
+    }
+
+    /// What is known of its postStart handler, once its Start was answered.
+    pub fn post_start(&self) -> Option<&PostStart> {
+        match &self.inner {
+            Inner::Held(Held { post_start, .. })
+            | Inner::Releasing(Releasing {
+                start: Start::Answered(post_start),
+                ..
+            })
+            | Inner::Running(Running { post_start, .. })
+            | Inner::BackingOff(BackingOff { post_start, .. })
+            | Inner::Restarting(Restarting { post_start, .. }) => Some(post_start),
             _ => None,
         }
     }
