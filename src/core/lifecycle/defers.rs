@@ -40,7 +40,10 @@ impl Subject<'_> {
     pub(super) fn defer_has_its_turn(&self) -> Option<Due<Deed>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
-        let ends = pod.ends().filter(|_| pod.turn_under_way() == Some(turn))?;
+        let ends = self
+            .round
+            .ends
+            .filter(|_| pod.turn_under_way() == Some(turn))?;
         if pod.next_defer(turn).map(|(id, _)| id) != Some(self.id) {
             return None;
         }
@@ -81,8 +84,9 @@ impl Subject<'_> {
         let is_past = termination.step() > Step::of(turn);
         let is_now = termination.step() == Step::of(turn);
         let is_next = pod.next_defer(turn).map(|(id, _)| id) == Some(self.id);
-        let has_no_time = pod
-            .ends()
+        let has_no_time = self
+            .round
+            .ends
             .is_none_or(|ends| is_next && pod.now >= ends.ask_all);
         let is_left_out = is_past || is_now && (pod.leaves_defers_out() || has_no_time);
         is_left_out.then(|| Due::Now(self.told(Why::Turn)))
@@ -139,14 +143,14 @@ impl Pod {
     }
 
     /// The running defer container whose time is over, if nothing but the grace period has ended it.
-    pub(super) fn late_defer(&self) -> Option<Subject<'_>> {
+    pub(super) fn late_defer(&self) -> Option<(&ContainerId, &Container)> {
         let (id, container) = self.next_defer(self.turn_under_way()?)?;
         let running = container.life.as_running()?;
         let ends = self.ends()?;
         let own = self.own_ends(container, ends);
         let is_capped = own.ask_all < ends.ask_all;
         let is_late = !is_capped && !running.stop.is_told() && self.now >= own.ask_all;
-        self.subject(id).filter(|_| is_late && self.now < own.kill)
+        (is_late && self.now < own.kill).then_some((id, container))
     }
 
     /// The cap of a defer container is for its whole turn.

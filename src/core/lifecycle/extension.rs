@@ -48,8 +48,7 @@ impl Pod {
         let extension = self.extension()?;
         let termination = self.termination.as_ref()?;
         let granted = &termination.extension;
-        let late = self.late_defer().filter(|_| !granted.refused)?;
-        let container = late.container;
+        let (id, container) = self.late_defer().filter(|_| !granted.refused)?;
         let beyond = self.now.since(termination.deadline());
         let extend = |granted, counts| PodDeed::Extend {
             name: container.name.clone(),
@@ -74,7 +73,7 @@ impl Pod {
                 match free_at > self.now {
                     // Until it can be asked it goes on.
                     true => extend(free_at.since(termination.deadline()).min(max), false),
-                    false => PodDeed::AskForMore(late.id.clone()),
+                    false => PodDeed::AskForMore(id.clone()),
                 }
             }
             _ => PodDeed::RefuseMore,

@@ -8,7 +8,7 @@ use crate::plan::Hook;
 
 use super::Pod;
 use super::action::{ContainerId, HookKind, Report, Step};
-use super::container::{AtTheEnd, HookState};
+use super::container::{AtTheEnd, Container, HookState};
 use super::grace::LEAST;
 use super::rules::{Deed, Due, Subject};
 use super::time::Time;
@@ -55,32 +55,23 @@ impl Pod {
     }
 }
 
+// === rules ===
+
 impl Subject<'_> {
     /// Rule: in the first step all termination hooks are run, side by side.
     pub(super) fn hook_is_run(&self) -> Option<Due<Deed>> {
         let pod = self.pod;
         let is_its_step = pod.termination.as_ref()?.step() == Step::Hooks;
-        let ends = pod.ends().filter(|_| is_its_step)?;
+        let ends = self.round.ends.filter(|_| is_its_step)?;
         let limit = ends.kill.since(pod.now);
-        let hook = self.termination_hook().filter(|_| !limit.is_zero())?;
+        let hook = pod
+            .termination_hook(self.container)
+            .filter(|_| !limit.is_zero())?;
         Some(Due::Now(Deed::RunHook {
             kind: HookKind::Termination,
             hook: hook.clone(),
             limit,
         }))
-    }
-
-    /// The container's termination hook, if it is still to be run.
-    pub(super) fn termination_hook(&self) -> Option<&Hook> {
-        let container = self.container;
-        let running = container.life.as_running()?;
-        let may_run = container.is_ordered()
-            && !container.is_of_next_run
-            && !running.stop.is_told()
-            && container.at_the_end == AtTheEnd::Hook(HookState::Pending)
-            && !self.pod.leaves_hooks_out();
-        let plan = self.pod.plan_of(container).filter(|_| may_run)?;
-        plan.termination_hook.as_ref()
     }
 
     /// The preStop handler of a container that the shim stops by its own decision, if it has one; it
@@ -104,5 +95,21 @@ impl Subject<'_> {
             hook,
             limit: until.since(pod.now),
         })
+    }
+}
+
+// === what rules ask ===
+
+impl Pod {
+    /// The container's termination hook, if it is still to be run.
+    pub(super) fn termination_hook(&self, container: &Container) -> Option<&Hook> {
+        let running = container.life.as_running()?;
+        let may_run = container.is_ordered()
+            && !container.is_of_next_run
+            && !running.stop.is_told()
+            && container.at_the_end == AtTheEnd::Hook(HookState::Pending)
+            && !self.leaves_hooks_out();
+        let plan = self.plan_of(container).filter(|_| may_run)?;
+        plan.termination_hook.as_ref()
     }
 }

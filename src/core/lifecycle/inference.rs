@@ -166,7 +166,7 @@ impl Subject<'_> {
             return request.deadline().before(LEAST);
         }
         let window = request.at().after(self.pod.termination_window());
-        let has_an_ending = self.pod.has_an_ending();
+        let has_an_ending = self.round.has_an_ending;
         if !container.duty().is_helper && container.defer_turn().is_none() {
             return match has_an_ending {
                 true => window.min(request.deadline()),

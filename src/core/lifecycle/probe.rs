@@ -312,7 +312,10 @@ impl Pod {
     ) {
         self.now = now;
         let why = Why::PostStartFailed;
-        let failed = self.subject(id).map(|subject| subject.failed(why));
+        let failed = self
+            .containers
+            .get(id)
+            .map(|container| self.failed(container, why));
         let (has_failed, is_of_life) = (outcome.is_err(), |running: &Running| running.life == life);
         if let Some(mut hand) = self.hand(id)
             && hand.container.life.as_running().is_some_and(is_of_life)
@@ -369,7 +372,7 @@ impl Subject<'_> {
     pub(super) fn probe_has_failed(&self) -> Option<Due<Deed>> {
         let (kind, probing) = self.container.probing()?;
         let is_due = self.pod.termination.is_none() && probing.has_failed();
-        is_due.then(|| Due::Now(self.failed(Why::ProbeFailed(kind))))
+        is_due.then(|| Due::Now(self.pod.failed(self.container, Why::ProbeFailed(kind))))
     }
 }
 

@@ -86,7 +86,8 @@ impl Pod {
         let name = hand.container.name.clone();
         hand.out.report(Report::NotRestarted { name, reason });
         self.back_off(id, Duration::ZERO, status.unwrap_or(ExitStatus::Signal(9)));
-        if was_told && let Some(dismissed) = self.subject(id).map(|subject| subject.dismissed()) {
+        if was_told && let Some(container) = self.containers.get(id) {
+            let dismissed = self.dismissed(container);
             self.do_to(id, dismissed);
         }
     }
@@ -115,7 +116,7 @@ impl Subject<'_> {
         if let Some(backing_off) = life.as_backing_off() {
             // There is no pod any more that it could have another life in.
             return Some(match self.pod.sandbox_is_gone {
-                true => Due::Now(self.dismissed()),
+                true => Due::Now(self.pod.dismissed(self.container)),
                 false => self.pod.due(backing_off.until, || Deed::Restart),
             });
         }
@@ -123,7 +124,7 @@ impl Subject<'_> {
             return Some(Due::Now(Deed::Kill));
         }
         let until = self.pod.withheld_until(self.container)?;
-        Some(self.pod.due(until, || self.dismissed()))
+        Some(self.pod.due(until, || self.pod.dismissed(self.container)))
     }
 }
 

@@ -15,8 +15,9 @@ use crate::plan::{Hook, Signal};
 use super::Pod;
 use super::action::{Cause, ContainerId, HookKind, Refusal, Why};
 use super::container::Container;
+use super::grace::Budget;
 use super::history::End;
-use super::termination::Termination;
+use super::termination::{Ends, Termination};
 use super::time::Time;
 
 /// What a rule says.
@@ -132,8 +133,21 @@ type Rule = fn(&Subject<'_>) -> Option<Due<Deed>>;
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub pod: &'a Pod,
+    /// What is the same for all containers of the pod.
+    pub round: &'a Round,
     pub id: &'a ContainerId,
     pub container: &'a Container,
+}
+
+/// What rules about containers ask of their pod, worked out once when they are asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    /// How the steps share their time; none if the pod does not terminate.
+    pub budget: Option<Budget>,
+    /// When the step ends that is under way; none if it is to be skipped.
+    pub ends: Option<Ends>,
+    /// There is something to be done when the pod terminates.
+    pub has_an_ending: bool,
 }
 
 /// In the order in which they are asked, each with its name. `docs/lifecycle.md` says what they are.
@@ -179,6 +193,14 @@ const DEEDS_AT_MOST: usize = 20_000;
 // === impl Due ===
 
 impl<D> Due<D> {
+    /// What is to be done now, if anything is.
+    pub fn now(self) -> Option<D> {
+        match self {
+            Due::Now(deed) => Some(deed),
+            Due::At(_) => None,
+        }
+    }
+
     /// The one that comes first; this one where both do.
     pub fn or_sooner(self, other: Due<D>) -> Due<D> {
         match (&self, &other) {
@@ -208,22 +230,40 @@ impl Pod {
 
     /// True if something was due.
     fn follow_one_rule(&mut self, ids: &[ContainerId]) -> bool {
-        for (_, rule) in POD_RULES {
-            if let Some(Due::Now(deed)) = rule(self) {
-                self.do_to_pod(deed);
-                return true;
-            }
+        if let Some(deed) = self.deed_of_pod() {
+            self.do_to_pod(deed);
+            return true;
         }
-        for (_, rule) in RULES {
-            for id in ids {
-                let due = self.subject(id).and_then(|subject| rule(&subject));
-                if let Some(Due::Now(deed)) = due {
-                    self.do_to(id, deed);
-                    return true;
-                }
-            }
-        }
-        false
+        let Some((id, deed)) = self.deed_of_one(ids) else {
+            return false;
+        };
+        self.do_to(id, deed);
+        true
+    }
+
+    /// What is to be done to the pod next.
+    fn deed_of_pod(&self) -> Option<PodDeed> {
+        POD_RULES.iter().find_map(|(_, rule)| rule(self)?.now())
+    }
+
+    /// What is to be done next to one of these containers, and to which.
+    fn deed_of_one<'a>(&self, ids: &'a [ContainerId]) -> Option<(&'a ContainerId, Deed)> {
+        let round = self.round();
+        let known = ids
+            .iter()
+            .filter_map(|id| Some((id, self.containers.get(id)?)));
+        let known: Vec<_> = known.collect();
+        RULES.iter().find_map(|(_, rule)| {
+            known.iter().find_map(|(id, container)| {
+                let subject = Subject {
+                    pod: self,
+                    round: &round,
+                    id,
+                    container,
+                };
+                Some((*id, rule(&subject)?.now()?))
+            })
+        })
     }
 
     /// The next timer and the name of the rule that it is for.
@@ -231,8 +271,10 @@ impl Pod {
         let pods = POD_RULES
             .iter()
             .filter_map(|(name, rule)| Some((self.time_of(&rule(self)?), *name)));
+        let round = self.round();
         let subjects = self.containers.iter().map(|(id, container)| Subject {
             pod: self,
+            round: &round,
             id,
             container,
         });
@@ -259,12 +301,11 @@ impl Pod {
         }
     }
 
-    pub(super) fn subject<'a>(&'a self, id: &'a ContainerId) -> Option<Subject<'a>> {
-        let container = self.containers.get(id)?;
-        Some(Subject {
-            pod: self,
-            id,
-            container,
-        })
+    fn round(&self) -> Round {
+        Round {
+            budget: self.budget(),
+            ends: self.ends(),
+            has_an_ending: self.has_an_ending(),
+        }
     }
 }

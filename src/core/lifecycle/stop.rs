@@ -161,7 +161,7 @@ impl Subject<'_> {
             };
             Some(Deed::End { code, words: None })
         } else if life.is_between_lives() {
-            Some(self.dismissed())
+            Some(self.pod.dismissed(self.container))
         } else if life.is_restarting() {
             Some(Deed::Condemn { at: pod.now })
         } else if self.has_a_last_chance() {
@@ -200,8 +200,8 @@ impl Subject<'_> {
                 | Stop::LastChance { .. }
         );
         let allows = self
-            .pod
-            .budget()
+            .round
+            .budget
             .is_some_and(|budget| budget.gives_a_last_chance());
         let is_helper = self.container.duty().is_helper && !self.container.is_of_next_run;
         is_helper && is_before_its_turn && allows
@@ -219,7 +219,7 @@ impl Subject<'_> {
             return self.left_out();
         }
         if container.life.is_between_lives() {
-            return self.dismissed();
+            return self.pod.dismissed(self.container);
         }
         let (signal, all) = pod.stop_signal(container);
         // That of a defer container is for its whole turn.
@@ -265,28 +265,6 @@ impl Subject<'_> {
         }
     }
 
-    /// Its process is long gone: its caller is told.
-    pub(super) fn dismissed(&self) -> Deed {
-        let (pod, container) = (self.pod, self.container);
-        let last = container.life.last_status();
-        // That of an init container whose success was withheld is remembered already.
-        let end = last.filter(|_| !container.is_of_next_run).map(|status| {
-            let end = End {
-                at: pod.now,
-                code: status.code(),
-                has_run: true,
-                asked: container.request.is_some(),
-                told: false,
-            };
-            Box::new((end, pod.fatal_end(container, end.code)))
-        });
-        let status = last.unwrap_or(ExitStatus::Code(0));
-        Deed::Dismiss {
-            code: pod.code_of_one_told_to_go(container, status),
-            end,
-        }
-    }
-
     /// It is to be killed at `kill_at`, and is told so: by its stop signal, or TERM where it has that.
     pub(super) fn last_chance(&self, kill_at: Time) -> Deed {
         let container = self.container;
@@ -300,15 +278,37 @@ impl Subject<'_> {
         };
         Deed::LastChance { signal, kill_at }
     }
+}
+
+impl Pod {
+    /// Its process is long gone: its caller is told.
+    pub(super) fn dismissed(&self, container: &Container) -> Deed {
+        let last = container.life.last_status();
+        // That of an init container whose success was withheld is remembered already.
+        let end = last.filter(|_| !container.is_of_next_run).map(|status| {
+            let end = End {
+                at: self.now,
+                code: status.code(),
+                has_run: true,
+                asked: container.request.is_some(),
+                told: false,
+            };
+            Box::new((end, self.fatal_end(container, end.code)))
+        });
+        let status = last.unwrap_or(ExitStatus::Code(0));
+        Deed::Dismiss {
+            code: self.code_of_one_told_to_go(container, status),
+            end,
+        }
+    }
 
     /// It has failed, and is stopped as kubelet does it.
-    pub(super) fn failed(&self, why: Why) -> Deed {
-        let (pod, container) = (self.pod, self.container);
-        let (cap, grace) = (pod.cap_of(container), pod.annotated_grace(container));
+    pub(super) fn failed(&self, container: &Container, why: Why) -> Deed {
+        let (cap, grace) = (self.cap_of(container), self.annotated_grace(container));
         Deed::Fail {
-            signal: pod.stop_signal(container).0,
+            signal: self.stop_signal(container).0,
             why,
-            kill_at: pod.now.after(cap.map_or(grace, |cap| cap.min(grace))),
+            kill_at: self.now.after(cap.map_or(grace, |cap| cap.min(grace))),
         }
     }
 }

@@ -338,12 +338,9 @@ impl Pod {
     }
 
     fn is_a_hook_left(&self) -> bool {
-        let mut containers = self.containers.iter();
-        containers.any(|(id, container)| {
-            let waits = self
-                .subject(id)
-                .is_some_and(|subject| subject.termination_hook().is_some());
-            container.life.has_process() && container.is_hooked() || waits
+        self.containers.values().any(|container| {
+            let runs = container.life.has_process() && container.is_hooked();
+            runs || self.termination_hook(container).is_some()
         })
     }
 }

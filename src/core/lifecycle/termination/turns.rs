@@ -16,7 +16,7 @@ impl Subject<'_> {
         let termination = pod.termination.as_ref()?;
         let is_for_it = !termination.is_over()
             && pod.is_to_be_stopped(self.container)
-            && pod.budget()?.tells_all_at_the_end();
+            && self.round.budget?.tells_all_at_the_end();
         let (deadline, stop) = (termination.deadline, life.stop());
         let is_settled = matches!(stop, Stop::LastChance { .. } | Stop::Condemned { .. });
         if !is_for_it || !life.is_alive() || is_settled || stop.is_killed() || life.is_ending() {
@@ -38,7 +38,7 @@ impl Subject<'_> {
             && pod.is_to_be_stopped(self.container)
             && life.is_alive()
             && pod.step_of(self.container) == Some(step);
-        let ends = pod.ends().filter(|_| is_member)?;
+        let ends = self.round.ends.filter(|_| is_member)?;
         let late = self.is_late(ends.kill);
         if !self.can_be_told() {
             return late;
