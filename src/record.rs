@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::lifecycle::{Cause, ContainerId, HookKind, ProbeKind, Report, Step, Time, Why};
+use crate::lifecycle::{Cause, ContainerId, Duty, HookKind, ProbeKind, Report, Step, Time, Why};
 use crate::plan::{ContainerKind, Role, Signal};
 
 /// How many events are kept. Each takes 48 bytes and what it says in words, if anything.
@@ -317,7 +317,7 @@ impl Record {
             What::Exited(code) => {
                 past.exited = Some(now);
                 past.exit_code = Some(*code);
-                if past.role == Role::Init && *code == 0 {
+                if Duty::of(past.role).succeeds_with(*code) {
                     past.became_ready = Some(now);
                 }
             }
@@ -351,10 +351,7 @@ impl Past {
             None => self.held = Some(now.since(self.created)),
         }
         self.executed = Some(now);
-        self.became_ready = match self.role {
-            Role::App | Role::Guest | Role::NativeInit => Some(now),
-            _ => None,
-        };
+        self.became_ready = Duty::of(self.role).is_ready_at_once().then_some(now);
         (self.told, self.exited) = (None, None);
         (self.exit_code, self.reported_code) = (None, None);
     }

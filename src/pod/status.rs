@@ -8,8 +8,8 @@ use protobuf::well_known_types::timestamp::Timestamp;
 
 use crate::api;
 use crate::events::timestamp;
-use crate::lifecycle::{Cause, Time, View, Wait};
-use crate::plan::{Role, Signal};
+use crate::lifecycle::{Cause, Duty, Time, View, Wait};
+use crate::plan::Signal;
 use crate::record::{Event, Past, What};
 
 use super::{Actor, CallError, Kind, Reply};
@@ -132,7 +132,9 @@ impl Actor {
             ..api::Kills::new()
         });
         let state = live.map_or(api::State::STATE_GONE, |live| live.state.into());
-        let has_succeeded = past.role == Role::Init && past.exit_code == Some(0);
+        let has_succeeded = past
+            .exit_code
+            .is_some_and(|code| Duty::of(past.role).succeeds_with(code));
         api::Container {
             name: past.name.clone(),
             id: past.id.to_string(),

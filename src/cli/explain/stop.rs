@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::api;
-use crate::lifecycle::{Budget, STEPS, Step};
-use crate::plan::{Plan, Role, SidecarStopOrder, Stage};
+use crate::lifecycle::{Budget, Duty, STEPS, Step};
+use crate::plan::{Plan, SidecarStopOrder, Stage};
 
 use super::super::manifest::Pod;
 use super::super::words::word;
@@ -75,14 +75,14 @@ fn containers(plan: &Plan, pod: &Pod, step: Step) -> Vec<String> {
             .collect(),
         Step::PreExit => plan.pre_exit().to_vec(),
         Step::Apps => listed
-            .filter(|name| role(plan, pod, name) == Role::App)
+            .filter(|name| Duty::of(role(plan, pod, name)).is_work)
             .collect(),
         Step::PostExit => plan.post_exit().to_vec(),
         Step::Sidecars => {
             let stages = plan.stages().iter().rev();
             let names = stages.flat_map(|Stage(names)| names.iter().rev());
             names
-                .filter(|name| plan.role(name) == Role::Sidecar)
+                .filter(|name| Duty::of(plan.role(name)).step == Some(Step::Sidecars))
                 .cloned()
                 .collect()
         }

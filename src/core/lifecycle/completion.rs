@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
 use super::Pod;
@@ -71,7 +70,7 @@ impl Pod {
     /// The end of the pod that it is when a container ends with `code`, if it is.
     pub(super) fn fatal_end(&self, container: &Container, code: u32) -> Option<Cause> {
         let settings = self.plan.as_ref()?.settings();
-        let for_good = settings.restart_policy == RestartPolicy::Never;
+        let for_good = !settings.restart_policy.restarts_failed();
         if self.termination.is_some() {
             return None;
         }
@@ -121,15 +120,11 @@ impl Pod {
         if self.containers.values().any(lives) {
             return None;
         }
-        let is_over: fn(&Past) -> bool = match plan.settings().restart_policy {
-            RestartPolicy::Always => return None,
-            RestartPolicy::OnFailure => |past| past.code == Some(0),
-            RestartPolicy::Never => |past| past.code.is_some(),
-        };
+        let policy = plan.settings().restart_policy;
+        let is_over = |past: &Past| past.code.is_some_and(|code| !policy.restarts(code));
         if let Some(apps) = plan.apps() {
             // Kubelet leaves out of a pod's later sandboxes what has ended with 0 before.
-            let left_out =
-                self.is_later_sandbox && plan.settings().restart_policy == RestartPolicy::OnFailure;
+            let left_out = self.is_later_sandbox && policy.leaves_out_succeeded();
             let is_missing = |name: &&String| self.history.of(name).is_none();
             let known = match left_out && apps.iter().any(|name| is_missing(&name)) {
                 true => self.last_creation.after(MISSING_COUNTS_AFTER),
@@ -151,7 +146,7 @@ impl Pod {
 /// When the last of all has ended, if all have, and there is one.
 fn last_end<'a>(
     pasts: impl Iterator<Item = Option<&'a Past>>,
-    is_over: fn(&Past) -> bool,
+    is_over: impl Fn(&Past) -> bool,
 ) -> Option<Time> {
     let ends = pasts.map(|past| past.filter(|past| is_over(past)).map(|past| past.counts));
     ends.collect::<Option<Vec<_>>>()?.into_iter().max()

@@ -4,7 +4,7 @@
 //! their images are there and their configuration is proven before they are needed. Each runs once
 //! in a sandbox, however the end came about, and none when it was forced.
 
-use crate::plan::{DeferExitCode, DeferTurn, RestartPolicy};
+use crate::plan::{DeferExitCode, DeferTurn};
 use crate::process::ExitStatus;
 
 use super::Pod;
@@ -177,8 +177,7 @@ impl Pod {
         let Some(turn) = container.defer_turn() else {
             return false;
         };
-        let wanted =
-            self.restart_policy(container) != RestartPolicy::Never && !self.sandbox_is_gone;
+        let wanted = self.restart_policy(container).restarts_failed() && !self.sandbox_is_gone;
         let is_its_step = self.turn_under_way() == Some(turn);
         let has_time = self
             .ends()

@@ -6,7 +6,7 @@ use super::action::Step;
 
 /// What a role means to the lifecycle of its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Duty {
+pub struct Duty {
     /// When its program is executed.
     pub turn: Turn,
     /// When what comes behind it may go on; none if nothing ever waits for it.
@@ -30,7 +30,7 @@ pub(super) struct Duty {
 
 /// When a container's program is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub enum Turn {
     /// When its caller says so.
     AtOnce,
     /// When the stages before its own have done their parts.
@@ -43,7 +43,7 @@ pub(super) enum Turn {
 
 /// What a container that others wait for has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub enum Part {
     /// To succeed.
     Succeed,
     /// To be started (KEP-753, "Started condition").
@@ -118,6 +118,17 @@ impl Duty {
     /// does not count for the time of the others.
     pub const fn is_callers(self) -> bool {
         matches!(self.turn, Turn::AtOnce)
+    }
+
+    /// It is ready as soon as its program is executed: it has nothing else to do first, and no end to
+    /// come to.
+    pub const fn is_ready_at_once(self) -> bool {
+        self.part.is_none() && self.defer_turn().is_none()
+    }
+
+    /// Whether it has done its part by ending with `code`.
+    pub fn succeeds_with(self, code: u32) -> bool {
+        self.part == Some(Part::Succeed) && code == 0
     }
 
     /// When a defer container runs; none of any other.

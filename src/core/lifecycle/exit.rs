@@ -1,6 +1,6 @@
 //! Exits: what a container's end means, and the code that the caller is told.
 
-use crate::plan::{ContainerKind, RestartPolicy, SidecarExitCode};
+use crate::plan::{ContainerKind, SidecarExitCode};
 use crate::process::ExitStatus;
 
 use super::Pod;
@@ -206,7 +206,7 @@ impl Pod {
         let is_run_again = self
             .plan
             .as_ref()
-            .is_some_and(|plan| plan.settings().restart_policy == RestartPolicy::OnFailure);
+            .is_some_and(|plan| plan.settings().restart_policy.leaves_out_succeeded());
         let cause = self.termination.as_ref().map(Termination::cause);
         // Whatever the apps have ended with, they are started again.
         let has_failed = matches!(cause, Some(Cause::EssentialFailed { .. }));

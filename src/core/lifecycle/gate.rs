@@ -7,8 +7,6 @@
 
 use std::fmt;
 
-use crate::plan::RestartPolicy;
-
 use super::Pod;
 use super::container::Container;
 use super::duty::{Duty, Part, Turn};
@@ -101,14 +99,12 @@ impl Pod {
             .is_some_and(|container| container.life.is_alive() || container.life.is_creating());
         let past = self.history.of(name).filter(|past| past.counts <= self.now);
         let code = past.and_then(|past| past.code).filter(|_| !is_there);
-        match (
-            plan.settings().restart_policy,
-            Duty::of(plan.role(name)).part,
-        ) {
-            (_, None) | (RestartPolicy::Always, _) => false,
-            (RestartPolicy::Never, Some(_)) => code.is_some(),
-            (RestartPolicy::OnFailure, Some(Part::Start)) => code == Some(0),
-            (RestartPolicy::OnFailure, Some(Part::Succeed)) => false,
+        let policy = plan.settings().restart_policy;
+        match Duty::of(plan.role(name)).part {
+            None => false,
+            Some(Part::Start) => code.is_some_and(|code| !policy.restarts(code)),
+            // Whatever it ended with, it has not succeeded.
+            Some(Part::Succeed) => code.is_some() && !policy.restarts_failed(),
         }
     }
 

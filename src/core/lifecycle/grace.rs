@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::plan::{GraceExtension, GracePolicy, RESERVED, Settings};
+use crate::plan::{GraceExtension, GracePolicy, Settings};
 
 use super::action::Step;
 
@@ -50,7 +50,7 @@ impl Budget {
     /// The budget of a pod with these settings, if its caller gives it `grace`.
     pub fn new(settings: &Settings, grace: Duration) -> Budget {
         let policy = match settings.grace_policy {
-            GracePolicy::Reserve if grace < RESERVED => GracePolicy::Strict,
+            policy if grace < policy.least() => GracePolicy::Strict,
             policy => policy,
         };
         let extension = settings.grace_extension.map(|extension| match extension {
@@ -79,7 +79,7 @@ impl Budget {
     pub fn share(&self, step: Step, began: Duration) -> Option<Share> {
         let least = began.saturating_add(LEAST);
         let limit = match self.policy {
-            GracePolicy::Reserve => self.grace.saturating_sub(RESERVED),
+            GracePolicy::Reserve => self.grace.saturating_sub(self.policy.least()),
             _ => self.grace,
         };
         let may_be_skipped = matches!(step, Step::Hooks | Step::PreExit | Step::PostExit);

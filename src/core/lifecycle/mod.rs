@@ -96,6 +96,7 @@ pub use action::{
     Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, Report, RequestId, Step, Why,
 };
 pub use container::{Demands, NewContainer};
+pub use duty::{Duty, Part, Turn};
 pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use life::Phrase;

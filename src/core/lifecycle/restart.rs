@@ -149,12 +149,11 @@ impl Pod {
         let was_told = (stop.is_told() || stop.kill_at().is_some()) && !has_failed;
         let has_to_go = was_told || asked_alone || self.turn_has_come(container);
         let is_to_live = stop.why() == Some(Why::ProbeFailed(ProbeKind::Liveness));
-        let wanted = match self.restart_policy(container) {
+        let own = self.own_restart_policy(container);
+        let wanted = match is_to_live {
             // Its author wants the shim to bring it back that finds it unwell.
-            _ if is_to_live => self.own_restart_policy(container) != Some(RestartPolicy::Never),
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => status != ExitStatus::Code(0),
-            RestartPolicy::Never => false,
+            true => own.is_none_or(RestartPolicy::restarts_failed),
+            false => self.restart_policy(container).restarts(status.code()),
         };
         wanted && !has_to_go && !self.sandbox_is_gone && !self.ends_the_pod(container, status)
     }
@@ -163,13 +162,11 @@ impl Pod {
     pub fn may_restart_in_place(&self, id: &ContainerId) -> bool {
         self.containers.get(id).is_some_and(|container| {
             let own = self.own_restart_policy(container);
+            let restarts = own.map(RestartPolicy::restarts_failed);
             match container.duty().is_helper {
                 // At the end of the pod at the latest.
-                true => self.has_orders() && own != Some(RestartPolicy::Never),
-                false => {
-                    container.defer_turn().is_some()
-                        && own.is_some_and(|own| own != RestartPolicy::Never)
-                }
+                true => self.has_orders() && restarts != Some(false),
+                false => container.defer_turn().is_some() && restarts == Some(true),
             }
         })
     }

@@ -7,6 +7,7 @@ use crate::plan::{ContainerKind, DeferTurn, Role, StartMode};
 
 use super::action::{Cause, ContainerId, ProbeKind, Step};
 use super::container::Container;
+use super::duty::{Duty, Part};
 use super::gate::Missing;
 use super::life::{Blocked, Phrase, Running};
 use super::termination::Termination;
@@ -177,10 +178,10 @@ impl Pod {
     }
 
     fn is_ready(&self, container: &Container) -> bool {
-        match container.role {
-            Role::Init => container.life.is_withheld(),
-            Role::Sidecar => container.life.is_started(),
-            _ => container.life.is_running(),
+        match container.duty().part {
+            Some(Part::Succeed) => container.life.is_withheld(),
+            Some(Part::Start) => container.life.is_started(),
+            None => container.life.is_running(),
         }
     }
 
@@ -303,7 +304,7 @@ impl Pod {
         let counts = |container: &&Container| {
             container.kind == ContainerKind::Workload
                 && match plan {
-                    Some(_) => matches!(container.role, Role::Sidecar | Role::App),
+                    Some(_) => container.duty().is_helper || container.duty().is_work,
                     None => true,
                 }
         };
@@ -352,18 +353,20 @@ impl Pod {
         let is_done = |name: &&String| self.has_done_its_part(name, u64::MAX);
         let open = stage.0.iter().find(|name| !is_done(name));
         let done = |names: &[String]| names.iter().filter(is_done).count();
-        match open.map(|name| (plan.role(name), name)) {
-            Some((Role::Init, name)) => match self.history.of(name).and_then(|past| past.code) {
-                Some(code) if code != 0 => Status::InitError,
-                _ => Status::Init(done(plan.init()), plan.init().len()),
-            },
+        match open.map(|name| (Duty::of(plan.role(name)).part, name)) {
+            Some((Some(Part::Succeed), name)) => {
+                match self.history.of(name).and_then(|past| past.code) {
+                    Some(code) if code != 0 => Status::InitError,
+                    _ => Status::Init(done(plan.init()), plan.init().len()),
+                }
+            }
             _ => Status::Sidecar(done(plan.sidecars()), plan.sidecars().len()),
         }
     }
 
     /// Where all is started the apps say what the pod does.
     fn status_of_apps(&self) -> Status {
-        let is_app = |name: &str| !self.has_orders() || self.role(name) == Role::App;
+        let is_app = |name: &str| !self.has_orders() || Duty::of(self.role(name)).is_work;
         let lives = |container: &Container| {
             container.kind == ContainerKind::Workload
                 && is_app(&container.name)
@@ -395,10 +398,9 @@ impl Pod {
         };
         let names: Vec<_> = all.collect();
         // Those of the earlier turn are all behind it.
-        let left = names.iter().filter(|name| {
-            let is_later = plan.role(name) == Role::Defer(DeferTurn::PostExit);
-            lives(name) && (turn == DeferTurn::PreExit || is_later)
-        });
+        let left = names
+            .iter()
+            .filter(|name| lives(name) && Duty::of(plan.role(name)).defer_turn() >= Some(turn));
         Status::Defer(names.len().saturating_sub(left.count()), names.len())
     }
 }

@@ -4,7 +4,6 @@
 //! would restart one that has exited, and under `OnFailure` leave one that has succeeded out of the
 //! pod's next sandbox. So it reads running until it is asked to stop, or the pod terminates.
 
-use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
 use super::Pod;
@@ -33,7 +32,7 @@ impl Pod {
     pub(super) fn is_restarted_by_its_caller(&self) -> bool {
         self.plan
             .as_ref()
-            .is_some_and(|plan| plan.settings().restart_policy != RestartPolicy::Never)
+            .is_some_and(|plan| plan.settings().restart_policy.restarts_failed())
     }
 
     /// Where no other container of the pod comes, there may be a person who waits for this one:

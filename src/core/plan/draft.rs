@@ -1,6 +1,7 @@
 //! From annotations to a plan: each key by itself, then all of them together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::container::{ContainerPlan, check_use};
 use super::error::{Entry, MAX_TOTAL_BYTES, PlanError, Problem, quote};
@@ -8,7 +9,7 @@ use super::key::{ContainerSetting, Key, PodSetting};
 use super::list::MAX_NAMES;
 use super::role::{Cast, Lists, Role};
 use super::rules::{Reading, Rules, UnknownKeys, Unsaid};
-use super::settings::{GracePolicy, RESERVED, Settings, parse_grace_extension};
+use super::settings::{GracePolicy, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
 
 /// Of so many keys that are ignored it is said that they are.
@@ -150,10 +151,9 @@ impl<'a> Draft<'a> {
             check_essential(&names, &cast).map_err(|problem| entry.invalid(problem))?;
             self.settings.essential = BTreeSet::from_iter(names);
         }
-        if let Some(entry) = self.grace_period
-            && self.grace_policy == Some(GracePolicy::Reserve)
-        {
-            check_grace_period(&self.settings).map_err(|problem| entry.invalid(problem))?;
+        if let (Some(entry), Some(policy)) = (self.grace_period, self.grace_policy) {
+            check_grace_period(policy, self.settings.grace_period)
+                .map_err(|problem| entry.invalid(problem))?;
         }
         Ok(Plan {
             given: self.given,
@@ -176,16 +176,14 @@ fn check_essential(names: &[String], cast: &Cast) -> Result<(), Problem> {
     }
 }
 
-/// Of a pod that asks for [`GracePolicy::Reserve`] itself. Where only its node does, a short one goes
-/// by another policy.
-fn check_grace_period(settings: &Settings) -> Result<(), Problem> {
-    let too_short = settings
-        .grace_period
-        .is_some_and(|period| period < RESERVED);
-    if too_short {
-        return Err(Problem::new(
-            "is too short for usher/grace-policy Reserve; expected 6s or more",
-        ));
+/// Of a pod that asks for its grace policy itself. Where only its node does, a grace period that is too
+/// short for that goes by another.
+fn check_grace_period(policy: GracePolicy, period: Option<Duration>) -> Result<(), Problem> {
+    let least = policy.least();
+    if period.is_some_and(|period| period < least) {
+        return Err(Problem::new(format!(
+            "is too short for usher/grace-policy {policy}; expected {least:?} or more"
+        )));
     }
     Ok(())
 }

@@ -45,8 +45,8 @@ pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Role, Stage};
 pub use rules::{Limits, Minimums, Reading, Rules, UnknownKeys};
 pub use settings::{
-    CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RESERVED, RestartPolicy,
-    Settings, SidecarExitCode, SidecarStopOrder, StartMode, USUAL_GRACE_PERIOD,
+    CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RestartPolicy, Settings,
+    SidecarExitCode, SidecarStopOrder, StartMode, USUAL_GRACE_PERIOD,
 };
 pub use signal::{ParseSignalError, Signal};
 pub use word::Word;

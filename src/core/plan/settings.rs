@@ -10,7 +10,7 @@ use super::json::{self, Whole};
 use super::word::words;
 
 /// What [`GracePolicy::Reserve`] puts aside of a grace period, which has to be as long at least.
-pub const RESERVED: Duration = Duration::from_secs(6);
+const RESERVED: Duration = Duration::from_secs(6);
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
 pub const USUAL_GRACE_PERIOD: Duration = Duration::from_secs(30);
@@ -65,6 +65,27 @@ words! {
     }
 }
 
+impl RestartPolicy {
+    /// Whether what has ended with `code` is started again.
+    pub const fn restarts(self, code: u32) -> bool {
+        match self {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => code != 0,
+            RestartPolicy::Never => false,
+        }
+    }
+
+    /// Whether what has failed is started again.
+    pub const fn restarts_failed(self) -> bool {
+        !matches!(self, RestartPolicy::Never)
+    }
+
+    /// Whether kubelet leaves what has ended with 0 out of the pod's next sandbox, but makes one.
+    pub const fn leaves_out_succeeded(self) -> bool {
+        matches!(self, RestartPolicy::OnFailure)
+    }
+}
+
 words! {
     /// How the steps of a termination share the grace period (KEP-753's draft has them as its
     /// alternatives).
@@ -81,6 +102,19 @@ words! {
         SkipHooks = "SkipHooks",
         /// A step with no time left kills at once.
         Strict = "Strict",
+    }
+}
+
+impl GracePolicy {
+    /// The shortest grace period that it can share; with less it is as [`Strict`](Self::Strict).
+    pub const fn least(self) -> Duration {
+        match self {
+            GracePolicy::Reserve => RESERVED,
+            GracePolicy::Shared
+            | GracePolicy::Overrun
+            | GracePolicy::SkipHooks
+            | GracePolicy::Strict => Duration::ZERO,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ mod container;
 
 use serde::Serialize;
 
-use crate::plan::{CgroupSizing, GracePolicy, Plan, RESERVED, RestartPolicy, Role, Stage};
+use crate::plan::{CgroupSizing, Plan, RestartPolicy, Role, Stage};
 
 use super::super::convert;
 use super::super::manifest::{Node, Pod};
@@ -104,10 +104,11 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
         _ => {}
     }
     let grace = settings.grace_period.unwrap_or(kubelets).min(kubelets);
-    if settings.grace_policy == GracePolicy::Reserve && grace < RESERVED {
+    let (policy, least) = (settings.grace_policy, settings.grace_policy.least());
+    if grace < least {
         warnings.push(about_pod(format!(
-            "the grace period is {grace:?}, too short for the grace policy Reserve, which then is as \
-             Strict; expected {RESERVED:?} or more"
+            "the grace period is {grace:?}, too short for the grace policy {policy}, which then is as \
+             Strict; expected {least:?} or more"
         )));
     }
     if settings.cgroup_sizing != CgroupSizing::Off
