@@ -11,6 +11,7 @@ use super::Pod;
 use super::container::Container;
 use super::duty::{Duty, Part, Turn};
 use super::life::Phrase;
+use super::time::Time;
 
 /// What is still missing of a container that others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,23 +90,25 @@ impl Pod {
         }
     }
 
-    /// Whether nobody will start `name` again, which has ended and has not done its part.
-    pub(super) fn never_comes(&self, name: &str) -> bool {
-        let Some(plan) = &self.plan else {
-            return false;
-        };
+    /// From when on nobody starts one of these any more, which has ended and has not done its part.
+    pub(super) fn waits_in_vain_from(&self, missing: &[String]) -> Option<Time> {
+        let names = missing.iter();
+        names.filter_map(|name| self.never_comes_from(name)).min()
+    }
+
+    fn never_comes_from(&self, name: &str) -> Option<Time> {
+        let plan = self.plan.as_ref()?;
         let is_there = self
             .current(name)
             .is_some_and(|container| container.life.is_alive() || container.life.is_creating());
-        let past = self.history.of(name).filter(|past| past.counts <= self.now);
-        let code = past.and_then(|past| past.code).filter(|_| !is_there);
+        let past = self.history.of(name).filter(|_| !is_there)?;
         let policy = plan.settings().restart_policy;
-        match Duty::of(plan.role(name)).part {
-            None => false,
-            Some(Part::Start) => code.is_some_and(|code| !policy.restarts(code)),
+        let is_for_good = match Duty::of(plan.role(name)).part? {
+            Part::Start => !policy.restarts(past.code?),
             // Whatever it ended with, it has not succeeded.
-            Some(Part::Succeed) => code.is_some() && !policy.restarts_failed(),
-        }
+            Part::Succeed => past.code.is_some() && !policy.restarts_failed(),
+        };
+        is_for_good.then_some(past.counts)
     }
 
     /// The first of the first `before` stages that is not done.

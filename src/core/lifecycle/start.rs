@@ -243,19 +243,24 @@ impl Subject<'_> {
         }
         let missing = pod.missing(container);
         let waits_for = || pod.describe(&missing);
-        let never_comes = missing.iter().any(|name| pod.never_comes(name));
         Some(match pod.start_mode() {
-            StartMode::Block if never_comes => Due::Now(Deed::RefuseStart(Refusal::NeverComes {
-                name: name(),
-                waits_for: waits_for(),
-            })),
-            StartMode::Block => pod.due(pod.block_ends(blocked), || {
-                Deed::RefuseStart(Refusal::StartTimedOut {
-                    name: name(),
-                    within: pod.now.since(blocked.since),
-                    waits_for: waits_for(),
+            StartMode::Block => {
+                let vain = pod.waits_in_vain_from(&missing);
+                let at = pod.block_ends(blocked, &missing);
+                pod.due(at, || {
+                    Deed::RefuseStart(match vain.is_some_and(|vain| vain <= pod.now) {
+                        true => Refusal::NeverComes {
+                            name: name(),
+                            waits_for: waits_for(),
+                        },
+                        false => Refusal::StartTimedOut {
+                            name: name(),
+                            within: pod.now.since(blocked.since),
+                            waits_for: waits_for(),
+                        },
+                    })
                 })
-            }),
+            }
             StartMode::Auto if pod.can_come_by_itself(&missing) => {
                 pod.due(pod.auto_ends(blocked), || Deed::Hold { waits_for: missing })
             }
@@ -277,10 +282,7 @@ impl Subject<'_> {
                 words: Some(message),
             }
         };
-        if missing.iter().any(|name| pod.never_comes(name)) {
-            return Due::Now(end());
-        }
-        let ends = held.since.after(pod.startup_timeout());
+        let ends = pod.hold_ends(held, &missing);
         let notice = held.since.after(HOLD_NOTICE);
         match !held.told && notice < ends {
             true => pod.due(notice, || {
@@ -310,12 +312,21 @@ impl Pod {
         }
     }
 
-    /// When a Start in `Block` fails.
-    pub(super) fn block_ends(&self, blocked: &Blocked) -> Time {
+    /// When a Start in `Block` fails that waits for these.
+    pub(super) fn block_ends(&self, blocked: &Blocked, missing: &[String]) -> Time {
         let own = blocked.since.after(self.startup_timeout());
-        blocked
+        let callers = blocked
             .deadline
-            .map_or(own, |deadline| own.min(deadline.before(ANSWER_LEAD)))
+            .map(|deadline| deadline.before(ANSWER_LEAD));
+        let bounds = [callers, self.waits_in_vain_from(missing)];
+        bounds.into_iter().flatten().fold(own, Time::min)
+    }
+
+    /// When a container is ended that is held and waits for these.
+    pub(super) fn hold_ends(&self, held: &Held, missing: &[String]) -> Time {
+        let own = held.since.after(self.startup_timeout());
+        let vain = self.waits_in_vain_from(missing);
+        vain.map_or(own, |vain| own.min(vain))
     }
 
     /// When a Start in `Auto` is answered at the latest.

@@ -199,11 +199,11 @@ impl Pod {
             return Some(Wait {
                 obstacles: self.obstacles(container),
                 since: Some(blocked.since),
-                until: Some(self.start_is_over(blocked)),
+                until: Some(self.start_is_over(container, blocked)),
             });
         }
         if let Some(held) = life.as_held() {
-            let ends = held.since.after(self.startup_timeout());
+            let ends = self.hold_ends(held, &self.missing(container));
             let is_bounded = container.defer_turn().is_none();
             return Some(Wait {
                 obstacles: self.obstacles(container),
@@ -224,9 +224,12 @@ impl Pod {
     }
 
     /// When a Start is answered at the latest, and how.
-    fn start_is_over(&self, blocked: &Blocked) -> (Time, Then) {
+    fn start_is_over(&self, container: &Container, blocked: &Blocked) -> (Time, Then) {
         match self.start_mode() {
-            StartMode::Block => (self.block_ends(blocked), Then::StartFails),
+            StartMode::Block => {
+                let ends = self.block_ends(blocked, &self.missing(container));
+                (ends, Then::StartFails)
+            }
             StartMode::Auto | StartMode::Hold => (self.auto_ends(blocked), Then::Held),
         }
     }

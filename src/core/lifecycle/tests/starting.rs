@@ -1,6 +1,6 @@
 //! Given a pod, when its containers are created and started, then this is the order they run in.
 
-use crate::lifecycle::{Exec, Refusal};
+use crate::lifecycle::{Exec, Refusal, Time};
 use crate::plan::KubeletFacts;
 
 use crate::simulator::{Call, Script, World, ms, secs};
@@ -336,6 +336,44 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
         has_deadline: false,
     };
     assert_eq!(world.exec("web", &shell), Ok(()));
+}
+
+/// A pod in which the app waits for a sidecar that was stopped before it was started, and that nobody
+/// starts again; and when it was stopped.
+fn waits_in_vain(mode: &str) -> (World, Time) {
+    let mut world = World::new(&[
+        ("sidecars", "proxy"),
+        ("restart-policy", "OnFailure"),
+        ("restart.usher/proxy", "Never"),
+        ("start-mode", mode),
+        PROBE,
+    ])
+    .script("proxy", ready_after(600_000));
+    world.call(Call::Run("proxy", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(1));
+    let stopped = world.now;
+    world.call(Call::Kill("proxy", crate::plan::Signal::TERM, None));
+    // Its caller may be about to create it again, for so long.
+    world.run_for(secs(29));
+    assert!(world.died("proxy").is_some() && world.died("web").is_none());
+    world.run_for(secs(10));
+    (world, stopped)
+}
+
+#[test]
+fn what_is_held_for_one_that_nobody_starts_again_is_ended_without_another_event() {
+    let (world, stopped) = waits_in_vain("Hold");
+    let ended = world.died("web").expect("an end of its own");
+    assert!(ended < stopped.after(secs(31)), "{:#?}", world.seen);
+}
+
+#[test]
+fn a_start_that_waits_for_one_that_nobody_starts_again_fails_without_another_event() {
+    let (world, stopped) = waits_in_vain("Block");
+    let (at, answer) = world.start_answer("web").expect("an answer");
+    assert!(matches!(answer, Err(Refusal::NeverComes { .. })));
+    assert!(at < stopped.after(secs(31)), "{:#?}", world.seen);
 }
 
 #[test]
