@@ -45,6 +45,10 @@
 )]
 #![deny(unsafe_code)]
 
+// What is shared with the integration tests calls this crate by its name.
+#[cfg(test)]
+extern crate self as usher;
+
 pub use usher_core::{lifecycle, plan, process, sizing, text};
 
 /// The version of this crate.

@@ -16,6 +16,8 @@
 
 mod error;
 mod halt;
+#[cfg(test)]
+pub(crate) mod laws;
 mod namespaces;
 pub mod oci;
 mod resources;

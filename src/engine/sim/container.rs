@@ -66,7 +66,8 @@ impl SimContainer {
 
     /// Kills all processes of the container, whoever has frozen it.
     pub fn kill_all(&self) {
-        for serial in self.engine.lock().members(&self.id) {
+        let members = self.engine.lock().members(&self.id);
+        for serial in members {
             self.engine
                 .dies(serial, ExitStatus::Signal(Signal::KILL.number()));
         }

@@ -37,6 +37,8 @@ pub struct Machine {
     pub told: Vec<Told>,
     pub may_lower_scores: bool,
     serials: Serial,
+    /// The containers whose program has ever been executed.
+    executed: BTreeSet<String>,
     /// Numbers that no process has, the one that was freed last at the end.
     free: Vec<i32>,
     /// No process has had this number, nor one above it.
@@ -115,6 +117,7 @@ impl Default for Machine {
             told: Vec::new(),
             may_lower_scores: true,
             serials: 0,
+            executed: BTreeSet::new(),
             free: Vec::new(),
             fresh: 100,
             held: BTreeMap::new(),
@@ -148,6 +151,17 @@ impl Machine {
         let init = self.containers.get(id).and_then(|known| known.init);
         let init = init.and_then(|serial| self.processes.get(&serial));
         init.is_some_and(|init| matches!(init.state, State::Running(_)))
+    }
+
+    /// Whether the program of a container has ever been executed.
+    pub fn was_executed(&self, id: &str) -> bool {
+        self.executed.contains(id)
+    }
+
+    /// Whether a number is some process's, or held.
+    pub fn is_taken(&self, pid: i32) -> bool {
+        let is_somebodys = self.processes.values().any(|process| process.pid == pid);
+        is_somebodys || self.held.contains_key(&pid)
     }
 
     /// The OOM scores of a container's processes.
@@ -206,8 +220,7 @@ impl Machine {
     }
 
     fn free_if_nobodys(&mut self, pid: i32) {
-        let is_somebodys = self.processes.values().any(|process| process.pid == pid);
-        if !is_somebodys && !self.held.contains_key(&pid) && !self.free.contains(&pid) {
+        if !self.is_taken(pid) && !self.free.contains(&pid) {
             self.free.push(pid);
         }
     }
@@ -304,10 +317,16 @@ impl SimEngine {
     /// Has a process execute a program.
     pub(super) fn execute(&self, serial: Serial, program: Program) {
         let ends = program.ends;
-        if let Some(process) = self.lock().processes.get_mut(&serial) {
-            process.state = State::Running(program);
-            process.changed.notify_waiters();
-        }
+        let mut machine = self.lock();
+        let process = machine.processes.get_mut(&serial);
+        let Some(process) = process.filter(|process| process.is_alive()) else {
+            return;
+        };
+        process.state = State::Running(program);
+        process.changed.notify_waiters();
+        let container = process.container.clone();
+        machine.executed.insert(container);
+        drop(machine);
         if let Some((after, status)) = ends {
             self.ends_after(serial, after, status);
         }

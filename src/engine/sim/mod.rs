@@ -19,6 +19,8 @@ mod fate;
 mod init;
 mod machine;
 mod program;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,449 @@
+//! What every engine has to keep, as tests: the same for the simulated one, in a unit test, and for OCI
+//! runtimes, among the integration tests. `docs/engine.md` says it in words.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use usher::engine::{
+    Beginning, Born, Container, Deletion, Ending, Engine, EngineError, ExecOrder, Executed, Facts,
+    Halt, Init, Killing, LastLife, Order, Wishes,
+};
+use usher::plan::Signal;
+use usher::process::ExitStatus;
+use usher::stdio::Streams;
+
+/// Longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// After this, what has not happened will not.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+/// Where an engine is tried.
+pub trait Ground {
+    fn engine(&self) -> Arc<dyn Engine>;
+
+    /// A container of this id that runs one program, and another in each of its execs.
+    fn order(&self, id: &str, has_own_pid_namespace: bool, runs: Runs, execs: Runs) -> Order;
+
+    /// An order for a container that cannot be created.
+    fn broken_order(&self, id: &str) -> Order;
+
+    /// What its exec is asked for with.
+    fn exec(&self, exec_id: &str, execs: Runs) -> ExecOrder;
+
+    /// Whether its program has been executed, in any of its lives.
+    fn was_executed(&self, id: &str) -> bool;
+
+    /// Whether there is a process with that number, a zombie included.
+    fn is_there(&self, pid: i32) -> bool;
+
+    /// What of the container is still there, but for its bundle; empty if nothing is.
+    fn left_of(&self, id: &str) -> String;
+}
+
+/// A program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// Until SIGTERM, which it answers with exit code 7.
+    UntilTold,
+    /// Until it is killed.
+    UntilKilled,
+    /// Not at all: it exits with this code.
+    AndExits(u8),
+}
+
+/// A container on trial.
+struct Trial<'a> {
+    ground: &'a dyn Ground,
+    id: String,
+    order: Order,
+    container: Arc<dyn Container>,
+    facts: Facts,
+    halt: Halt,
+    streams: Streams,
+}
+
+/// All of them.
+pub async fn hold(ground: &dyn Ground) {
+    a_created_container_is_parked_until_it_is_released(ground).await;
+    an_exit_is_told_as_it_was(ground).await;
+    what_has_ended_cannot_be_signalled_and_says_so(ground).await;
+    a_signal_is_answered_by_the_program(ground).await;
+    a_parked_container_can_be_killed_and_is_not_released_then(ground).await;
+    a_frozen_container_answers_nothing_until_it_is_thawed(ground).await;
+    a_frozen_container_can_be_killed(ground).await;
+    a_release_waits_for_a_frozen_container(ground).await;
+    the_number_of_a_process_is_held(ground).await;
+    an_exec_runs_and_its_end_is_told(ground).await;
+    everything_in_a_pid_namespace_ends_with_its_init(ground).await;
+    what_an_init_leaves_behind_is_ended(ground).await;
+    what_is_halted_does_not_begin_but_kills_and_deletions_do(ground).await;
+    a_container_has_another_life_without_anything_of_the_last(ground).await;
+    a_creation_that_fails_leaves_nothing(ground).await;
+    a_deletion_by_force_ends_what_runs(ground).await;
+    deletions_and_forgetting_are_idempotent(ground).await;
+    a_bundle_that_is_not_there_is_invalid(ground).await;
+    a_container_that_runs_is_not_deleted_without_force(ground).await;
+}
+
+async fn a_created_container_is_parked_until_it_is_released(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::create(ground, "parked", Runs::AndExits(3)).await;
+    let Born { init, ending } = born;
+    assert!(ground.is_there(init.pid()));
+    let mut ending = told(ending);
+    assert!(timeout(A_WHILE, &mut ending).await.is_err(), "it has ended");
+    assert!(!ground.was_executed("parked"));
+    release(&*init).await.expect("a release");
+    assert_eq!(soon(ending).await, ExitStatus::Code(3));
+    assert!(ground.was_executed("parked"));
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn an_exit_is_told_as_it_was(ground: &dyn Ground) {
+    for (runs, signal, expected) in [
+        (Runs::AndExits(0), None, ExitStatus::Code(0)),
+        (Runs::AndExits(42), None, ExitStatus::Code(42)),
+        (Runs::UntilTold, Some(Signal::KILL), ExitStatus::Signal(9)),
+        (Runs::UntilTold, Some(Signal::TERM), ExitStatus::Code(7)),
+    ] {
+        let (mut trial, born) = Trial::run(ground, "exits", runs).await;
+        if let Some(signal) = signal {
+            kill(&*born.init, signal, false).await.expect("a signal");
+        }
+        assert_eq!(soon(told(born.ending)).await, expected);
+        trial.delete(Deletion::Usual).await;
+    }
+}
+
+async fn what_has_ended_cannot_be_signalled_and_says_so(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "gone", Runs::AndExits(0)).await;
+    soon(told(born.ending)).await;
+    for signal in [Signal::TERM, Signal::KILL] {
+        let killed = kill(&*born.init, signal, false).await;
+        assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
+    }
+    assert!(matches!(born.init.end(), Err(EngineError::Gone(_))));
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn a_signal_is_answered_by_the_program(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "deaf", Runs::UntilKilled).await;
+    let mut ending = told(born.ending);
+    kill(&*born.init, Signal::TERM, false).await.expect("TERM");
+    assert!(timeout(A_WHILE, &mut ending).await.is_err(), "it has ended");
+    kill(&*born.init, Signal::KILL, false).await.expect("KILL");
+    assert_eq!(soon(ending).await, ExitStatus::Signal(9));
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn a_parked_container_can_be_killed_and_is_not_released_then(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::create(ground, "unborn", Runs::UntilTold).await;
+    kill(&*born.init, Signal::KILL, false).await.expect("KILL");
+    assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
+    assert!(release(&*born.init).await.is_err());
+    assert!(!ground.was_executed("unborn"));
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn a_frozen_container_answers_nothing_until_it_is_thawed(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "frozen", Runs::UntilTold).await;
+    let halt = Halt::default();
+    soon(born.init.pause(&halt)).await.expect("a pause");
+    let mut ending = told(born.ending);
+    kill(&*born.init, Signal::TERM, false).await.expect("TERM");
+    assert!(timeout(A_WHILE, &mut ending).await.is_err(), "it has ended");
+    soon(born.init.resume(&halt)).await.expect("a resumption");
+    assert_eq!(soon(ending).await, ExitStatus::Code(7));
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn a_frozen_container_can_be_killed(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "icicle", Runs::UntilTold).await;
+    soon(born.init.pause(&Halt::default()))
+        .await
+        .expect("a pause");
+    kill(&*born.init, Signal::KILL, false).await.expect("KILL");
+    assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn a_release_waits_for_a_frozen_container(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::create(ground, "waits", Runs::AndExits(0)).await;
+    let halt = Halt::default();
+    soon(born.init.pause(&halt)).await.expect("a pause");
+    let init = Arc::clone(&born.init);
+    let mut released = tokio::spawn(async move { release(&*init).await });
+    assert!(timeout(A_WHILE, &mut released).await.is_err(), "released");
+    soon(born.init.resume(&halt)).await.expect("a resumption");
+    let released = soon(released).await.expect("no panic");
+    assert_eq!(released, Ok(()));
+    soon(told(born.ending)).await;
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn the_number_of_a_process_is_held(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "held", Runs::AndExits(0)).await;
+    let hold = born.init.hold_pid();
+    let pid = hold.pid();
+    assert_eq!(pid, born.init.pid());
+    soon(told(born.ending)).await;
+    trial.delete(Deletion::Usual).await;
+    let (mut other, next) = Trial::run(ground, "next", Runs::UntilTold).await;
+    assert_ne!(next.init.pid(), pid);
+    assert!(ground.is_there(pid), "nobody holds it");
+    let killed = kill(&*born.init, Signal::KILL, false).await;
+    assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
+    drop(hold);
+    assert!(!ground.is_there(pid), "somebody holds it");
+    other.delete(Deletion::ByForce).await;
+    soon(told(next.ending)).await;
+}
+
+async fn an_exec_runs_and_its_end_is_told(ground: &dyn Ground) {
+    for (execs, signal, expected) in [
+        (Runs::AndExits(5), None, ExitStatus::Code(5)),
+        (Runs::UntilTold, Some(Signal::TERM), ExitStatus::Code(7)),
+        (Runs::UntilTold, Some(Signal::KILL), ExitStatus::Signal(9)),
+    ] {
+        let (mut trial, born) = Trial::run_with(ground, "execs", Runs::UntilTold, execs).await;
+        let order = ground.exec("e", execs);
+        let executed = soon(born.init.exec(order, &Halt::default())).await;
+        let Executed {
+            process, ending, ..
+        } = executed.expect("an exec");
+        assert_ne!(process.pid(), born.init.pid());
+        if let Some(signal) = signal {
+            // It has to get as far as answering it.
+            sleep(A_WHILE).await;
+            signalled(process.kill(signal)).await.expect("a signal");
+        }
+        assert_eq!(soon(told(ending)).await, expected);
+        let killed = signalled(process.kill(Signal::KILL)).await;
+        assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
+        trial.end(born).await;
+    }
+}
+
+async fn everything_in_a_pid_namespace_ends_with_its_init(ground: &dyn Ground) {
+    let execs = Runs::UntilKilled;
+    let (mut trial, born) = Trial::run_with(ground, "together", Runs::UntilTold, execs).await;
+    let order = ground.exec("e", execs);
+    let executed = soon(born.init.exec(order, &Halt::default())).await;
+    let executed = executed.expect("an exec");
+    trial.end(born).await;
+    assert_eq!(soon(told(executed.ending)).await, ExitStatus::Signal(9));
+}
+
+async fn what_an_init_leaves_behind_is_ended(ground: &dyn Ground) {
+    let execs = Runs::UntilKilled;
+    let order = ground.order("shared", false, Runs::UntilTold, execs);
+    let (mut trial, born) = Trial::created(ground, "shared", order).await;
+    assert!(!trial.facts.has_own_pid_namespace);
+    release(&*born.init).await.expect("a release");
+    let order = ground.exec("e", execs);
+    let executed = soon(born.init.exec(order, &Halt::default())).await;
+    let executed = executed.expect("an exec");
+    let Born { init, ending } = born;
+    init.end().expect("KILL");
+    soon(told(ending)).await;
+    let mut rest = told(executed.ending);
+    assert!(timeout(A_WHILE, &mut rest).await.is_err(), "it has ended");
+    soon(init.end_the_rest()).await;
+    assert_eq!(soon(rest).await, ExitStatus::Signal(9));
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn what_is_halted_does_not_begin_but_kills_and_deletions_do(ground: &dyn Ground) {
+    let execs = Runs::UntilTold;
+    let (mut trial, born) = Trial::run_with(ground, "halted", Runs::UntilTold, execs).await;
+    let all = Halt::default();
+    let part = all.part();
+    all.call();
+    for halt in [&all, &part] {
+        let executed = soon(born.init.exec(ground.exec("e", execs), halt)).await;
+        let error = executed.expect_err("nothing is executed");
+        assert!(error.is_cut_short(), "{error:?}");
+        let paused = soon(born.init.pause(halt)).await;
+        assert!(paused.is_err_and(|error| error.is_cut_short()));
+    }
+    trial.halt.call();
+    trial.end(born).await;
+}
+
+async fn a_container_has_another_life_without_anything_of_the_last(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "again", Runs::UntilTold).await;
+    for is_forgotten in [false, true] {
+        let _ = born.init.end();
+        let gone = async {
+            while ground.left_of("again").contains("process") {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon(gone).await;
+        if is_forgotten {
+            soon(trial.container.forget()).await.expect("forgotten");
+        }
+        let last = LastLife {
+            cgroup: born.init.cgroup(),
+            is_forgotten,
+            ..LastLife::default()
+        };
+        let created = trial
+            .container
+            .create_again(last, &mut trial.streams, &trial.halt);
+        let next = soon(created).await.expect("another life");
+        release(&*next.init).await.expect("a release");
+        kill(&*next.init, Signal::KILL, false).await.expect("KILL");
+        assert_eq!(soon(told(next.ending)).await, ExitStatus::Signal(9));
+    }
+    trial.delete(Deletion::Usual).await;
+}
+
+async fn a_creation_that_fails_leaves_nothing(ground: &dyn Ground) {
+    let order = ground.broken_order("broken");
+    let (container, _) = ground.engine().read(&order, None).expect("a bundle");
+    let halt = Halt::default();
+    let wishes = Wishes {
+        may_live_again: true,
+        ..Wishes::default()
+    };
+    let created = soon(container.create(&order, wishes, &halt)).await;
+    assert!(created.is_err());
+    assert_eq!(ground.left_of("broken"), "");
+    // Nor when it is halted, before it begins.
+    let order = ground.order("broken", true, Runs::UntilTold, Runs::UntilTold);
+    let (container, _) = ground.engine().read(&order, None).expect("a bundle");
+    halt.call();
+    let created = soon(container.create(&order, wishes, &halt)).await;
+    assert!(created.is_err_and(|error| error.is_cut_short()));
+    assert_eq!(ground.left_of("broken"), "");
+}
+
+async fn a_deletion_by_force_ends_what_runs(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "forced", Runs::UntilKilled).await;
+    trial.delete(Deletion::ByForce).await;
+    assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
+}
+
+async fn deletions_and_forgetting_are_idempotent(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "twice", Runs::AndExits(0)).await;
+    soon(told(born.ending)).await;
+    for _ in 0..2 {
+        soon(trial.container.forget()).await.expect("forgotten");
+    }
+    for how in [Deletion::Rest, Deletion::Usual, Deletion::ByForce] {
+        trial.delete(how).await;
+    }
+}
+
+async fn a_bundle_that_is_not_there_is_invalid(ground: &dyn Ground) {
+    let order = Order {
+        id: "nowhere".to_owned(),
+        bundle: "/nowhere/at/all".into(),
+        ..Order::default()
+    };
+    let read = ground.engine().read(&order, None);
+    let error = read.map(|_| ()).expect_err("there is no bundle");
+    assert!(matches!(error, EngineError::Invalid(_)), "{error:?}");
+}
+
+async fn a_container_that_runs_is_not_deleted_without_force(ground: &dyn Ground) {
+    let (mut trial, born) = Trial::run(ground, "lives", Runs::UntilTold).await;
+    assert!(soon(trial.container.forget()).await.is_err());
+    kill(&*born.init, Signal::TERM, false).await.expect("TERM");
+    assert_eq!(soon(told(born.ending)).await, ExitStatus::Code(7));
+    trial.delete(Deletion::Usual).await;
+}
+
+impl<'a> Trial<'a> {
+    async fn create(ground: &'a dyn Ground, id: &str, runs: Runs) -> (Trial<'a>, Born) {
+        let order = ground.order(id, true, runs, Runs::UntilTold);
+        Trial::created(ground, id, order).await
+    }
+
+    async fn created(ground: &'a dyn Ground, id: &str, order: Order) -> (Trial<'a>, Born) {
+        let (container, facts) = ground.engine().read(&order, None).expect("a bundle");
+        let halt = Halt::default();
+        let wishes = Wishes {
+            may_live_again: true,
+            ..Wishes::default()
+        };
+        let created = soon(container.create(&order, wishes, &halt)).await;
+        let created = created.unwrap_or_else(|error| panic!("creation of {id}: {error}"));
+        let Beginning::Parked(born) = created.beginning else {
+            panic!("{id} was to be restored from nothing");
+        };
+        let trial = Trial {
+            ground,
+            id: id.to_owned(),
+            order,
+            container,
+            facts,
+            halt,
+            streams: created.streams,
+        };
+        (trial, born)
+    }
+
+    async fn run(ground: &'a dyn Ground, id: &str, runs: Runs) -> (Trial<'a>, Born) {
+        Trial::run_with(ground, id, runs, Runs::UntilTold).await
+    }
+
+    async fn run_with(
+        ground: &'a dyn Ground,
+        id: &str,
+        runs: Runs,
+        execs: Runs,
+    ) -> (Trial<'a>, Born) {
+        let order = ground.order(id, true, runs, execs);
+        let (trial, born) = Trial::created(ground, id, order).await;
+        release(&*born.init).await.expect("a release");
+        if !matches!(runs, Runs::AndExits(_)) {
+            // It has to get as far as answering signals.
+            sleep(A_WHILE).await;
+        }
+        (trial, born)
+    }
+
+    /// Kills it and deletes it.
+    async fn end(&mut self, born: Born) {
+        born.init.end().expect("KILL");
+        assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
+        self.delete(Deletion::Usual).await;
+    }
+
+    async fn delete(&mut self, how: Deletion) {
+        let streams = vec![std::mem::take(&mut self.streams)];
+        let deleted = soon(self.container.delete(how, streams)).await;
+        deleted.unwrap_or_else(|error| panic!("deletion of {}: {error}", self.order.id));
+        assert_eq!(self.ground.left_of(&self.id), "");
+    }
+}
+
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, work).await.expect("it never ends")
+}
+
+fn told(ending: Ending) -> std::pin::Pin<Box<dyn Future<Output = ExitStatus> + Send>> {
+    Box::pin(async move { ending.0.await.expect("an end") })
+}
+
+async fn release(init: &dyn Init) -> Result<(), String> {
+    let (_here, gone) = oneshot::channel();
+    soon(init.release(gone, &Halt::default())).await
+}
+
+async fn signalled(killing: Killing) -> Result<(), EngineError> {
+    match killing {
+        Killing::Done(killed) => killed,
+        Killing::UnderWay(work) => soon(work).await,
+    }
+}
+
+async fn kill(init: &dyn Init, signal: Signal, all: bool) -> Result<(), EngineError> {
+    signalled(init.kill(signal, all)).await
+}

@@ -1,0 +1,108 @@
+//! The simulated engine keeps the laws.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::*;
+use crate::engine::ExecOrder;
+use crate::engine::laws::{self, Ground, Runs};
+use crate::process::ExitStatus;
+
+/// A program of another engine's, as it is here.
+fn program(runs: Runs) -> Program {
+    let told = OnStop::Ends(Duration::ZERO, ExitStatus::Code(7));
+    match runs {
+        Runs::UntilTold => Program {
+            ends: None,
+            on_stop: told,
+        },
+        Runs::UntilKilled => Program::deaf(),
+        Runs::AndExits(code) => Program::exits(code),
+    }
+}
+
+#[derive(Debug)]
+struct Broken;
+
+impl Fates for Broken {
+    fn of(&mut self, deed: Deed, id: &str) -> Fate {
+        match (deed, id) {
+            (Deed::Create, "broken") => Fate::fails_after(Duration::from_secs(1), "it is broken"),
+            _ => Fate::well_after(Duration::from_millis(1)),
+        }
+    }
+}
+
+struct Simulated(SimEngine);
+
+impl Ground for Simulated {
+    fn engine(&self) -> Arc<dyn Engine> {
+        Arc::new(self.0.clone())
+    }
+
+    fn order(&self, id: &str, has_own_pid_namespace: bool, runs: Runs, execs: Runs) -> Order {
+        let directory = PathBuf::from(format!("/bundles/{id}"));
+        let bundle = SimBundle {
+            has_own_pid_namespace,
+            lives: vec![program(runs)],
+            exec: program(execs),
+            annotations: BTreeMap::new(),
+            ..SimBundle::default()
+        };
+        self.0.put(&directory, bundle);
+        Order {
+            id: id.to_owned(),
+            bundle: directory,
+            ..Order::default()
+        }
+    }
+
+    fn broken_order(&self, id: &str) -> Order {
+        self.order(id, true, Runs::UntilTold, Runs::UntilTold)
+    }
+
+    fn exec(&self, exec_id: &str, _: Runs) -> ExecOrder {
+        ExecOrder {
+            exec_id: exec_id.to_owned(),
+            ..ExecOrder::default()
+        }
+    }
+
+    fn was_executed(&self, id: &str) -> bool {
+        self.0.lock().was_executed(id)
+    }
+
+    fn is_there(&self, pid: i32) -> bool {
+        self.0.lock().is_taken(pid)
+    }
+
+    fn left_of(&self, id: &str) -> String {
+        let left = self.0.lock().left();
+        let mut found = Vec::new();
+        let processes = left.processes.iter().filter(|(whose, _)| whose == id);
+        found.extend(processes.map(|(_, pid)| format!("process {pid}")));
+        let containers = left.containers.iter().filter(|whose| *whose == id);
+        found.extend(containers.map(|id| format!("container {id}")));
+        let mounts = left.mounts.iter().filter(|at| at.ends_with(id));
+        found.extend(mounts.map(|at| format!("mount {}", at.display())));
+        found.join(", ")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_simulated_engine_keeps_the_laws() {
+    laws::hold(&Simulated(SimEngine::with_fates(Broken))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_that_is_free_is_the_next_processs() {
+    let engine = SimEngine::default();
+    let running = || machine::State::Running(Program::default());
+    let (serial, first, _end) = engine.lock().spawn("a", true, 0, running());
+    engine.dies(serial, ExitStatus::Code(0));
+    let (_, second, _end) = engine.lock().spawn("b", true, 0, running());
+    assert_eq!(first, second);
+    let killed = engine.signal(serial, crate::plan::Signal::KILL);
+    assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
+    assert_eq!(engine.lock().members("b").len(), 1);
+}
