@@ -11,6 +11,7 @@ use super::action::{ContainerId, RequestId};
 use super::container::WithheldAnswer;
 use super::grace::{Budget, LEAST};
 use super::rules::{Deed, Due, Subject};
+use super::termination::Termination;
 
 /// An answer comes this long before its caller gives up.
 const ANSWER_LEAD: Duration = Duration::from_secs(10);
@@ -53,9 +54,12 @@ impl Pod {
             .containers
             .get(id)
             .and_then(|container| container.request);
-        let grace = request.map_or(Duration::MAX, |request| {
+        let own = request.map_or(Duration::MAX, |request| {
             request.deadline().since(request.at())
         });
+        // What is left of it after a preStop handler says nothing of the whole.
+        let whole = self.termination.as_ref().map(Termination::grace);
+        let grace = whole.map_or(own, |whole| whole.max(own));
         let budget = Budget::new(plan.settings(), grace);
         match budget.extension.filter(|_| self.is_extension_pending()) {
             Some(extension) => {

@@ -116,6 +116,14 @@ impl Container {
         self.duty().defer_turn()
     }
 
+    /// Whether what was seen of its stop may as well be its postStart handler: the same command, at a time
+    /// at which that is run.
+    pub fn is_hardly_asked(&self) -> bool {
+        let post_start = self.life.post_start();
+        let may_be_either = post_start.is_some_and(|known| known.may_be_pre_stop());
+        may_be_either && self.request.is_some_and(|request| request.is_pre_stop())
+    }
+
     /// Whether it has been told to stop, or will be killed. One that has failed has not been told to
     /// go.
     pub fn was_told(&self) -> bool {

@@ -352,6 +352,12 @@ impl Hand<'_> {
             .into_iter()
             .partition(|answer| waits && now < answer.until);
         self.container.answers = kept;
+        // Its caller counts from here.
+        if let Some(request) = &mut self.container.request
+            && !due.is_empty()
+        {
+            request.answered(now);
+        }
         for answer in due {
             self.out.answer_kill(answer.request);
         }

@@ -40,11 +40,17 @@ impl Subject<'_> {
     pub(super) fn defer_has_its_turn(&self) -> Option<Due<Deed>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
+        if self.has_no_turn_left(turn) {
+            return Some(Due::Now(self.last_chance(pod.now.after(LEAST))));
+        }
         let ends = self
             .round
             .ends
             .filter(|_| pod.turn_under_way() == Some(turn))?;
-        if pod.next_defer(turn).map(|(id, _)| id) != Some(self.id) {
+        // One that has begun in an end that was none, and still runs, is waited for by those before it
+        // no longer than they are themselves.
+        let is_next = pod.next_defer(turn).map(|(id, _)| id) == Some(self.id);
+        if !is_next && !self.container.life.is_running() {
             return None;
         }
         if self.container.life.is_held() {
@@ -65,6 +71,17 @@ impl Subject<'_> {
         })
     }
 
+    /// Whether it runs, since an end that was none, though its step is skipped.
+    fn has_no_turn_left(&self, turn: DeferTurn) -> bool {
+        let running = self.container.life.as_running();
+        let is_untold = running.is_some_and(|running| running.stop == Stop::Untold);
+        let is_skipped = self.pod.termination.as_ref().is_some_and(|termination| {
+            let is_its_step = termination.step() == Step::of(turn);
+            is_its_step && self.round.ends.is_none() || termination.step() > Step::of(turn)
+        });
+        is_untold && is_skipped && !self.container.is_of_next_run
+    }
+
     /// Rule: a defer container that waits for a turn that will not come ends without having run.
     pub(super) fn defer_is_left_out(&self) -> Option<Due<Deed>> {
         let (pod, container) = (self.pod, self.container);
@@ -73,7 +90,7 @@ impl Subject<'_> {
             .filter(|_| container.life.is_held())?;
         if pod.history.was_deferred(&container.name) {
             return Some(Due::Now(Deed::End {
-                code: pod.code_of_masked_defer(),
+                code: pod.code_of_no_failure(),
                 words: None,
             }));
         }
@@ -186,30 +203,16 @@ impl Pod {
     }
 
     /// The code that is told of a defer container (defer proposal: the failure of one never
-    /// restarts a pod).
-    pub(super) fn code_of_defer(&self, container: &Container, status: ExitStatus) -> u32 {
+    /// restarts a pod). One that has run is needed in the pod's next sandbox as well, and again in this
+    /// one where the end proves to be none.
+    pub(super) fn code_of_defer(&self, status: ExitStatus) -> u32 {
         let policy = self
             .plan
             .as_ref()
             .map(|plan| plan.settings().defer_exit_code);
         match policy {
-            Some(DeferExitCode::Mask) if container.turn_began().is_none() => {
-                self.code_of_no_failure()
-            }
-            Some(DeferExitCode::Mask) => self.code_of_masked_defer(),
+            Some(DeferExitCode::Mask) => self.code_of_no_failure(),
             Some(DeferExitCode::Propagate) | None => status.code(),
-        }
-    }
-
-    /// That of one that has run: it belongs to the pod's next sandbox, if there is to be one.
-    fn code_of_masked_defer(&self) -> u32 {
-        let is_needed_again = self
-            .termination
-            .as_ref()
-            .is_some_and(|termination| termination.cause().is_followed_by_another());
-        match is_needed_again {
-            true => self.code_of_no_failure(),
-            false => 0,
         }
     }
 

@@ -70,7 +70,7 @@ impl Pod {
         if let Some(container) = self.containers.get(id) {
             let code = match (open.code, container.defer_turn()) {
                 (Some(code), _) => code,
-                (None, Some(_)) => self.code_of_defer(container, status),
+                (None, Some(_)) => self.code_of_defer(status),
                 (None, None) => status.code(),
             };
             self.end_of_life(id, code, false, Stop::Untold);
@@ -154,7 +154,7 @@ impl Pod {
         let was_told = stop.since().is_some() && !has_failed;
         let was_told_by_us = was_told && stop.why() != Some(Why::PassedOn);
         match container.defer_turn() {
-            Some(_) => self.code_of_defer(container, status),
+            Some(_) => self.code_of_defer(status),
             None if container.duty().is_masked && was_told_by_us => {
                 self.code_of_one_told_to_go(container, status)
             }
@@ -182,7 +182,7 @@ impl Pod {
     /// The code that is told of a container that ended with `status` because it was told to.
     pub(super) fn code_of_one_told_to_go(&self, container: &Container, status: ExitStatus) -> u32 {
         if container.defer_turn().is_some() {
-            return self.code_of_defer(container, status);
+            return self.code_of_defer(status);
         }
         let policy = self
             .plan

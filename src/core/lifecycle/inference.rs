@@ -35,10 +35,16 @@ impl Pod {
             [lone] => self.lone_end(lone)?,
             _ => self.now,
         };
-        // Whoever was told long before, alone, has a time of its own.
-        let first = open.iter().filter(|open| !open.request.is_alone());
-        let first = first.map(|open| open.request.at()).min();
+        // Whoever was told long before, alone, has a time of its own, unless that ends with the time of
+        // the others: then a preStop handler has hidden that all were asked at once.
+        let others = || open.iter().filter(|open| !open.request.is_alone());
+        let first = others().map(|open| open.request.at()).min();
         let since = first.map(|at| at.before(self.termination_window()));
+        let ends = others().map(|open| open.request.deadline()).min();
+        let is_of_it = |request: &StopRequest| {
+            let ends_with = ends.is_some_and(|ends| request.ends_with(ends));
+            request.is_of_end_since(since.unwrap_or_default()) || ends_with
+        };
         let (callers, ours): (Vec<_>, Vec<_>) = open
             .iter()
             // The caller's own are told at once, whatever that means.
@@ -46,7 +52,7 @@ impl Pod {
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours
             .iter()
-            .filter(|open| open.request.is_of_end_since(since.unwrap_or_default()))
+            .filter(|open| is_of_it(open.request))
             .map(|open| open.request)
             .collect();
         if counts.is_empty() {
@@ -75,6 +81,7 @@ impl Pod {
     fn lone_end(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
+            && !container.is_hardly_asked()
             && !container.duty().is_callers()
             && container.life.reads_running()
             && self.has_an_ending();
@@ -187,14 +194,11 @@ impl Subject<'_> {
                 && other.life.reads_running()
                 && other.request.is_none()
         });
+        let last = request.deadline().before(LEAST);
         // A preStop handler that the shim cannot see hides the request that follows it.
         let hidden = apps.map(|(_, app)| match &app.facts.pre_stop {
-            Some(PreStop::Sleep(pause)) => {
-                window.after(*pause).min(request.deadline().before(LEAST))
-            }
-            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
-                request.deadline().before(LEAST)
-            }
+            Some(PreStop::Sleep(pause)) => window.after(*pause).min(last),
+            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => last,
             Some(PreStop::Exec { .. }) | None => request.at(),
         });
         let hidden = hidden.max().unwrap_or(request.at());

@@ -59,8 +59,11 @@ pub(super) enum PostStart {
     /// Its Start was answered then, when so many containers had been created: what follows may be its
     /// handler.
     Possible { answered: Time, creations: u64 },
-    /// This Exec is taken for it.
-    Running { exec_id: String },
+    /// This Exec is taken for it, though it may as well be the preStop handler: the same command.
+    Running {
+        exec_id: String,
+        may_be_pre_stop: bool,
+    },
     /// It was run, and is run again if the container is restarted in place.
     Over,
     /// It is run again.
@@ -142,7 +145,12 @@ impl PostStart {
 
     /// Whether it is this Exec.
     fn is_run_by(&self, exec: &str) -> bool {
-        matches!(self, PostStart::Running { exec_id } if exec_id == exec)
+        matches!(self, PostStart::Running { exec_id, .. } if exec_id == exec)
+    }
+
+    /// Whether the Exec that is taken for it may as well be the preStop handler.
+    pub fn may_be_pre_stop(&self) -> bool {
+        matches!(self, PostStart::Running { may_be_pre_stop, .. } if *may_be_pre_stop)
     }
 
     /// Whether an Exec that comes `now` without a deadline, when so many containers have been created,
@@ -265,14 +273,19 @@ impl Pod {
             && container.duty().is_helper;
         let post_start = container.life.post_start_mut();
         let post_start = post_start.filter(|known| is_post_start && known.may_be_run(now, count));
-        // Both handlers may be the same command: then it is the one whose time it is.
+        // Both handlers may be the same command. Where it is time for the one it may be the other all the
+        // same: then a second request shows that ([`Container::is_hardly_asked`]).
         if let Some(post_start) = post_start {
             *post_start = PostStart::Running {
                 exec_id: exec.id.to_owned(),
+                may_be_pre_stop: is_pre_stop,
             };
             let (name, number) = (container.name.clone(), container.number);
             self.history.not_started(&name, number);
-        } else if is_pre_stop {
+        }
+        if let Some(container) = self.containers.get_mut(id)
+            && is_pre_stop
+        {
             container.pre_stop_requested(StopRequest::pre_stop(now, grace));
         }
         self.settle(now);
@@ -292,10 +305,15 @@ impl Pod {
     pub fn handle_exec_over(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
         if let Some(mut hand) = self.hand(id)
-            && let Some(post_start) = hand.container.life.post_start_mut()
+            && let Some(post_start) = hand.container.life.post_start()
             && post_start.is_run_by(exec_id)
         {
-            *post_start = PostStart::Over;
+            if hand.container.is_hardly_asked() && hand.termination.is_none() {
+                hand.container.request = None;
+            }
+            if let Some(post_start) = hand.container.life.post_start_mut() {
+                *post_start = PostStart::Over;
+            }
             hand.note_if_started();
         }
         self.settle(now);

@@ -118,6 +118,18 @@ impl StopRequest {
         }
     }
 
+    /// Nothing of it was seen but that its preStop handler is run.
+    pub fn is_pre_stop(&self) -> bool {
+        self.wish == Wish::PreStop
+    }
+
+    /// Whether its caller's time ends with `deadline`: kubelet counts whole seconds, and gives two where
+    /// nothing is left.
+    pub fn ends_with(&self, deadline: Time) -> bool {
+        let (first, last) = (self.deadline.min(deadline), self.deadline.max(deadline));
+        last.since(first) <= LEAST
+    }
+
     /// It is to be killed, and was never asked to stop.
     pub fn is_kill(&self) -> bool {
         self.wish == Wish::Kill
@@ -200,6 +212,13 @@ impl StopRequest {
     pub fn answered_after(&mut self, wait: Duration) {
         if let Wish::Stop(stop) = &mut self.wish {
             stop.withheld = wait;
+        }
+    }
+
+    /// It is answered at `now`: its caller begins to count.
+    pub fn answered(&mut self, now: Time) {
+        if let Wish::Stop(stop) = &mut self.wish {
+            stop.withheld = stop.withheld.min(now.since(self.at));
         }
     }
 }

@@ -159,7 +159,7 @@ impl Pod {
         // That its process is gone may be known before that it has ended.
         let was_killed = container.life.stop().is_killed();
         let code = match (container.defer_turn(), was_killed) {
-            (Some(_), _) => self.code_of_defer(container, ExitStatus::Code(1)),
+            (Some(_), _) => self.code_of_defer(ExitStatus::Code(1)),
             (None, true) => KILLED,
             (None, false) => NOT_STARTED,
         };

@@ -120,8 +120,13 @@ impl Pod {
             return;
         };
         let grace = self.real_grace(container, kill.patience);
+        let mut fresh = StopRequest::kill(now, grace);
+        // What was never started is no part of its caller's pod: this clears it away.
+        if !container.life.reads_running() {
+            fresh.disprove();
+        }
         if let Some(container) = self.containers.get_mut(id) {
-            container.kill_requested(StopRequest::kill(now, grace));
+            container.kill_requested(fresh);
             if container.kills.len() < KILLS_AT_MOST {
                 container.kills.push((request, kill));
                 return;
@@ -156,7 +161,7 @@ impl Subject<'_> {
         let is_defer = container.defer_turn().is_some();
         let then = if life.is_parked() {
             let code = match is_defer {
-                true => pod.code_of_defer(container, ExitStatus::Signal(9)),
+                true => pod.code_of_defer(ExitStatus::Signal(9)),
                 false => KILLED,
             };
             Some(Deed::End { code, words: None })
@@ -238,7 +243,7 @@ impl Subject<'_> {
     fn left_out(&self) -> Deed {
         let (pod, container) = (self.pod, self.container);
         if container.defer_turn().is_some() {
-            let code = pod.code_of_defer(container, NEVER_EXECUTED);
+            let code = pod.code_of_defer(NEVER_EXECUTED);
             return Deed::SkipDefer { code };
         }
         let cause = pod

@@ -98,6 +98,7 @@ impl<'a> Person<'a> {
             if self.world.is_known(id) && self.reads_running(id) {
                 self.log.asks.push(Ask {
                     at: self.world.now(),
+                    after: self.world.seen().len(),
                     id,
                     end: true,
                     grace,

@@ -46,9 +46,11 @@ pub enum End {
 }
 
 /// A request that a shim could see.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub at: Time,
+    /// How much had been seen before.
+    pub after: usize,
     pub id: &'static str,
     /// At the end of its pod.
     pub end: bool,
@@ -68,6 +70,8 @@ pub struct Log {
     pub asks: Vec<Ask>,
     /// SIGKILL when the grace period was over.
     pub kills: Vec<(Time, &'static str)>,
+    /// SIGKILL for what containerd could not start, or gave up on.
+    pub given_up: Vec<&'static str>,
     /// When all of a sandbox was to be stopped, and why.
     pub ends: Vec<(Time, usize, End)>,
     /// What the next sandbox goes without, and the code that it ended with.
@@ -430,6 +434,7 @@ impl Kubelet<'_> {
     fn give_up(&mut self, who: usize) {
         let id = self.records[who].id.unwrap();
         self.world.did(format!("StartError of {id}"));
+        self.log.given_up.push(id);
         self.records[who].state = State::Exited(128);
         self.records[who].exited = self.world.now();
         self.worker = Worker::Idle;

@@ -10,7 +10,7 @@ use crate::process::ExitStatus;
 use crate::simulator::{Seen, ms, name_of, secs};
 
 use super::case::{Deletion, Fault, Member, Part, PreStop};
-use super::kubelet::intern;
+use super::kubelet::{Ask, intern};
 use super::trace::{Ending, LEAST, Life, Run, WINDOW};
 
 /// What is told apart at best: a message, a process that is killed.
@@ -99,10 +99,14 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sandbox) else {
             continue;
         };
-        let ran = |life: &Life<'_>| life.part().is_ours() && !life.executed.is_empty();
+        let since = run.began(sandbox, ending.from);
+        let ran = |life: &Life<'_>| {
+            let first = life.executed.first();
+            first.is_some_and(|at| *at < ending.from && life.created >= since)
+        };
         let something_ran = run
             .of(sandbox)
-            .any(|life| ran(life) && !life.part().is_defer() && life.executed[0] < ending.from);
+            .any(|life| life.part().is_ours() && !life.part().is_defer() && ran(life));
         for life in run.of(sandbox).filter(|life| life.part().is_defer()) {
             let runs = life
                 .executed
@@ -116,13 +120,14 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
             let of_name = namesakes.flat_map(|other| &other.executed);
             let in_all = of_name.filter(|at| **at >= ending.from).count();
             // A cleanup twice is the lesser harm where a Create shows that it was no end.
-            let is_disproved = run.taken.iter().any(|(_, of, _, undone)| {
-                *of == sandbox && undone.is_some_and(|undone| undone >= ending.from)
-            });
+            let is_disproved = run
+                .taken
+                .iter()
+                .any(|taken| taken.sandbox == sandbox && taken.disproved >= Some(ending.from));
             broken(in_all <= 1 || again || is_disproved, || {
                 format!("{} runs {in_all} times", life.member.name)
             })?;
-            if run.is_unknowable(&ending) || ending.is_vague {
+            if ending.is_vague {
                 continue;
             }
             if ending.forced {
@@ -134,11 +139,13 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
                 .is_some_and(|(at, is_ok)| is_ok && at < ending.from)
                 && life.is_alive(ending.from)
                 && life.executed.iter().all(|at| *at >= ending.from);
-            let was_asked = run
-                .log
-                .asks
-                .iter()
-                .any(|ask| ask.id == life.id && !ask.end && ask.at <= ending.from);
+            // "A defer that gets one ends without having run": a request of its own.
+            let is_own = |ask: &Ask| match ask.end {
+                true => ask.at < ending.from,
+                false => ask.at <= ending.from,
+            };
+            let mut asks = run.log.asks.iter();
+            let was_asked = asks.any(|ask| ask.id == life.id && is_own(ask));
             if !is_there || was_asked || !something_ran {
                 continue;
             }
@@ -192,7 +199,11 @@ fn turn_of(run: &Run<'_>, sandbox: usize, ending: &Ending, defer: &Life<'_>) -> 
         }
     });
     for life in before {
-        if life.id == defer.id || !life.reads_running(ending.from) && !life.is_alive(ending.from) {
+        let is_there = life.reads_running(ending.from) || life.is_alive(ending.from);
+        // A defer that is created later has its turn as well.
+        let comes_later =
+            life.part().is_defer() && life.executed.iter().any(|at| *at > ending.from);
+        if life.id == defer.id || !is_there && !comes_later {
             continue;
         }
         turn = turn.max(life.ended()?);
@@ -201,9 +212,11 @@ fn turn_of(run: &Run<'_>, sandbox: usize, ending: &Ending, defer: &Life<'_>) -> 
 }
 
 fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
-    for (at, sandbox, because, _) in &run.taken {
-        let (at, sandbox) = (*at, *sandbox);
-        let ours = || run.of(sandbox).filter(|life| life.part().is_ours());
+    for taken in &run.taken {
+        let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
+        let read_running = |life: &Life<'_>| life.read_running(at, taken.after);
+        // A guest's tells nothing.
+        let ours = || run.of(sandbox).filter(|life| life.part() != Part::Guest);
         let is_meant = match because {
             Cause::SandboxDied => run.deaths[sandbox].is_some_and(|died| died <= at),
             Cause::Completed => {
@@ -219,8 +232,8 @@ fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
                 let all = run.stopped_all(sandbox).is_some_and(|(from, _)| from <= at);
                 let open = run.log.asks.iter().filter(|ask| {
                     ask.at <= at
-                        && ask.at.after(ask.grace.max(LEAST)) > at
-                        && ours().any(|life| life.id == ask.id && life.reads_running(at))
+                        && run.closes(ask) > at
+                        && ours().any(|life| life.id == ask.id && read_running(life))
                 });
                 let mut open: Vec<_> = open.map(|ask| ask.id).collect();
                 open.sort_unstable();
@@ -228,9 +241,9 @@ fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
                 let is_defer = open
                     .first()
                     .is_some_and(|id| run.case.member(name_of(id)).part.is_defer());
-                let app_runs =
-                    ours().any(|life| life.part() == Part::App && life.reads_running(at));
-                let only = ours().filter(|life| life.reads_running(at)).count() == 1;
+                let app_runs = ours().any(|life| life.part() == Part::App && read_running(life));
+                let mut others = ours().filter(|life| open.first() != Some(&life.id.as_str()));
+                let only = !others.any(read_running);
                 let excused = open.len() > 1 || open.len() == 1 && (is_defer && !app_runs || only);
                 all || excused
             }
@@ -255,6 +268,7 @@ fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
         let is_sooner = is_sooner || run.log.asked_again.contains(&intern(life.id.clone()));
         let is_cut = is_sooner && run.log.kills.contains(&(*killed, intern(life.id.clone())))
             || run.is_hurried()
+            || run.was_given_up(life)
             || run.case.deleted.1 == Deletion::Kill;
         if is_cut || life.member.cap.is_some() {
             continue;
@@ -265,7 +279,7 @@ fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             .iter()
             .find(|(at, signal)| *signal != Signal::KILL && since.is_some_and(|since| since <= at));
         let mut taken = run.taken.iter();
-        let was_taken = taken.any(|(at, of, ..)| *of == life.sandbox && at <= killed);
+        let was_taken = taken.any(|taken| taken.sandbox == life.sandbox && taken.at <= *killed);
         let need = match (&ending, run.case.grace_policy) {
             (Some(ending), _) if ending.forced => continue,
             (Some(_), GracePolicy::Strict) => continue,
@@ -305,14 +319,9 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
         let is_away = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
         let is_interrupted = ending.forced && run.case.late.iter().any(is_away);
         // Where nothing was taken for the end each stop is kubelet's own.
-        let is_none = !run.taken.iter().any(|(_, of, ..)| *of == sandbox);
-        if is_none
-            || ending.is_entangled
-            || ending.is_vague
-            || is_interrupted
-            || run.is_hurried()
-            || run.is_unknowable(&ending)
-        {
+        let mut taken = run.taken.iter().filter(|taken| taken.sandbox == sandbox);
+        let is_none = taken.all(|taken| taken.followed.is_some_and(|at| at <= ending.from));
+        if is_none || ending.is_entangled || ending.is_vague || is_interrupted || run.is_hurried() {
             continue;
         }
         let bound = ending
@@ -341,9 +350,14 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
 }
 
 fn nothing_is_started_after_the_end_began(run: &Run<'_>) -> Verdict {
-    for (began, sandbox, _, undone) in &run.taken {
-        let is_in = |at: &Time| at > began && undone.is_none_or(|undone| *at < undone);
-        for life in run.of(*sandbox).filter(|life| life.created < *began) {
+    for taken in &run.taken {
+        let goes_on = [taken.disproved, taken.followed]
+            .into_iter()
+            .flatten()
+            .min();
+        let is_in = |at: &Time| *at > taken.at && goes_on.is_none_or(|goes_on| *at < goes_on);
+        let there = run.of(taken.sandbox);
+        for life in there.filter(|life| life.created < taken.at) {
             let is_restarted = life.part() == Part::Sidecar || life.part().is_defer();
             let released = life.released.filter(is_in);
             broken(
@@ -381,8 +395,9 @@ fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. }
         );
         // It was there before that end.
-        let is_in_it = run.taken.iter().any(|(began, of, _, undone)| {
-            *of == sandbox && undone.is_none() && life.created < *began && began <= at
+        let is_in_it = run.taken.iter().any(|taken| {
+            let was_there = life.created < taken.at && taken.at <= *at;
+            taken.sandbox == sandbox && taken.disproved.is_none() && was_there
         });
         broken(ends || goes_on || is_in_it || waits_in_vain, || {
             format!("{id} is refused at {at}: {because}")
@@ -402,11 +417,11 @@ fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
         };
         let due = ready.after(ms(1_300));
         // What ends the wait otherwise.
-        let taken = run.taken.iter().find(|(_, of, _, undone)| {
-            *of == sandbox && undone.is_none_or(|undone| undone > ready)
+        let taken = run.taken.iter().find(|taken| {
+            taken.sandbox == sandbox && taken.disproved.is_none_or(|undone| undone > ready)
         });
         let ends = [
-            taken.map(|(at, ..)| *at),
+            taken.map(|taken| taken.at),
             run.stopped_all(sandbox).map(|(at, _)| at),
             run.deaths[sandbox],
             life.executed.first().copied(),
@@ -514,12 +529,12 @@ fn done(run: &Run<'_>, other: &Life<'_>, member: &Member) -> Option<Time> {
             let by_itself = !was_told && !last.executed.is_empty();
             (by_itself && *status == ExitStatus::Code(0)).then_some(*died)
         }
-        _ => lives.flat_map(|life| started(life)).min(),
+        _ => lives.flat_map(|life| started(run, life)).min(),
     }
 }
 
 /// When a sidecar was started, in each of its lives.
-fn started<'a>(life: &'a Life<'_>) -> impl Iterator<Item = Time> + 'a {
+fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item = Time> + 'a {
     let creation = life
         .id
         .split('#')
@@ -543,12 +558,13 @@ fn started<'a>(life: &'a Life<'_>) -> impl Iterator<Item = Time> + 'a {
     executed.filter_map(move |at| {
         let started = at.after(ready.max(post_start.saturating_add(MOMENT)));
         let handled = life.answered.map(|(at, _)| at.after(post_start));
+        let handled = handled.max(run.taken_for_post_start(life));
         let started = started.max(handled.unwrap_or(started));
         let died = life
             .died
             .iter()
             .map(|(died, _)| *died)
-            .find(|died| died > at);
+            .find(|died| died >= at);
         died.is_none_or(|died| died > started).then_some(started)
     })
 }
@@ -561,7 +577,7 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         let mut asks = run.log.asks.iter();
         let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
         let is_unwell = sidecar.member.unwell.is_some();
-        if ending.forced || was_asked_alone || is_unwell || run.is_unknowable(&ending) {
+        if ending.forced || was_asked_alone || is_unwell {
             continue;
         }
         let told = sidecar
@@ -570,6 +586,9 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             .map(|(at, _)| *at)
             .find(|at| *at >= ending.from && *at < ending.soonest && sidecar.runs(*at));
         let Some(told) = told else { continue };
+        if run.is_told_alone(sidecar, told) {
+            continue;
+        }
         let app = run
             .of(sidecar.sandbox)
             .find(|app| app.part() == Part::App && app.runs(told) && app.created < ending.from);
@@ -598,7 +617,6 @@ fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
         };
         let excused = was_asked_alone
             || ending.forced
-            || run.is_unknowable(&ending)
             || sidecar.member.essential
             || run.deaths[sidecar.sandbox].is_some();
         // The first restart of a container comes at once; those after it after a back-off.
@@ -667,7 +685,10 @@ fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
             continue;
         };
         let unwell = since.after(ms(wait));
-        if started(life).next().is_none_or(|started| started > unwell) {
+        if started(run, life)
+            .next()
+            .is_none_or(|started| started > unwell)
+        {
             continue;
         }
         // Two attempts, what a stop takes, and the first restart, which comes at once.
@@ -683,10 +704,7 @@ fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
                 .iter()
                 .find(|ask| ask.id == life.id)
                 .map(|ask| ask.at),
-            run.taken
-                .iter()
-                .find(|(_, of, ..)| *of == life.sandbox)
-                .map(|(at, ..)| *at),
+            run.first_taken(life.sandbox),
         ];
         let died = life.died.first().map(|(at, _)| *at);
         let was_well = died.is_some_and(|died| {
@@ -710,10 +728,7 @@ fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
         let sandbox = life.sandbox;
         let first_end = [
             run.ending(sandbox).map(|ending| ending.from),
-            run.taken
-                .iter()
-                .find(|(_, of, ..)| *of == sandbox)
-                .map(|(at, ..)| *at),
+            run.first_taken(sandbox),
             run.deaths[sandbox],
         ];
         let end = first_end.into_iter().flatten().min();
@@ -721,7 +736,7 @@ fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
         let asked = run.log.asks.iter().find(|ask| ask.id == life.id);
         let asked = asked.map(|ask| ask.at);
         let signalled = life.signals.iter().map(|(at, _)| *at).find(|at| {
-            let is_well = life.member.unwell.is_none();
+            let is_well = life.member.unwell.is_none() && !run.was_given_up(life);
             is_well && lives_on(at) && life.runs(*at) && asked.is_none_or(|asked| asked > *at)
         });
         broken(signalled.is_none(), || {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::lifecycle::{Cause, Report, Time};
-use crate::plan::{GracePolicy, Signal};
+use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::process::ExitStatus;
 
 use crate::simulator::{Seen, World, ms, name_of, secs};
@@ -30,6 +30,8 @@ pub struct Life<'a> {
     pub signals: Vec<(Time, Signal)>,
     pub died: Vec<(Time, ExitStatus)>,
     pub reported: Option<(Time, u32)>,
+    /// How much had been seen before that.
+    pub reported_after: usize,
     pub restarting: Vec<Time>,
     /// When its postStart handler was run once more.
     pub post_starts: Vec<Time>,
@@ -55,14 +57,28 @@ pub struct Ending {
     pub is_entangled: bool,
 }
 
+/// What the core took for the end of a sandbox.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub at: Time,
+    /// How much had been seen before.
+    pub after: usize,
+    pub sandbox: usize,
+    pub because: Cause,
+    /// When it took it back.
+    pub disproved: Option<Time>,
+    /// When it was over, and the same sandbox started over.
+    pub followed: Option<Time>,
+}
+
 /// A trace, and what is known of it.
 pub struct Run<'a> {
     pub case: &'a Case,
     pub world: &'a World,
     pub log: &'a Log,
     pub lives: Vec<Life<'a>>,
-    /// What the core took for the end, and when it took it back.
-    pub taken: Vec<(Time, usize, Cause, Option<Time>)>,
+    /// What the core took for the end.
+    pub taken: Vec<Taken>,
     /// When each sandbox died.
     pub deaths: Vec<Option<Time>>,
 }
@@ -101,6 +117,7 @@ impl<'a> Run<'a> {
                         signals: Vec::new(),
                         died: Vec::new(),
                         reported: None,
+                        reported_after: usize::MAX,
                         restarting: Vec::new(),
                         post_starts: Vec::new(),
                         released: None,
@@ -115,17 +132,34 @@ impl<'a> Run<'a> {
             Seen::Died(id, _) if id == "pause" => self.deaths[sandbox] = Some(at),
             Seen::Died(id, status) => self.with(id, |life| life.died.push((at, *status))),
             Seen::ExitReported(id, code) => {
-                self.with(id, |life| life.reported = Some((at, *code)));
+                self.with(id, |life| {
+                    life.reported = Some((at, *code));
+                    life.reported_after = n;
+                });
             }
             Seen::PostStarted(id) => self.with(id, |life| life.post_starts.push(at)),
             Seen::Restarting(id) => self.with(id, |life| life.restarting.push(at)),
             Seen::Released(id) => self.with(id, |life| life.released = Some(at)),
             Seen::Reported(Report::Terminating { because, .. }) => {
-                self.taken.push((at, sandbox, because.clone(), None));
+                self.taken.push(Taken {
+                    at,
+                    after: n,
+                    sandbox,
+                    because: because.clone(),
+                    disproved: None,
+                    followed: None,
+                });
             }
             Seen::Reported(Report::NotTerminating { .. }) => {
                 if let Some(taken) = self.taken.last_mut() {
-                    taken.3 = Some(at);
+                    taken.disproved = Some(at);
+                }
+            }
+            Seen::Reported(Report::StartsOver { .. }) => {
+                if let Some(taken) = self.taken.last_mut()
+                    && taken.sandbox == sandbox
+                {
+                    taken.followed = Some(at);
                 }
             }
             _ => {}
@@ -149,6 +183,39 @@ impl<'a> Run<'a> {
         life.map_or(0, |life| life.sandbox)
     }
 
+    /// When the core first took something for the end of a sandbox.
+    pub fn first_taken(&self, sandbox: usize) -> Option<Time> {
+        let mut taken = self.taken.iter();
+        taken
+            .find(|taken| taken.sandbox == sandbox)
+            .map(|taken| taken.at)
+    }
+
+    /// Its caller did not wait for the answer of its Start, and has killed it.
+    pub fn was_given_up(&self, life: &Life<'_>) -> bool {
+        self.log.given_up.iter().any(|id| *id == life.id)
+    }
+
+    /// When the time is over that was given with a request, and with the preStop handler before it. A
+    /// deletion that gives more than the pod's own grace period looks like one that gives that.
+    fn deadline(&self, ask: &Ask) -> Time {
+        let asks = self.log.asks.iter();
+        let so_far = asks.filter(|other| other.id == ask.id && other.at <= ask.at);
+        let open = so_far.filter(|other| other.at.after(other.grace) > ask.at || *other == ask);
+        let own = secs(self.case.grace);
+        let deadlines = open.map(|other| other.at.after(other.grace.min(own)));
+        deadlines.min().unwrap_or(ask.at)
+    }
+
+    /// Until when its caller waits for what was asked: its own time begins at the answer.
+    pub fn closes(&self, ask: &Ask) -> Time {
+        let answers = self.log.answers.iter();
+        let answer = answers.filter(|(at, id, _)| *at == ask.at && *id == ask.id);
+        let waited = answer.map(|(_, _, waited)| *waited).max();
+        let deadline = self.deadline(ask).max(ask.at.after(LEAST));
+        deadline.after(waited.unwrap_or_default())
+    }
+
     /// When kubelet began to stop all of a sandbox.
     pub fn stopped_all(&self, sandbox: usize) -> Option<(Time, End)> {
         let mut ends = self.log.ends.iter();
@@ -156,65 +223,51 @@ impl<'a> Run<'a> {
             .map(|(at, _, end)| (*at, *end))
     }
 
-    /// The end of a sandbox, if it had one.
+    /// The end of a sandbox, if it had one: the last that was not followed by anything.
     pub fn ending(&self, sandbox: usize) -> Option<Ending> {
-        let asks: Vec<_> = self
+        let of_sandbox = |taken: &&Taken| taken.sandbox == sandbox && taken.disproved.is_none();
+        let last = self.taken.iter().filter(of_sandbox);
+        // What came before that is of the end before.
+        let mut asks = self
             .log
             .asks
             .iter()
-            .filter(|ask| ask.end && self.ask_sandbox(ask) == sandbox)
-            .collect();
-        let decided = self
-            .taken
-            .iter()
-            .filter(|(_, of, because, undone)| {
-                *of == sandbox && because.is_decided() && undone.is_none()
-            })
-            .map(|(at, ..)| *at)
-            .min();
-        let died = self.deaths[sandbox].filter(|died| {
-            // Kubelet's own last act is no end.
-            self.log.over.is_none_or(|over| *died < over) && asks.iter().all(|ask| ask.at > *died)
+            .filter(|ask| ask.end && self.tells(ask));
+        let asked = asks.find(|ask| self.ask_sandbox(ask) == sandbox);
+        let last = last.filter(|taken| {
+            let followed = taken.followed.zip(asked);
+            followed.is_none_or(|(at, asked)| asked.at < at)
         });
-        let died = died.filter(|died| self.of(sandbox).any(|life| life.is_alive(*died)));
-        // What has ended when nobody could wait for the next any more was a request of its own.
-        let mut asks = asks;
-        asks.sort_by_key(|ask| ask.at);
-        while let [first, second, ..] = asks[..]
-            && second.at.since(first.at) > WINDOW
-            && self.lives.iter().any(|life| {
-                life.id == first.id && life.ended().is_some_and(|ended| ended < second.at)
-            })
-        {
-            asks.remove(0);
-        }
+        let mut decided = last.clone().filter(|taken| taken.because.is_decided());
+        let mut inferred = last.filter(|taken| !taken.because.is_decided());
+        let (decided, inferred) = (decided.next(), inferred.next());
+        let by_shim = decided.map(|taken| taken.at);
+        let by_shim = by_shim.into_iter().chain(self.died_alone(sandbox)).min();
+        let recognised = inferred.map(|taken| (taken.at, taken.after));
+        let asks = self.asks_of_end(sandbox, by_shim, recognised.map(|(at, _)| at));
         let first = asks.first().map(|ask| ask.at);
-        let by_shim = decided.into_iter().chain(died).min();
         let from = first.into_iter().chain(by_shim).min()?;
-        let mut deadline = match by_shim {
-            Some(at) => at.after(secs(self.case.grace)),
-            None => Time::default().after(Duration::MAX),
-        };
         // A deletion that gives more than the pod's own grace period looks like one that gives that.
         let own = secs(self.case.grace);
+        let mut deadline = match by_shim {
+            Some(at) => at.after(own),
+            None => Time::default().after(Duration::MAX),
+        };
         for ask in asks.iter().filter(|ask| !ask.is_kill) {
             deadline = deadline.min(ask.at.after(ask.grace.min(own)));
         }
-        // One that was asked before, and has not ended, is a part of it.
+        // One that was asked before, and had not ended when that was taken for the end, is a part of it.
         let (mut was_given_time, mut soonest) = (false, deadline);
         let mut is_entangled = false;
-        for ask in self
-            .log
-            .asks
-            .iter()
-            .filter(|ask| !ask.end && ask.at <= from)
-        {
+        let began = asks.first().map(|ask| (ask.at, ask.after));
+        let decided = decided.map(|taken| (taken.at, taken.after));
+        let began = [began, decided, recognised].into_iter().flatten().min();
+        let (begun, after) = began.unwrap_or((from, usize::MAX));
+        for ask in self.asks_of_living(sandbox).filter(|ask| ask.at <= begun) {
             let life = self.lives.iter().find(|life| life.id == ask.id);
             let is_ours = self.case.member(name_of(ask.id)).part.is_ours();
-            let is_open = is_ours && ask.at.after(ask.grace) > from;
-            if is_open
-                && life.is_some_and(|life| life.sandbox == sandbox && life.reads_running(from))
-            {
+            let is_open = is_ours && ask.at.after(ask.grace) > begun;
+            if is_open && life.is_some_and(|life| life.read_running(begun, after)) {
                 is_entangled = true;
                 was_given_time |= ask.grace > LEAST;
                 soonest = soonest.min(ask.at.after(ask.grace));
@@ -228,39 +281,26 @@ impl<'a> Run<'a> {
         for ask in asks.iter().filter(|ask| ask.is_kill) {
             deadline = deadline.min(ask.at);
         }
-        for ask in self.log.asks.iter().filter(|ask| !ask.end && ask.at > from) {
-            if self.ask_sandbox(ask) == sandbox {
-                soonest = soonest.min(ask.at.after(ask.grace));
-            }
+        for ask in self.asks_of_living(sandbox).filter(|ask| ask.at > from) {
+            soonest = soonest.min(ask.at.after(ask.grace));
         }
         for (at, id) in &self.log.kills {
-            let is_in = asks.iter().any(|ask| ask.id == *id);
+            let is_in = asks.iter().any(|ask| ask.id == *id) || self.log.asked_again.contains(id);
             if is_in && *at >= from {
                 deadline = deadline.min(*at);
             }
         }
-        let mut others: Vec<_> = asks
-            .iter()
-            .filter(|ask| self.case.member(name_of(ask.id)).part != Part::Guest)
-            .collect();
-        others.sort_by_key(|ask| ask.at);
-        let second = others
+        let second = asks
             .first()
-            .and_then(|first| others.iter().find(|ask| ask.id != first.id));
-        // With `ctr` one kill after another is the end if the first is still there.
-        if self.case.by_hand && by_shim.is_none() {
-            let (first, second) = (others.first()?, second?);
-            let first = self.lives.iter().find(|life| life.id == first.id)?;
-            if first.ended().is_some_and(|ended| ended < second.at) {
-                return None;
-            }
-        }
+            .and_then(|first| asks.iter().find(|ask| ask.id != first.id));
         let known = by_shim.unwrap_or_else(|| match second {
             Some(ask) => ask.at,
             None => from.after(WINDOW),
         });
         let is_short = |ask: &&&Ask| ask.is_kill || ask.grace <= LEAST;
-        let was_given_time = was_given_time || by_shim.is_some_and(|at| Some(at) <= first);
+        // What is decided is so at once, whatever its caller gives then.
+        let was_given_time = was_given_time
+            || by_shim.is_some_and(|at| recognised.is_none_or(|(recognised, _)| at <= recognised));
         let forced = !was_given_time
             && !asks.is_empty()
             && asks.iter().filter(is_short).count() == asks.len();
@@ -276,6 +316,181 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// When the sandbox died though nobody had asked anything to stop.
+    fn died_alone(&self, sandbox: usize) -> Option<Time> {
+        let mut asks = self.log.asks.iter();
+        let died = self.deaths[sandbox].filter(|died| {
+            // Kubelet's own last act is no end.
+            self.log.over.is_none_or(|over| *died < over)
+                && asks.all(|ask| !ask.end || self.ask_sandbox(ask) != sandbox || ask.at > *died)
+        });
+        died.filter(|died| self.of(sandbox).any(|life| life.is_alive(*died)))
+    }
+
+    /// Since when there is the pod that ended at `end`: where there is no sandbox container, what is
+    /// created after an end starts the pod over, if nobody says that nothing is started again.
+    pub fn began(&self, sandbox: usize, end: Time) -> Time {
+        let taken = self.taken.iter().filter(|taken| taken.sandbox == sandbox);
+        let is_anew = self.case.by_hand && self.case.policy != RestartPolicy::Never;
+        let followed = taken.filter_map(|taken| taken.followed.filter(|_| is_anew));
+        followed.filter(|at| *at <= end).max().unwrap_or_default()
+    }
+
+    /// A guest's request tells nothing.
+    fn tells(&self, ask: &Ask) -> bool {
+        self.case.member(name_of(ask.id)).part != Part::Guest
+    }
+
+    fn asks_of_living(&self, sandbox: usize) -> impl Iterator<Item = &Ask> {
+        let asks = self.log.asks.iter().filter(|ask| !ask.end);
+        asks.filter(move |ask| self.ask_sandbox(ask) == sandbox)
+    }
+
+    /// The requests of a sandbox's end, in their order, but for those that were requests of their own:
+    /// they had ended, or were heeded, before anything showed that there was an end.
+    fn asks_of_end(
+        &self,
+        sandbox: usize,
+        by_shim: Option<Time>,
+        recognised: Option<Time>,
+    ) -> Vec<&'a Ask> {
+        let log = self.log;
+        let asks = log.asks.iter().filter(|ask| ask.end);
+        let mut asks: Vec<_> = asks
+            .filter(|ask| self.ask_sandbox(ask) == sandbox)
+            .filter(|ask| self.tells(ask))
+            .collect();
+        asks.sort_by_key(|ask| ask.at);
+        // From the last on: what had ended before one of its own is one of its own as well.
+        let mut own = vec![false; asks.len()];
+        for place in (0..asks.len()).rev() {
+            let ask = asks[place];
+            let second = (place + 1..asks.len()).find(|other| asks[*other].id != ask.id);
+            let next = second.map(|second| asks[second].at);
+            let is_known = recognised.is_some_and(|at| match next {
+                Some(next) => at < next,
+                None => self.heeded_at(ask).is_none_or(|heeded| at <= heeded),
+            });
+            own[place] = !is_known
+                && match (second, by_shim) {
+                    (Some(second), by_shim) if by_shim.is_none_or(|at| asks[second].at < at) => {
+                        let is_own = own[second] || self.is_alone(ask, asks[second]);
+                        self.is_over(ask, asks[second].at) && is_own
+                    }
+                    (_, Some(by_shim)) => self.is_over(ask, by_shim),
+                    // With `ctr` one kill after another is the end, and one alone is none.
+                    (_, None) => self.case.by_hand || self.heeded_at(ask).is_some(),
+                };
+        }
+        let first = own.iter().position(|is_own| !is_own);
+        asks.split_off(first.unwrap_or(asks.len()))
+    }
+
+    /// Whether a request was over at `next`, or heeded: it is "open … until it has exited or its own
+    /// deadline has passed", and a lone one is delivered when nothing can come any more that it may be
+    /// kept for.
+    fn is_over(&self, ask: &Ask, next: Time) -> bool {
+        let Some(life) = self.lives.iter().find(|life| life.id == ask.id) else {
+            return true;
+        };
+        let has_ended = life.ended().is_some_and(|ended| ended < next);
+        match ask.is_handler {
+            true => {
+                let over = self.taken_for_post_start(life);
+                has_ended || self.deadline(ask) <= next || over.is_some_and(|over| over <= next)
+            }
+            false if ask.is_kill => has_ended,
+            false => has_ended || self.closes(ask) <= next || self.kept_until(ask, life) <= next,
+        }
+    }
+
+    /// When a request that no other follows is delivered: that of a sidecar or a held defer "if no live app
+    /// has a preStop handler that could still be hiding its request", and then as late as it may be.
+    /// (Where no app reads RUNNING it is the end.)
+    fn heeded_at(&self, ask: &Ask) -> Option<Time> {
+        let life = self.lives.iter().find(|life| life.id == ask.id)?;
+        if ask.is_handler {
+            return self.taken_for_post_start(life);
+        }
+        let until = self.kept_until(ask, life);
+        let is_app = |app: &Life<'_>| app.part() == Part::App && app.id != life.id;
+        let mut apps = self.of(life.sandbox).filter(|app| is_app(app));
+        let app_reads_running = apps.any(|app| app.reads_running(until));
+        (life.part() != Part::App && app_reads_running).then_some(until)
+    }
+
+    /// When a preStop handler is over that was taken for the postStart handler: "an Exec without deadline
+    /// that began within 1 s of Start's answer and before the next Create is taken for it".
+    pub fn taken_for_post_start(&self, life: &Life<'_>) -> Option<Time> {
+        let (answered, _) = life.answered?;
+        let (_, takes) = life.member.pre_stop?;
+        let mut asks = self.log.asks.iter();
+        let ask = asks.find(|ask| ask.id == life.id && ask.is_handler)?;
+        let is_next = |other: &Life<'_>| other.created > answered && other.created < ask.at;
+        let is_taken = ask.at.since(answered) <= secs(1)
+            && life.part() == Part::Sidecar
+            && life.member.post_start.is_none()
+            && !self.lives.iter().any(is_next);
+        is_taken.then(|| ask.at.after(ms(takes).min(ask.grace)))
+    }
+
+    /// Whether two requests were not made at once: what was asked first ended before the second came,
+    /// though later than that could have come with it; or each has a time of its own. (Kubelet counts
+    /// whole seconds, and gives two where nothing is left.)
+    fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
+        let (one, other) = (self.deadline(first), self.deadline(second));
+        let is_clock = one.max(other).since(one.min(other)) <= LEAST;
+        let life = self.lives.iter().find(|life| life.id == first.id);
+        let has_ended = life
+            .and_then(Life::ended)
+            .is_some_and(|ended| ended < second.at);
+        match has_ended {
+            true => self.case.by_hand || second.at.since(first.at) > WINDOW,
+            false => first.is_handler || self.closes(first) <= second.at || !is_clock,
+        }
+    }
+
+    /// Whether a sidecar is told when its request may be kept no longer, and nothing shows until then that
+    /// it is not the only one.
+    pub fn is_told_alone(&self, sidecar: &Life<'_>, told: Time) -> bool {
+        let mut asks = self.log.asks.iter();
+        let Some(own) = asks.find(|ask| ask.id == sidecar.id && !ask.is_kill) else {
+            return false;
+        };
+        let shows = |ask: &&Ask| {
+            let other = self.lives.iter().find(|life| life.id == ask.id);
+            let counts = other.is_some_and(|other| {
+                other.sandbox == sidecar.sandbox
+                    && other.part() != Part::Guest
+                    && other.reported_after >= own.after
+            });
+            counts && ask.id != own.id && ask.at < told && self.closes(ask) > own.at
+        };
+        let mut taken = self.taken.iter();
+        let was_taken = taken.any(|taken| taken.sandbox == sidecar.sandbox && taken.at < told);
+        let is_alone = self.log.asks.iter().filter(shows).count() == 0 && !was_taken;
+        is_alone && self.kept_until(own, sidecar) <= told
+    }
+
+    /// Until when a lone request may be kept, since a second one may come.
+    pub fn kept_until(&self, ask: &Ask, life: &Life<'_>) -> Time {
+        let window = ask.at.after(WINDOW);
+        let last = self.deadline(ask).before(LEAST);
+        if life.part() == Part::App {
+            return window;
+        }
+        let apps = self.of(life.sandbox).filter(|app| {
+            let is_app = app.part() == Part::App && app.id != life.id;
+            is_app && app.read_running(ask.at, ask.after)
+        });
+        let hidden = apps.filter_map(|app| match app.member.pre_stop? {
+            (PreStop::Exec, _) => None,
+            (PreStop::Sleep, takes) => Some(window.after(ms(takes)).min(last)),
+            (PreStop::HttpGet | PreStop::TcpSocket, _) => Some(last),
+        });
+        hidden.max().unwrap_or(window).max(window)
+    }
+
     pub fn sandboxes(&self) -> std::ops::Range<usize> {
         0..self.log.sandboxes.len()
     }
@@ -284,27 +499,6 @@ impl<'a> Run<'a> {
     pub fn is_hurried(&self) -> bool {
         let hurries = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Hurry(_));
         self.case.late.iter().any(hurries)
-    }
-
-    /// Kubelet went away after its first request, and the next came when nobody could wait for it any
-    /// more: until then it was a lone one.
-    pub fn is_unknowable(&self, ending: &Ending) -> bool {
-        let goes = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
-        let asks = self
-            .log
-            .asks
-            .iter()
-            .filter(|ask| ask.end && ask.at >= ending.from);
-        let last = asks.map(|ask| ask.at).max().unwrap_or(ending.known);
-        let is_late = ending.known.max(last).since(ending.from) >= WINDOW;
-        // A handler that nobody sees, and that leaves nothing of the grace period: the request that
-        // follows it comes when the others' time is over.
-        let left = secs(self.case.grace).saturating_sub(WINDOW + LEAST);
-        let hides = self.case.of(Part::App).any(|app| {
-            let hidden = app.pre_stop.filter(|(kind, _)| *kind != PreStop::Exec);
-            hidden.is_some_and(|(_, takes)| ms(takes) >= left)
-        });
-        is_late && (hides || self.case.late.iter().any(goes))
     }
 
     /// What the policy gives beyond the grace period.
@@ -340,6 +534,12 @@ impl Life<'_> {
     pub fn reads_running(&self, at: Time) -> bool {
         self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at)
             && self.reported.is_none_or(|(t, _)| t > at)
+    }
+
+    /// Its caller took it for running at that time, when so much had been seen.
+    pub fn read_running(&self, at: Time, after: usize) -> bool {
+        let was_answered = self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at);
+        was_answered && self.reported_after >= after
     }
 
     pub fn part(&self) -> Part {

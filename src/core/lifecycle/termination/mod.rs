@@ -146,6 +146,11 @@ impl Termination {
         self.deadline
     }
 
+    /// The grace period as its requests tell it.
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+
     pub fn step_began(&self) -> Time {
         self.step_began
     }

@@ -14,7 +14,11 @@ impl Pod {
             return None;
         }
         let dues = [self.sandbox_died(), self.completed(), self.inferred()];
-        let (at, termination) = dues.into_iter().flatten().min_by_key(|(at, _)| *at)?;
+        // Of what is due now, that which leaves no doubt: the other is a hypothesis.
+        let (at, termination) = dues
+            .into_iter()
+            .flatten()
+            .min_by_key(|(at, ended)| (self.now.max(*at), !ended.cause().is_decided()))?;
         Some(self.due(at, || PodDeed::Terminate(Box::new(termination))))
     }
 
@@ -49,6 +53,11 @@ impl Pod {
             .open_requests()
             // The caller's own are told at once, whatever that means.
             .filter(|open| !open.container.duty().is_callers())
+            // Whoever was asked before that and has nothing left to stop needs no time.
+            .filter(|open| {
+                let comes_later = open.request.at() >= termination.since;
+                comes_later || !open.container.life.is_between_lives()
+            })
             .map(|open| open.request)
             .filter(|request| request.is_of_end_since(termination.since))
             .collect();

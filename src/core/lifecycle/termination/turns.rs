@@ -18,6 +18,13 @@ impl Subject<'_> {
             && pod.is_to_be_stopped(self.container)
             && self.round.budget?.tells_all_at_the_end();
         let (deadline, stop) = (termination.deadline, life.stop());
+        // What was being executed when it was to be told is told as soon as it runs.
+        if let Stop::Condemned { at, .. } = stop
+            && life.is_running()
+            && at > pod.now
+        {
+            return Some(Due::Now(self.last_chance(at)));
+        }
         let is_settled = matches!(stop, Stop::LastChance { .. } | Stop::Condemned { .. });
         if !is_for_it || !life.is_alive() || is_settled || stop.is_killed() || life.is_ending() {
             return None;

@@ -8,6 +8,7 @@ mod defers;
 mod deletions;
 mod exhaustive;
 mod fixtures;
+mod found;
 mod inference;
 mod init;
 mod interleavings;

@@ -120,6 +120,7 @@ impl Kubelet<'_> {
     fn run_handler(&mut self, stop: &Stop, end: bool) -> bool {
         self.log.asks.push(Ask {
             at: self.world.now(),
+            after: self.world.seen().len(),
             id: stop.id,
             end,
             grace: stop.left,
@@ -156,6 +157,7 @@ impl Kubelet<'_> {
         if is_kill || is_first {
             self.log.asks.push(Ask {
                 at: now,
+                after: self.world.seen().len(),
                 id: stop.id,
                 end,
                 grace,

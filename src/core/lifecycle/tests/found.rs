@@ -1,0 +1,267 @@
+//! Corners that the simulated world has found: in each of these a promise was broken once.
+
+use crate::lifecycle::{Cause, Exec, Phase, Report};
+use crate::plan::{KubeletFacts, PreStop, Signal};
+
+use super::fixtures::{TERM, ask_all, deaf, running};
+use crate::simulator::{Call, Node, Script, Seen, World, ms, secs};
+
+/// A stop request as kubelet makes it, with so many seconds of grace.
+fn kill(name: &'static str, grace: u64) -> Call {
+    Call::Kill(name, TERM, Some(secs(120 + grace)))
+}
+
+/// A pod as kubelet runs it.
+fn pod(annotations: &[(&str, &str)]) -> World {
+    let mut world = World::new(annotations);
+    world.create_timeout = Some(secs(120));
+    world.with_sandbox()
+}
+
+fn runs_to(code: u8) -> Script {
+    Script {
+        exits_after: Some((ms(20), code)),
+        ..Script::default()
+    }
+}
+
+fn handler(argv: &[String]) -> KubeletFacts {
+    KubeletFacts {
+        pre_stop: Some(PreStop::Exec {
+            command: argv.to_vec(),
+        }),
+        ..KubeletFacts::default()
+    }
+}
+
+fn first_cause(world: &World) -> Option<Cause> {
+    world.seen.iter().find_map(|(_, seen)| match seen {
+        Seen::Reported(Report::Terminating { because, .. }) => Some(because.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn who_has_nothing_left_to_stop_shortens_no_end() {
+    let annotations = [
+        ("init", "setup"),
+        ("sidecars", "proxy logs"),
+        ("essential", "logs"),
+        ("post-exit", "clean"),
+        ("grace-period", "10s"),
+    ];
+    let world = pod(&annotations).script("setup", runs_to(0));
+    let world = world.script("web", deaf());
+    let mut world = running(world, &["setup", "proxy", "logs", "web", "clean"]);
+    // Its success is withheld: nothing of it is left but that its caller asks for its stop.
+    world.call(kill("setup", 10));
+    world.run_for(ms(500));
+    let failed = world.now;
+    world.call(Call::Crash("logs", 1));
+    world.run_for(secs(20));
+    assert!(
+        world.signalled("proxy") >= Some(failed.after(secs(10))),
+        "{:#?}",
+        world.seen
+    );
+}
+
+#[test]
+fn a_pre_stop_handler_right_after_the_start_counts_where_another_is_asked() {
+    let argv = ["/bin/bye".to_owned()];
+    let world = pod(&[("sidecars", "proxy")]).facts("proxy", handler(&argv));
+    let mut world = running(world, &["web"]);
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(100));
+    let exec = Exec {
+        id: "exec",
+        argv: &argv,
+        has_deadline: false,
+    };
+    world.exec("proxy", &exec).unwrap();
+    assert_eq!(world.pod.phase(), Phase::Initializing);
+    world.call(kill("web", 30));
+    assert!(
+        matches!(world.pod.phase(), Phase::Terminating(_)),
+        "{:?}",
+        world.pod.phase()
+    );
+}
+
+#[test]
+fn what_leaves_no_doubt_is_not_taken_for_a_hypothesis() {
+    let annotations = [
+        ("apps", "api web"),
+        ("essential", "api"),
+        ("restart-policy", "Never"),
+        (
+            "termination-hook.usher/api",
+            r#"{"exec":{"command":["/bin/hook"]}}"#,
+        ),
+    ];
+    let mut world = running(pod(&annotations), &["api", "web"]);
+    world.call(kill("web", 30));
+    world.run_for(ms(20));
+    // Now web is the only one that reads RUNNING and is asked, too.
+    world.call(Call::Crash("api", 1));
+    let failed = matches!(first_cause(&world), Some(Cause::EssentialFailed { .. }));
+    assert!(failed, "{:#?}", world.seen);
+    world.run_for(secs(1));
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(1));
+    assert!(world.executed("web#2").is_some(), "{:#?}", world.seen);
+}
+
+#[test]
+fn a_defer_that_ran_at_an_end_that_was_none_is_started_again_by_its_caller() {
+    let annotations = [
+        ("apps", "web"),
+        ("pre-exit", "drain"),
+        ("post-exit", "clean"),
+        ("restart-policy", "OnFailure"),
+    ];
+    let world = pod(&annotations).script("drain", runs_to(0));
+    let mut world = running(world, &["web", "drain", "clean"]);
+    world.call(Call::Crash("web", 1));
+    // While its app is in back-off: the image of clean has changed.
+    world.call(kill("clean", 30));
+    world.run_for(secs(3));
+    assert!(world.executed("drain").is_some());
+    // With 0 its caller would never create it again, and the end is still to come.
+    assert_eq!(world.reported("drain"), Some(143));
+}
+
+#[test]
+fn what_is_being_restarted_at_the_deadline_is_told_as_soon_as_it_runs() {
+    let annotations = [
+        ("sidecars", "proxy"),
+        ("post-exit", "report"),
+        ("grace-period", "3s"),
+    ];
+    let world = pod(&annotations).script("report", deaf());
+    let world = world.script("proxy", deaf());
+    let mut world = running(world, &["proxy", "web", "report"]);
+    ask_all(&mut world, &["web", "proxy", "report"], TERM);
+    world.run_for(ms(2_990));
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(ms(100));
+    let signals = world.signals("proxy");
+    assert_eq!(signals.len(), 1, "{:#?}", world.seen);
+    world.run_for(secs(10));
+    let signals: Vec<_> = world.signals("proxy").iter().map(|(_, s)| *s).collect();
+    assert_eq!(signals, [TERM, Signal::KILL]);
+}
+
+#[test]
+fn a_request_whose_time_ends_with_that_of_the_next_is_of_the_same_end() {
+    let annotations = [
+        ("sidecars", "proxy"),
+        ("grace-policy", "Reserve"),
+        ("grace-period", "10s"),
+    ];
+    let world = pod(&annotations).script("web", deaf());
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(kill("web", 10));
+    // The proxy has a preStop handler that nobody sees, of five seconds.
+    world.run_for(secs(5));
+    world.call(kill("proxy", 5));
+    world.run_for(secs(20));
+    // With a grace period of ten seconds there is something to reserve.
+    assert_eq!(
+        world.signals("proxy").first().map(|(_, s)| *s),
+        Some(TERM),
+        "{:#?}",
+        world.seen
+    );
+}
+
+/// A pod in which `clean` runs since an end that was none, and that is deleted.
+fn with_a_defer_that_runs(policy: &str) -> World {
+    let annotations = [
+        ("apps", "web"),
+        ("pre-exit", "drain"),
+        ("post-exit", "report clean"),
+        ("grace-policy", policy),
+        ("grace-period", "10s"),
+    ];
+    let world = pod(&annotations).script("report", runs_to(0));
+    let world = world.script("drain", runs_to(0)).script("clean", deaf());
+    let mut world = running(world, &["web", "drain", "report", "clean"]);
+    world.call(Call::Crash("web", 1));
+    world.call(kill("report", 10));
+    world.run_for(ms(1_500));
+    assert!(world.executed("clean").is_some(), "{:#?}", world.seen);
+    for name in ["web#2", "drain#2", "report#2"] {
+        world.behave(name, deaf());
+        world.call(Call::Run(name, None));
+        world.run_for(secs(1));
+    }
+    for name in ["web#2", "drain#2", "report#2", "clean"] {
+        world.call(kill(name, 10));
+    }
+    world.run_for(secs(30));
+    world
+}
+
+#[test]
+fn a_defer_that_runs_already_is_told_before_it_is_killed() {
+    for policy in ["Shared", "Reserve", "Overrun", "SkipHooks"] {
+        let world = with_a_defer_that_runs(policy);
+        let signals: Vec<_> = world.signals("clean").iter().map(|(_, s)| *s).collect();
+        assert_eq!(signals, [TERM, Signal::KILL], "{policy} {:#?}", world.seen);
+    }
+}
+
+#[test]
+fn a_request_is_over_when_its_callers_time_is_which_begins_at_the_answer() {
+    let annotations = [
+        ("sidecars", "proxy"),
+        ("grace-policy", "SkipHooks"),
+        ("grace-period", "5s"),
+    ];
+    let world = pod(&annotations).script("proxy", deaf());
+    let mut world = running(world, &["proxy", "web", "api"]);
+    world.call(kill("proxy", 5));
+    // It was told, and that was answered, after a second; its caller is not heard of any more.
+    world.run_for(ms(6_500));
+    world.call(kill("api", 5));
+    assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
+}
+
+#[test]
+fn what_a_handler_has_left_of_the_grace_period_withholds_no_less() {
+    let annotations = [
+        ("sidecars", "proxy logs"),
+        ("grace-policy", "Reserve"),
+        ("grace-period", "10s"),
+    ];
+    let world = pod(&annotations).script("web", deaf());
+    let mut world = running(world, &["proxy", "logs", "web"]);
+    world.call(kill("web", 10));
+    world.call(kill("logs", 10));
+    world.run_for(secs(3));
+    world.call(kill("proxy", 2));
+    let request = world.asked.last().copied().unwrap();
+    assert!(
+        !world.answered.contains_key(&request),
+        "its two seconds begin at the answer"
+    );
+}
+
+#[test]
+fn sigkill_for_what_was_never_started_tells_nothing_of_the_pod() {
+    let argv = ["/bin/bye".to_owned()];
+    let world = pod(&[("pre-exit", "drain"), ("apps", "web api")]).facts("web", handler(&argv));
+    let mut world = running(world, &["web", "drain"]);
+    world.call(Call::Create("api"));
+    world.run_for(ms(100));
+    let exec = Exec {
+        id: "exec",
+        argv: &argv,
+        has_deadline: false,
+    };
+    world.exec("web", &exec).unwrap();
+    // Its caller has given up on it, and clears it away.
+    world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
+    assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
+}
