@@ -9,6 +9,7 @@ mod config;
 mod control;
 mod defers;
 mod edges;
+mod engine;
 mod environment;
 mod exhaustion;
 mod harness;

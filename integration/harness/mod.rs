@@ -63,6 +63,7 @@ pub use fifo::Reader;
 pub use gate::Gates;
 pub use image::{Image, make_archive, make_archive_of_layers, tar};
 pub use leaks::zombies;
+pub use mount_ns::MountNs;
 pub use pod_cgroup::{PodCgroup, annotate, await_value, on_v2};
 pub use programs::{copy_program, write_program};
 pub use record::{Event, Record};

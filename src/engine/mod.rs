@@ -253,11 +253,11 @@ pub trait Restoration: fmt::Debug + Send {
 /// signal but SIGKILL, and is not released, until it is thawed.
 #[async_trait]
 pub trait Init: fmt::Debug + Send + Sync {
-    /// The number of its process; another process may have it when the end has been told, unless it is
+    /// The number of its process; another process may have it as soon as it has ended, unless it is
     /// [held](Init::hold_pid).
     fn pid(&self) -> i32;
 
-    /// Keeps the number from being another process's, also when this one has ended.
+    /// Keeps the number from being another process's when this one has ended. Asked for while it lives.
     fn hold_pid(&self) -> PidHold;
 
     /// Where its processes are; none if that cannot be found out now.
@@ -272,8 +272,9 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// Lets its program be executed, and gives back when it has been. `gone` ends when it was told that
     /// the init has ended: this ends soon after.
     ///
-    /// Laws: it is not cancelled. While the container is frozen it waits. If it succeeds, the program has
-    /// been executed, also if it has ended by then.
+    /// Laws: it is not cancelled. While the container is frozen its program is not executed. Where this
+    /// succeeds the program has been executed, also if it has ended by then, or will be as soon as the
+    /// container is thawed.
     ///
     /// # Errors
     ///
@@ -379,7 +380,7 @@ pub struct PidHold {
 
 /// A further process in a container, that was executed.
 pub trait Process: fmt::Debug + Send + Sync {
-    /// Its number; another process may have it when the end has been told.
+    /// Its number; another process may have it as soon as it has ended.
     fn pid(&self) -> i32;
 
     /// Sends a signal to it: but for SIGKILL not before it executes its own program.

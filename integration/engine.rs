@@ -1,0 +1,207 @@
+//! OCI runtimes keep what every engine has to: the same tests that the simulated engine is held to.
+
+#[path = "../src/engine/laws.rs"]
+mod laws;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::shim::oci::Options;
+use containerd_shim_protos::types::mount::Mount;
+use nix::sys::prctl::set_child_subreaper;
+use serde_json::{Value, json};
+use usher::engine::oci::OciEngine;
+use usher::engine::{Engine, ExecOrder, Order};
+use usher::reaper::Reaper;
+
+use super::harness::{MountNs, oci_runtime, populate};
+use laws::{Ground, Runs};
+
+/// The directory of a test that has a process of its own.
+const DIRECTORY: &str = "USHER_TEST_LAWS";
+
+/// containerd's namespace.
+const NAMESPACE: &str = "laws";
+
+/// A directory in which OCI runtimes make containers.
+struct Real {
+    directory: PathBuf,
+    engine: OciEngine,
+}
+
+/// A reaper collects whatever ends in its process, so it needs one of its own: this program again.
+#[test]
+fn an_oci_runtime_keeps_the_laws() {
+    if let Some(directory) = std::env::var_os(DIRECTORY) {
+        return try_in(PathBuf::from(directory));
+    }
+    let prefix = std::env::var("USHER_TEST_PREFIX").unwrap_or_else(|_| "usher-it-".to_owned());
+    let directory = tempfile::Builder::new().prefix(&prefix).tempdir();
+    let directory = directory.expect("a directory");
+    let state = directory.path().join("state");
+    fs::create_dir(&state).expect("a directory for what is below /run/containerd");
+    populate(&directory.path().join("root"));
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    let name = "engine::an_oci_runtime_keeps_the_laws";
+    command.args(["--exact", name, "--nocapture"]);
+    command.env(DIRECTORY, directory.path());
+    MountNs::create_in(&mut command, &state, oci_runtime() == "crun");
+    let output = command.output().expect("this program");
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+fn try_in(directory: PathBuf) {
+    set_child_subreaper(true).expect("a subreaper");
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    tokio.expect("a runtime").block_on(async {
+        let reaper = Reaper::default();
+        reaper.start().expect("SIGCHLD");
+        let engine = OciEngine::new(NAMESPACE, reaper);
+        laws::hold(&Real { directory, engine }).await;
+    });
+}
+
+impl Real {
+    fn cgroup(&self, id: &str) -> String {
+        let directory = self.directory.file_name().unwrap_or_default();
+        format!("{}-{id}", directory.to_string_lossy())
+    }
+
+    fn bundle(&self, id: &str) -> PathBuf {
+        self.directory.join("bundles").join(id)
+    }
+
+    fn order_of(&self, id: &str, has_own_pid_namespace: bool, args: &[&str]) -> Order {
+        let bundle = self.bundle(id);
+        fs::create_dir_all(&bundle).expect("a bundle");
+        let _ = fs::remove_file(self.mark(id));
+        let kinds = ["mount", "ipc", "uts", "network"];
+        let own = has_own_pid_namespace.then_some("pid");
+        let namespaces = kinds.into_iter().chain(own);
+        let namespaces: Vec<_> = namespaces.map(|kind| json!({ "type": kind })).collect();
+        let config = json!({
+            "ociVersion": "1.0.2",
+            "process": process(args),
+            "root": { "path": "rootfs" },
+            "mounts": [{ "destination": "/proc", "type": "proc", "source": "proc" }],
+            "linux": {
+                "namespaces": namespaces,
+                "cgroupsPath": format!("/{}", self.cgroup(id)),
+            },
+        });
+        fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
+        let options = Options {
+            binary_name: oci_runtime(),
+            root: self.directory.join("runtime").display().to_string(),
+            ..Options::new()
+        };
+        Order {
+            id: id.to_owned(),
+            bundle,
+            rootfs: vec![Mount {
+                type_: "bind".to_owned(),
+                source: self.directory.join("root").display().to_string(),
+                options: vec!["rbind".to_owned(), "rw".to_owned()],
+                ..Mount::new()
+            }],
+            options: Some(Any {
+                type_url: "containerd.runc.v1.Options".to_owned(),
+                value: options.write_to_bytes().expect("options"),
+                ..Any::new()
+            }),
+            ..Order::default()
+        }
+    }
+
+    /// What the program of a container makes when it is executed.
+    fn mark(&self, id: &str) -> PathBuf {
+        self.directory.join("root/shared").join(id)
+    }
+}
+
+fn process(args: &[&str]) -> Value {
+    json!({
+        "terminal": false,
+        "user": { "uid": 0, "gid": 0 },
+        "args": args,
+        "env": ["PATH=/bin"],
+        "cwd": "/",
+    })
+}
+
+fn script(runs: Runs) -> String {
+    match runs {
+        Runs::UntilTold => "trap 'exit 7' TERM; sleep 1000 & wait $!".to_owned(),
+        Runs::UntilKilled => "trap '' TERM; while :; do sleep 1000; done".to_owned(),
+        Runs::AndExits(code) => format!("exit {code}"),
+    }
+}
+
+impl Ground for Real {
+    fn engine(&self) -> Arc<dyn Engine> {
+        Arc::new(self.engine.clone())
+    }
+
+    fn order(&self, id: &str, has_own_pid_namespace: bool, runs: Runs, _: Runs) -> Order {
+        let script = format!(": > /shared/{id}; {}", script(runs));
+        self.order_of(id, has_own_pid_namespace, &["/bin/sh", "-c", &script])
+    }
+
+    fn broken_order(&self, id: &str) -> Order {
+        self.order_of(id, true, &["/no/such/program"])
+    }
+
+    fn exec(&self, exec_id: &str, execs: Runs) -> ExecOrder {
+        let process = process(&["/bin/sh", "-c", &script(execs)]);
+        ExecOrder {
+            exec_id: exec_id.to_owned(),
+            spec: process.to_string().into_bytes(),
+            ..ExecOrder::default()
+        }
+    }
+
+    fn was_executed(&self, id: &str) -> bool {
+        self.mark(id).exists()
+    }
+
+    fn is_there(&self, pid: i32) -> bool {
+        Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    fn left_of(&self, id: &str) -> String {
+        let mut found = Vec::new();
+        let state = self.directory.join("runtime").join(NAMESPACE).join(id);
+        if state.exists() {
+            found.push(format!("container {}", state.display()));
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("the table of mounts");
+        let rootfs = self.bundle(id).join("rootfs").display().to_string();
+        if table.contains(&format!(" {rootfs} ")) {
+            found.push(format!("mount {rootfs}"));
+        }
+        let hierarchies = fs::read_dir("/sys/fs/cgroup").expect("cgroups");
+        // What crun leaves where version 2 is not mounted are files like any other.
+        let unified = (oci_runtime() == "crun").then(|| Path::new("/sys/fs/cgroup/unified"));
+        let hierarchies = hierarchies.flatten().map(|entry| entry.path());
+        let hierarchies = hierarchies.filter(|at| Some(at.as_path()) != unified);
+        let own = Path::new("/sys/fs/cgroup").to_owned();
+        for cgroup in hierarchies.chain([own]).map(|at| at.join(self.cgroup(id))) {
+            if cgroup.exists() {
+                found.push(format!("cgroup {}", cgroup.display()));
+            }
+            let processes = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+            let processes = processes.lines();
+            found.extend(processes.map(|pid| format!("process {pid}")));
+        }
+        found.join(", ")
+    }
+}
