@@ -16,7 +16,8 @@ use crate::lifecycle::{self, Action, ContainerId, HookKind, Phase, Report, Reque
 use crate::plan::{Hook, PodIdentity, Rules, Signal};
 use crate::record::{Record, What};
 
-use super::process::{Exit, Remains, SignalOrder, Task};
+use super::life::Remains;
+use super::process::{SignalOrder, Task};
 use super::sizes::Sizing;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
 
@@ -206,7 +207,7 @@ impl Actor {
     /// task, and other containers of the pod may live on. Task `id` will not come any more.
     pub fn shutdown(&mut self, id: &str, reply: Reply<()>) {
         self.announced.remove(&ContainerId::from(id));
-        self.leaving = self.tasks.values().all(|task| task.creating);
+        self.leaving = self.tasks.values().all(|task| !task.life.is_known());
         self.over = self.is_idle();
         let _ = reply.send(Ok(()));
     }
@@ -401,7 +402,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        if task.restoring.is_some() {
+        if task.life.is_unborn() {
             return self.restore(id);
         }
         self.execute(id, |actor, id, outcome| {
@@ -494,11 +495,11 @@ impl Actor {
         };
         // What is under way for a container that is to be killed is of no use any more, whoever delivers
         // the signal and whether its init is still there; but what it is written to is kept whole.
-        if signal == Signal::KILL && task.remains != Remains::Going {
+        if signal == Signal::KILL && task.life.remains() != Remains::Going {
             task.halt.call();
         }
         // With a PID namespace of its own everything in the container has died with its init.
-        let is_gone = task.ended.is_some() && (!all || task.facts.has_own_pid_namespace);
+        let is_gone = task.life.has_ended() && (!all || task.facts.has_own_pid_namespace);
         let Some(init) = task.handle.as_ref().filter(|_| !is_gone) else {
             return self.signalled(id, order, Err(CallError::finished(id.as_str())));
         };
@@ -549,9 +550,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        // When one has ended that was never collected cannot be known better.
-        let at = task.ended.unwrap_or_else(|| self.node.clock.wall());
-        task.unpublished = Some(Exit { code, at });
+        task.life.reported(code, self.node.clock.wall());
         self.publish_exit_if_due(id);
     }
 }

@@ -9,6 +9,7 @@ use crate::engine::{Cgroup, PidHold};
 use crate::lifecycle::ContainerId;
 use crate::record::What;
 
+use super::life::Call;
 use super::process::Task;
 use super::{Actor, CallError, Kind, Message, Reply};
 
@@ -90,12 +91,12 @@ impl Actor {
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
-            if task.is_between_lives() {
+            task.life.allows(Call::Pids, id)?;
+            if task.life.is_between_lives() {
                 return Ok(Members::Ended(task.first_pid.as_ref().map(PidHold::pid)));
             }
-            let cgroup = task.cgroup.clone().filter(|_| task.ended.is_none());
-            let cgroup = cgroup.ok_or_else(|| {
-                let message = format!("task {id} has no processes: it is not running");
+            let cgroup = task.cgroup.clone().ok_or_else(|| {
+                let message = format!("task {id} has no processes: its cgroup is not known");
                 CallError::new(Kind::FailedPrecondition, message)
             })?;
             let execs = task.execs.iter();

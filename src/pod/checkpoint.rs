@@ -9,26 +9,16 @@ use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
-use crate::engine::{Born, Checkpoint, Deletion, EngineError, Init, Restoration};
+use crate::engine::{Born, Checkpoint, Deletion, EngineError, Init};
 use crate::lifecycle::ContainerId;
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::record::What;
 use crate::stdio::Streams;
 
-use super::process::{Deleted, Exit, Remains, SignalOrder};
+use super::life::{Call, Remains};
+use super::process::{Deleted, Exit, SignalOrder};
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
-
-/// How far a container is that has no process before it is restored.
-#[derive(Debug)]
-pub(super) enum Restoring {
-    /// Its turn has not come.
-    Waiting(Box<dyn Restoration>),
-    /// The OCI runtime is at it; what it is to be sent meanwhile.
-    UnderWay(Vec<SignalOrder>),
-    /// It could not be restored.
-    Failed,
-}
 
 /// A container that runs again, with its streams if they come from a terminal.
 type Restored = (Born, Option<Streams>);
@@ -46,7 +36,7 @@ impl Actor {
         };
         if checkpoint.exit {
             // The engine removes what it knows of the container by itself.
-            task.remains = Remains::Going;
+            task.life.leaves(Remains::Going);
         }
         let halt = task.halt.clone();
         let work = async move { init.checkpoint(&checkpoint, &halt).await };
@@ -61,22 +51,10 @@ impl Actor {
     ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let task = self.task(&call.id)?;
-        let state = match (task.ended, task.init.started, task.remains, &task.handle) {
-            (Some(_), _, _, _) => "stopped",
-            (None, false, _, _) => "created",
-            (None, true, _, _) if task.restoring.is_some() => "being restored",
-            (None, true, Remains::Going, _) => "being checkpointed",
-            (None, true, _, None) => "without a process",
-            (None, true, _, Some(init)) => {
-                let options = options(call.options.as_ref()).map_err(invalid)?;
-                return Ok((Arc::clone(init), checkpoint(call.path.clone(), options)));
-            }
-        };
-        let message = format!(
-            "cannot checkpoint task {}: it is {state}, expected running or paused",
-            call.id
-        );
-        Err(CallError::new(Kind::FailedPrecondition, message))
+        task.life.allows(Call::Checkpoint, &call.id)?;
+        let (init, _) = task.living()?;
+        let options = options(call.options.as_ref()).map_err(invalid)?;
+        Ok((init, checkpoint(call.path.clone(), options)))
     }
 
     fn checkpointed(
@@ -86,15 +64,15 @@ impl Actor {
         reply: Reply<()>,
     ) {
         if let Some(task) = self.tasks.get_mut(id)
-            && task.remains == Remains::Going
+            && task.life.remains() == Remains::Going
         {
             // Some runtimes leave something to its deletion, and those that do not say so then.
-            task.remains = Remains::All;
+            task.life.leaves(Remains::All);
             if task.restart_due {
                 // Its end came before this, and its next life has waited for it.
                 self.restart(id);
-            } else if task.init.exit.is_some()
-                && let Some(delete) = task.delete.take()
+            } else if task.life.published().is_some()
+                && let Some(delete) = task.life.take_deleter()
             {
                 self.begin_delete(id, delete);
             }
@@ -108,9 +86,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let waiting = task.restoring.replace(Restoring::UnderWay(Vec::new()));
-        let Some(Restoring::Waiting(restoration)) = waiting else {
-            task.restoring = Some(Restoring::Failed);
+        let Some(restoration) = task.life.restores() else {
             let reason = "it could not be restored before".to_owned();
             return self.core.handle_released(now, id, Err(reason));
         };
@@ -130,10 +106,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let pending = match task.restoring.take() {
-            Some(Restoring::UnderWay(pending)) => pending,
-            _ => Vec::new(),
-        };
+        let pending = task.life.restored();
         match outcome {
             Ok((born, streams)) => {
                 if streams.is_some() {
@@ -145,7 +118,6 @@ impl Actor {
                 self.core.handle_released(now, id, Ok(()));
             }
             Err(error) => {
-                task.restoring = Some(Restoring::Failed);
                 self.core.handle_released(now, id, Err(error.to_string()));
             }
         }
@@ -162,25 +134,26 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return false;
         };
-        match (&mut task.restoring, request) {
-            (None, _) => return false,
-            (Some(Restoring::UnderWay(pending)), _) => {
-                pending.push(order);
-                if signal == Signal::KILL {
-                    task.halt.call();
-                }
+        if !task.life.is_unborn() {
+            return false;
+        }
+        if task.life.keeps_for_later(order) {
+            if signal == Signal::KILL {
+                task.halt.call();
             }
-            (Some(_), Some(_)) => {
+            return true;
+        }
+        match request {
+            Some(_) => {
                 let message = format!("task {id} has no process: it is still to be restored");
                 let error = CallError::new(Kind::NotFound, message);
                 self.signalled(id, order, Err(error));
             }
-            (Some(_), None) if signal == Signal::KILL => {
+            None if signal == Signal::KILL => {
                 // There is nothing to kill: this is its end.
-                task.restoring = None;
                 self.init_ended(id, ExitStatus::Signal(signal.number()));
             }
-            (Some(_), None) => {}
+            None => {}
         }
         true
     }
@@ -194,26 +167,18 @@ impl Actor {
     ) -> Option<Reply<Deleted>> {
         let id = ContainerId::from(id);
         let task = self.tasks.get_mut(&id)?;
-        match task.restoring {
-            None => return Some(reply),
-            Some(Restoring::UnderWay(_)) => {
-                let message = format!(
-                    "cannot delete task {id}: it is being restored, expected stopped or created"
-                );
-                let _ = reply.send(Err(CallError::new(Kind::FailedPrecondition, message)));
-            }
-            Some(_) => {
-                let deleted = Deleted {
-                    pid: 0,
-                    // containerd takes it for unknown.
-                    exit: Exit {
-                        code: 0,
-                        at: UNIX_EPOCH,
-                    },
-                };
-                self.delete_now(&id, Deletion::Usual, deleted, reply);
-            }
+        if !task.life.is_unborn() {
+            return Some(reply);
         }
+        let deleted = Deleted {
+            pid: 0,
+            // containerd takes it for unknown.
+            exit: Exit {
+                code: 0,
+                at: UNIX_EPOCH,
+            },
+        };
+        self.delete_now(&id, Deletion::Usual, deleted, reply);
         None
     }
 }

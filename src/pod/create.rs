@@ -13,8 +13,8 @@ use crate::lifecycle::{ContainerId, Demands, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan, PodIdentity};
 use crate::record::What;
 
-use super::checkpoint::Restoring;
-use super::process::{Facts, Freezer, Process, Remains, Task};
+use super::life::Life;
+use super::process::{Facts, Process, Task};
 use super::scores::Score;
 use super::stop::known_end;
 use super::{Actor, CallError, CreateCall, Kind, Reply};
@@ -101,21 +101,14 @@ impl Actor {
                 last_figures: None,
                 init: Process::new(order.paths.clone()),
                 execs: BTreeMap::new(),
-                creating: true,
-                freezer: Freezer::Thawed,
+                life: Life::new(),
                 score: Score::new(read.oom_score),
-                deleting: false,
-                restoring: None,
-                remains: Remains::default(),
                 restart_due: false,
                 first_pid: None,
                 post_start: None,
                 resources: None,
-                ended: None,
-                unpublished: None,
                 exit_delayed: false,
                 releasing: None,
-                delete: None,
             },
         );
         Ok((container, halt))
@@ -141,11 +134,13 @@ impl Actor {
             return;
         };
         task.init.streams = Some(streams);
-        task.creating = reply.is_closed();
+        if !reply.is_closed() {
+            task.life.made_known();
+        }
         match beginning {
             Beginning::Parked(born) => self.born(id, born),
             Beginning::ToRestore(restoration) => {
-                task.restoring = Some(Restoring::Waiting(restoration));
+                task.life.waits_for(restoration);
             }
         }
         if reply.is_closed() {
@@ -166,12 +161,13 @@ impl Actor {
         };
         let Born { init, ending } = born;
         task.cgroup = init.cgroup().or(task.cgroup.take());
+        task.life.born();
         task.init.pid = init.pid();
         task.handle = Some(Arc::clone(&init));
         if task.first_pid.is_none() && self.core.may_outlive_its_process(id) {
             task.first_pid = Some(init.hold_pid());
         }
-        if !task.creating {
+        if task.life.is_known() {
             self.watch_cgroup(id);
         }
         self.find_pod_cgroup(id);

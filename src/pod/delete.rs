@@ -8,7 +8,8 @@ use crate::engine::{Deletion, EngineError};
 use crate::lifecycle::ContainerId;
 use crate::stdio;
 
-use super::process::{Deleted, Exit, Remains};
+use super::life::{Call, Remains};
+use super::process::{Deleted, Exit};
 use super::{Actor, CallError, Kind, Reply};
 
 impl Actor {
@@ -21,35 +22,30 @@ impl Actor {
             Ok(task) => task,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let refuse = |state: &str| {
-            let message =
-                format!("cannot delete task {id}: it is {state}, expected stopped or created");
-            Err(CallError::new(Kind::FailedPrecondition, message))
-        };
-        if task.deleting || task.delete.is_some() {
-            return drop(reply.send(refuse("being deleted")));
+        if let Err(error) = task.life.allows(Call::Delete, id) {
+            return drop(reply.send(Err(error)));
         }
         let Some(reply) = self.delete_unborn(id, reply) else {
             return;
         };
-        let Ok(task) = self.task_mut(id) else { return };
-        match (task.init.exit, task.init.started) {
-            (Some(_), _) => self.begin_delete(&ContainerId::from(id), reply),
-            (None, _) if task.unpublished.is_some() => {
-                task.delete = Some(reply);
-                self.publish_exit_if_due(&ContainerId::from(id));
-            }
-            (None, true) => drop(reply.send(refuse("running"))),
-            (None, false) => {
-                // Its end is published before its deletion, as for any other.
-                task.delete = Some(reply);
-                task.halt.call();
-                task.end_init();
-            }
+        let id = ContainerId::from(id);
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        if task.life.published().is_some() {
+            return self.begin_delete(&id, reply);
         }
+        let is_reported = task.life.unpublished().is_some();
+        task.life.is_to_go(reply);
+        if is_reported {
+            return self.publish_exit_if_due(&id);
+        }
+        // It was never started. Its end is published before its deletion, as for any other.
+        task.halt.call();
+        task.end_init();
     }
 
-    /// Has the OCI runtime forget a container that has ended, while the news of its end are still on
+    /// Has the engine forget a container that has ended, while the news of its end are still on
     /// their way to whoever will ask for its deletion. Nothing of it is needed any more: what is
     /// known of an ended container is known here. Hooks that run at its deletion wait for that.
     pub(super) fn clear_away(&mut self, id: &ContainerId) {
@@ -57,12 +53,13 @@ impl Actor {
             return;
         };
         // An exec that is being started may still be in the cgroup.
-        let is_going = task.remains == Remains::Going;
-        let is_busy = is_going || task.creating || task.deleting || task.has_live_execs();
+        let life = &task.life;
+        let is_leaving = life.remains() == Remains::Going || life.is_going();
+        let is_busy = is_leaving || !life.is_known() || task.has_live_execs();
         if is_busy || task.facts.has_poststop_hooks {
             return;
         }
-        task.remains = Remains::Going;
+        task.life.leaves(Remains::Going);
         let (container, id) = (task.container.clone(), id.clone());
         self.job(
             async move { container.forget().await },
@@ -74,25 +71,26 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.remains = match outcome {
+        let remains = match outcome {
             Ok(()) => Remains::Gone,
             Err(error) => {
                 // Its deletion will try again, and say so. Who waits for that already has waited for
                 // as long as it could.
                 tracing::warn!(container = %id, %error, "not cleared away");
                 if error.is_cut_short()
-                    && let Some(reply) = task.delete.take()
+                    && let Some(reply) = task.life.take_deleter()
                 {
                     let _ = reply.send(Err(CallError::unknown(error)));
                 }
                 Remains::All
             }
         };
+        task.life.leaves(remains);
         if task.restart_due {
             return self.restart(id);
         }
-        if task.init.exit.is_some()
-            && let Some(reply) = task.delete.take()
+        if task.life.published().is_some()
+            && let Some(reply) = task.life.take_deleter()
         {
             self.begin_delete(id, reply);
         }
@@ -102,12 +100,14 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return drop(reply.send(Err(CallError::not_found(id.as_str(), ""))));
         };
-        let Some(exit) = task.init.exit else { return };
-        if task.remains == Remains::Going {
-            task.delete = Some(reply);
+        let Some(exit) = task.life.published() else {
+            return;
+        };
+        if task.life.remains() == Remains::Going {
+            task.life.is_to_go(reply);
             return;
         }
-        let how = match task.remains {
+        let how = match task.life.remains() {
             Remains::Gone => Deletion::Rest,
             Remains::All | Remains::Going => Deletion::Usual,
         };
@@ -132,7 +132,7 @@ impl Actor {
             Err(error) => {
                 // It can be tried again.
                 if let Some(task) = actor.tasks.get_mut(&container) {
-                    task.deleting = false;
+                    task.life.stays();
                 }
                 let _ = reply.send(Err(error.into()));
             }
@@ -149,7 +149,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.deleting = true;
+        task.life.goes();
         // What is still to be done in it, or with it.
         task.halt.call();
         let execs = task.execs.values_mut();

@@ -12,7 +12,8 @@ use crate::lifecycle::{self, ContainerId, RequestId};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 
-use super::process::{Exec, Exit, Freezer, Process};
+use super::life::Call;
+use super::process::{Exec, Exit, Process};
 use super::stop::known_end;
 use super::{Actor, CallError, ExecCall, Kind, Reply};
 
@@ -39,26 +40,13 @@ impl Actor {
         })?;
         let task = self.task(&call.id)?;
         // Until its exit is published a process can be added; only its start is refused then.
-        if task.init.exit.is_some() {
-            return Err(stopped(&call.exec_id, &call.id));
-        }
+        task.life.allows(Call::Exec(&call.exec_id), &call.id)?;
         if self
             .core
             .is_between_lives(&ContainerId::from(call.id.as_str()))
         {
             let message = format!(
                 "exec {:?}: task {} has no process just now",
-                call.exec_id, call.id
-            );
-            return Err(CallError::new(Kind::FailedPrecondition, message));
-        }
-        if task.freezer == Freezer::Frozen {
-            let message = format!("exec {:?}: task {} is paused", call.exec_id, call.id);
-            return Err(CallError::new(Kind::FailedPrecondition, message));
-        }
-        if task.restoring.is_some() {
-            let message = format!(
-                "exec {:?}: task {} is still to be restored",
                 call.exec_id, call.id
             );
             return Err(CallError::new(Kind::FailedPrecondition, message));
@@ -150,7 +138,7 @@ impl Actor {
         let execution = Execution {
             id: id.to_owned(),
             order,
-            init: task.handle.clone().filter(|_| task.ended.is_none()),
+            init: task.handle.clone().filter(|_| !task.life.has_ended()),
         };
         Ok((request, halt, execution))
     }

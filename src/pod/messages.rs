@@ -9,19 +9,20 @@ use crate::lifecycle::ContainerId;
 use crate::sizing::Size;
 use crate::stdio;
 
-use super::process::{Exit, Freezer, Process, StateAnswer, Task};
+use super::life::Call;
+use super::process::{Exit, Process, StateAnswer, Status, Task};
 use super::restart;
-use super::{Actor, CallError, Kind, Reply};
+use super::{Actor, CallError, Reply};
 
 impl Actor {
     /// The state of a task or one of its execs.
     pub fn state(&mut self, id: &str, exec_id: &str, reply: Reply<StateAnswer>) {
         let answer = self.process(id, exec_id).map(|(task, process)| {
-            let exit = match exec_id {
-                "" => task.exit(),
-                _ => process.exit,
+            let status = match (exec_id, process.exit) {
+                ("", _) => task.life.status(),
+                (_, Some(exit)) => Status::Stopped(exit),
+                (_, None) => task.life.status_of_exec(process.started),
             };
-            let status = task.status_of(process, exit);
             StateAnswer {
                 bundle: task.bundle.clone(),
                 pid: process.pid,
@@ -87,33 +88,19 @@ impl Actor {
     /// Freezes a container. Held ones are started as the caller sees it, and can be frozen too.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
         let init = self.task_mut(id).and_then(|task| {
-            let state = match (task.exit(), task.freezer, task.init.started) {
-                (Some(_), _, _) => "stopped",
-                // Nothing of it is there to be frozen.
-                (None, _, _) if task.is_between_lives() => "without a process",
-                (None, Freezer::Freezing, _) => "being paused",
-                (None, Freezer::Frozen, _) => "paused",
-                (None, Freezer::Thawed, false) => "created",
-                (None, Freezer::Thawed, true) => {
-                    let living = task.living()?;
-                    task.freezer = Freezer::Freezing;
-                    return Ok(living);
-                }
-            };
-            let message = format!("cannot pause task {id}: it is {state}, expected running");
-            Err(CallError::new(Kind::FailedPrecondition, message))
+            task.life.allows(Call::Pause, id)?;
+            let living = task.living()?;
+            task.life.freezes();
+            Ok(living)
         });
         self.freeze(id, true, init, reply);
     }
 
     /// Thaws a container.
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
-        let init = self.task(id).and_then(|task| match task.freezer {
-            Freezer::Freezing | Freezer::Frozen => task.living(),
-            Freezer::Thawed => {
-                let message = format!("cannot resume task {id}: it is not paused");
-                Err(CallError::new(Kind::FailedPrecondition, message))
-            }
+        let init = self.task(id).and_then(|task| {
+            task.life.allows(Call::Resume, id)?;
+            task.living()
         });
         self.freeze(id, false, init, reply);
     }
@@ -151,13 +138,9 @@ impl Actor {
     ) {
         // A container that has ended meanwhile has no more to say, nor another life of it.
         let task = self.tasks.get_mut(id);
-        let task = task.filter(|task| task.ended.is_none() && task.init.pid == life);
+        let task = task.filter(|task| !task.life.has_ended() && task.init.pid == life);
         let frozen = task.map(|task| {
-            task.freezer = match (paused, outcome.is_ok(), task.freezer) {
-                (true, true, _) => Freezer::Frozen,
-                (false, true, _) | (true, false, _) => Freezer::Thawed,
-                (false, false, before) => before,
-            };
+            task.life.frozen(paused, outcome.is_ok());
         });
         if outcome.is_ok() && frozen.is_some() {
             let container_id = id.to_string();
@@ -181,7 +164,10 @@ impl Actor {
             Err(error) => return drop(reply.send(Err(error))),
             Ok(task) => task,
         };
-        if task.is_between_lives() {
+        if let Err(error) = task.life.allows(Call::Update, id) {
+            return drop(reply.send(Err(error)));
+        }
+        if task.life.is_between_lives() {
             restart::merge(&mut task.resources, &resources);
             self.resize_container(&ContainerId::from(id), &resources);
             return drop(reply.send(Ok(())));
@@ -225,7 +211,7 @@ impl Actor {
         let task = self
             .tasks
             .get(&ContainerId::from(id))
-            .filter(|task| !task.creating);
+            .filter(|task| task.life.is_known());
         task.ok_or_else(|| CallError::not_found(id, ""))
     }
 
@@ -233,7 +219,7 @@ impl Actor {
         let task = self
             .tasks
             .get_mut(&ContainerId::from(id))
-            .filter(|task| !task.creating);
+            .filter(|task| task.life.is_known());
         task.ok_or_else(|| CallError::not_found(id, ""))
     }
 

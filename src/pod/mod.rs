@@ -14,6 +14,7 @@ mod error;
 mod exec;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod life;
 mod manual;
 mod messages;
 mod node;

@@ -14,7 +14,7 @@ use crate::lifecycle::{RequestId, Why};
 use crate::plan::{Allotment, Signal};
 use crate::stdio::{Paths, Size, Streams};
 
-use super::checkpoint::Restoring;
+use super::life::Life;
 use super::scores::Score;
 use super::{CallError, Kind, Reply};
 
@@ -37,16 +37,6 @@ pub enum Status {
     Stopped(Exit),
 }
 
-/// How far a container is frozen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Freezer {
-    #[default]
-    Thawed,
-    Freezing,
-    /// Until its thawing is over.
-    Frozen,
-}
-
 /// A container and its processes.
 #[derive(Debug)]
 pub(super) struct Task {
@@ -65,17 +55,9 @@ pub(super) struct Task {
     pub last_figures: Option<Any>,
     pub init: Process,
     pub execs: BTreeMap<String, Exec>,
-    /// Nobody has been told of it yet: it is being created, or undone.
-    pub creating: bool,
-    pub freezer: Freezer,
+    pub life: Life,
     pub score: Score,
-    /// Its removal is under way.
-    pub deleting: bool,
-    /// Set as long as it is still to be restored from a checkpoint: it has no process then.
-    pub restoring: Option<Restoring>,
-    /// What the OCI runtime still knows of it.
-    pub remains: Remains,
-    /// It is to be restarted as soon as the OCI runtime has forgotten it.
+    /// It is to be restarted as soon as the engine has forgotten it.
     pub restart_due: bool,
     /// Its first init process, the one that the caller was told of, if it may read running without.
     pub first_pid: Option<PidHold>,
@@ -84,16 +66,10 @@ pub(super) struct Task {
     pub post_start: Option<Vec<u8>>,
     /// What the caller has changed of its resources, if it may have several lives.
     pub resources: Option<Value>,
-    /// When its init process was collected; its exit may not have been published yet.
-    pub ended: Option<SystemTime>,
-    /// The exit to publish when the last of its execs has ended.
-    pub unpublished: Option<Exit>,
     /// Its exit waits for its execs to end.
     pub exit_delayed: bool,
     /// While its program is being released; dropped when the init process ends meanwhile.
     pub releasing: Option<oneshot::Sender<()>>,
-    /// Who wants it deleted as soon as it has ended.
-    pub delete: Option<Reply<Deleted>>,
 }
 
 /// A signal that is to be delivered.
@@ -105,16 +81,6 @@ pub(super) struct SignalOrder {
     /// The Kill that is answered with what becomes of it.
     pub request: Option<RequestId>,
     pub why: Why,
-}
-
-/// What the OCI runtime knows of a container: its state and its cgroup.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Remains {
-    #[default]
-    All,
-    /// They are being removed.
-    Going,
-    Gone,
 }
 
 /// What the bundle says that matters later.
@@ -217,27 +183,6 @@ impl Process {
 }
 
 impl Task {
-    /// The state of its init, or of an exec.
-    pub fn status_of(&self, process: &Process, exit: Option<Exit>) -> Status {
-        match (exit, self.freezer, process.started) {
-            (Some(exit), _, _) => Status::Stopped(exit),
-            (None, Freezer::Freezing, _) => Status::Pausing,
-            (None, Freezer::Frozen, _) => Status::Paused,
-            (None, Freezer::Thawed, true) => Status::Running,
-            (None, Freezer::Thawed, false) => Status::Created,
-        }
-    }
-
-    /// How its init has ended, which may not have been published yet.
-    pub fn exit(&self) -> Option<Exit> {
-        self.init.exit.or(self.unpublished)
-    }
-
-    /// Its process is gone, and the caller does not know.
-    pub fn is_between_lives(&self) -> bool {
-        self.ended.is_some() && self.exit().is_none()
-    }
-
     /// Its init process, and what ends what is under way for it.
     ///
     /// # Errors

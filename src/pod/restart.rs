@@ -13,7 +13,7 @@ use crate::lifecycle::ContainerId;
 use crate::stdio::Streams;
 
 use super::Actor;
-use super::process::Remains;
+use super::life::Remains;
 
 impl Actor {
     /// Begins the next life of a container whose process has ended.
@@ -21,7 +21,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.restart_due = task.remains == Remains::Going;
+        task.restart_due = task.life.remains() == Remains::Going;
         if task.restart_due {
             return;
         }
@@ -29,7 +29,7 @@ impl Actor {
         let (container, halt) = (task.container.clone(), task.halt.clone());
         let mut last = LastLife {
             cgroup: task.cgroup.clone(),
-            is_forgotten: task.remains == Remains::Gone,
+            is_forgotten: task.life.remains() == Remains::Gone,
             resources: task.resources.clone(),
             oom_score: None,
         };
@@ -38,7 +38,7 @@ impl Actor {
             return;
         };
         // The engine may know something of it again, whatever comes of this.
-        task.remains = Remains::All;
+        task.life.leaves(Remains::All);
         // What the caller wants of them meanwhile is asked of others in their place.
         let streams = task.init.streams.replace(Streams::default());
         let mut streams = streams.unwrap_or_default();
@@ -85,9 +85,8 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return self.restarted(id, Ok(()));
         };
-        task.ended = None;
         task.last_figures = None;
-        task.remains = Remains::All;
+        task.life.leaves(Remains::All);
         let init = Arc::clone(&born.init);
         self.born(id, born);
         self.execute(id, move |actor, id, outcome| {

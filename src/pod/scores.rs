@@ -48,7 +48,7 @@ impl Actor {
         let due: Vec<_> = self
             .tasks
             .iter()
-            .filter(|(_, task)| !task.creating && task.ended.is_none())
+            .filter(|(_, task)| task.life.is_known() && !task.life.has_ended())
             .filter_map(|(id, task)| {
                 let (from, to) = (task.score.given, self.core.oom_score(id)?);
                 if let Some(busy) = &task.score.busy {

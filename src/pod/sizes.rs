@@ -107,7 +107,7 @@ impl Actor {
     pub(super) fn settle_size_now(&mut self, is_new: bool) {
         let wanted = self.pod_size();
         let charged = wanted.as_ref().map(|wanted| self.memory_of(wanted));
-        let keeper = self.tasks.values().find(|task| task.ended.is_none());
+        let keeper = self.tasks.values().find(|task| !task.life.has_ended());
         let keeper = keeper.or(self.tasks.values().next());
         let keeper = keeper.map(|task| task.bundle.clone());
         let Some(sizing) = &mut self.sizing else {

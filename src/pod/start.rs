@@ -52,7 +52,7 @@ impl Actor {
             (Err(error), _) => Err(error),
             (Ok(()), None) => Err(CallError::not_found(id.as_str(), "")),
             (Ok(()), Some(task)) => {
-                task.init.started = true;
+                task.life.started();
                 let pid = task.init.pid;
                 self.node.publish(TaskStart {
                     container_id: id.to_string(),

@@ -124,7 +124,10 @@ impl Actor {
 
     fn container(&self, clock: Clock, view: &View, past: &Past) -> api::Container {
         let live = view.containers.iter().find(|live| live.id == past.id);
-        let pid = self.tasks.get(&past.id).filter(|task| task.ended.is_none());
+        let pid = self
+            .tasks
+            .get(&past.id)
+            .filter(|task| !task.life.has_ended());
         let pid = pid.map_or(0, |task| task.init.pid);
         let kills = past.kills.iter().map(|(why, count)| api::Kills {
             why: api::Why::from(*why).into(),

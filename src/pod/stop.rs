@@ -13,7 +13,7 @@ use crate::record::What;
 
 use super::actor::{RELEASES_WITHIN, named};
 use super::exec::exit_event;
-use super::process::Freezer;
+use super::life::Call;
 use super::{Actor, CallError, KillCall, Kind, Reply};
 
 /// How long the exit of a container waits for those of its execs, which the kernel kills with it.
@@ -51,10 +51,10 @@ impl Actor {
     /// Signal 0 stops nothing: it asks whether the process is there (`kill(2)`).
     fn is_alive(&self, call: &KillCall) -> Result<(), CallError> {
         let (task, process) = self.process(&call.id, &call.exec_id)?;
-        let has_ended = process.exit.is_some() || call.exec_id.is_empty() && task.ended.is_some();
-        match has_ended {
-            true => Err(CallError::finished(&call.id)),
-            false => Ok(()),
+        match (call.exec_id.as_str(), process.exit) {
+            ("", _) => task.life.allows(Call::KillZero, &call.id),
+            (_, Some(_)) => Err(CallError::finished(&call.id)),
+            (_, None) => Ok(()),
         }
     }
 
@@ -91,8 +91,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.ended = Some(self.node.clock.wall());
-        task.freezer = Freezer::Thawed;
+        task.life.ended(self.node.clock.wall());
         task.end_watch();
         // A release that is still waiting ends with it.
         let was_releasing = task.releasing.take().is_some();
@@ -144,7 +143,7 @@ impl Actor {
         self.job(pause, move |actor, _| {
             // Another container may have the id by now.
             let task = actor.tasks.get_mut(&id);
-            if let Some(task) = task.filter(|task| task.init.pid == init && !task.deleting) {
+            if let Some(task) = task.filter(|task| task.init.pid == init && !task.life.is_going()) {
                 task.keep_figures();
                 actor.clear_away(&id);
             }
@@ -157,11 +156,11 @@ impl Actor {
             return;
         };
         // Who wants it deleted need not wait for an exec that has no process yet.
-        let has_execs = match task.delete {
-            Some(_) => task.has_running_execs(),
-            None => task.has_live_execs(),
+        let has_execs = match task.life.has_deleter() {
+            true => task.has_running_execs(),
+            false => task.has_live_execs(),
         };
-        if task.unpublished.is_none() || !has_execs {
+        if task.life.unpublished().is_none() || !has_execs {
             return self.publish_exit(id);
         }
         if !std::mem::replace(&mut task.exit_delayed, true) {
@@ -187,11 +186,11 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let Some(exit) = task.unpublished.take() else {
+        let Some(exit) = task.life.publishes() else {
             return;
         };
         let code = exit.code;
-        if task.creating {
+        if !task.life.is_known() {
             // It is being undone: nobody has heard of it.
             return;
         }
@@ -202,7 +201,7 @@ impl Actor {
         let pid = task.init.pid;
         drop(task.first_pid.take_if(|first| first.pid() == pid));
         tracing::info!(container = %id, code, "exited");
-        let delete = task.delete.take();
+        let delete = task.life.take_deleter();
         let now = self.now();
         self.record.note(now, id, What::Reported(code));
         if let Some(reply) = delete {
