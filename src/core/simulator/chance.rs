@@ -187,7 +187,7 @@ impl Member {
             post_start: dice.percent(15).then(|| dice.one_of(&[50, 900, 4_000])),
             essential: may_be_essential && dice.percent(8),
             again: match policy {
-                RestartPolicy::Never if part == Part::App && dice.percent(20) => 2,
+                RestartPolicy::Never if part == Part::App && dice.percent(50) => 2,
                 _ => 0,
             },
             lives,

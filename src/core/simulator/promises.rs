@@ -47,6 +47,10 @@ pub const PROMISES: &[(&str, Promise)] = &[
         who_waits_for_nothing_runs,
     ),
     (
+        "what is created after an end of its pod runs",
+        who_comes_after_an_end_runs,
+    ),
+    (
         "who waits for what has failed for good is ended",
         who_waits_in_vain_is_ended,
     ),
@@ -449,6 +453,56 @@ fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
         broken(!is_ended, || {
             format!("{} waited in vain and is ended", life.id)
         })?;
+    }
+    Ok(())
+}
+
+/// "What is created afterwards starts the pod over": an app runs when the end is over that it came in, or
+/// after, if its caller leaves it the time.
+fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
+    let longest = secs(run.case.grace).saturating_add(secs(10));
+    for taken in run.taken.iter().filter(|taken| taken.because.is_decided()) {
+        let is_last = match taken.because {
+            Cause::SandboxDied => true,
+            // Then the sandbox is killed.
+            Cause::EssentialFailed { .. } => {
+                !run.case.by_hand && run.case.policy != RestartPolicy::Never
+            }
+            _ => false,
+        };
+        let is_of_it = |life: &&Life<'_>| {
+            let is_there = life.sandbox == taken.sandbox || run.case.by_hand;
+            is_there && life.part() == Part::App && life.created > taken.at
+        };
+        for life in run.lives.iter().filter(is_of_it).filter(|_| !is_last) {
+            let Some(ready) = due(run, life) else {
+                continue;
+            };
+            let due = ready.max(taken.at.after(longest)).after(ms(1_300));
+            // It has ended before, or another end has begun that is not that of a run without it.
+            let mut others = run
+                .taken
+                .iter()
+                .filter(|other| other.sandbox == life.sandbox);
+            let other = others.find(|other| {
+                other.at > taken.at && other.at <= due && other.because != Cause::Completed
+            });
+            let mut asks = run.log.asks.iter();
+            let ends = [
+                other.map(|other| other.at),
+                run.stopped_all(life.sandbox).map(|(at, _)| at),
+                run.deaths[life.sandbox],
+                asks.find(|ask| ask.id == life.id).map(|ask| ask.at),
+            ];
+            let is_stopped = ends.into_iter().flatten().any(|at| at <= due);
+            let runs = life.executed.first().is_some_and(|at| *at <= due);
+            broken(runs || is_stopped || run.was_given_up(life), || {
+                format!(
+                    "{} was created after {} and never runs",
+                    life.id, taken.because
+                )
+            })?;
+        }
     }
     Ok(())
 }
