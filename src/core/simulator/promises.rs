@@ -464,6 +464,9 @@ fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
     for taken in run.taken.iter().filter(|taken| taken.because.is_decided()) {
         let is_last = match taken.because {
             Cause::SandboxDied => true,
+            // "Its failure ends the pod": what has failed is never started again, and who comes behind it
+            // waits in vain.
+            Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => true,
             // Then the sandbox is killed.
             Cause::EssentialFailed { .. } => {
                 !run.case.by_hand && run.case.policy != RestartPolicy::Never
