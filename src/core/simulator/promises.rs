@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::lifecycle::{Cause, Refusal, Time};
+use crate::lifecycle::{Cause, HookKind, Refusal, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::process::ExitStatus;
 
@@ -30,6 +30,10 @@ pub const PROMISES: &[(&str, Promise)] = &[
         no_end_while_the_pod_lives,
     ),
     ("who is told to stop has its time", who_is_told_has_its_time),
+    (
+        "a termination hook runs before its container is stopped",
+        hooks_run,
+    ),
     (
         "an end is over within the worst case of its policy",
         an_end_is_bounded,
@@ -309,6 +313,56 @@ fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
                 None => format!("{} is killed at {killed} and was never told", life.id),
             },
         )?;
+    }
+    Ok(())
+}
+
+/// "Termination hooks of all containers that have one", where the end is not forced and there is time.
+fn hooks_run(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.member.hook.is_some()) {
+        let Some(ending) = run.ending(life.sandbox) else {
+            continue;
+        };
+        let mut asks = run.log.asks.iter();
+        let was_asked_alone =
+            asks.any(|ask| ask.id == life.id && (!ask.end || ask.at < ending.from));
+        let has_time = match run.case.grace_policy {
+            GracePolicy::Reserve => ending.known.after(secs(8)) < ending.soonest,
+            _ => ending.known.after(LEAST) < ending.soonest,
+        };
+        // It ends by itself, or is restarted just then.
+        let lives = life.runs(ending.from)
+            && life.runs(ending.known)
+            && life
+                .executed
+                .iter()
+                .all(|at| at.after(MOMENT) < ending.from)
+            && life
+                .died
+                .iter()
+                .all(|(at, _)| *at < ending.from || *at > ending.known.after(MOMENT));
+        let was_told = life.signals.iter().any(|(at, _)| *at < ending.from);
+        if ending.forced || ending.is_vague || was_asked_alone || !has_time || !lives || was_told {
+            continue;
+        }
+        // It may have been taken for the end before.
+        let taken = run.taken.iter();
+        let taken =
+            taken.filter(|taken| taken.sandbox == life.sandbox && taken.disproved.is_none());
+        let since = taken.map(|taken| taken.at).min().unwrap_or(ending.from);
+        let since = since.min(ending.from);
+        let began = |(at, seen): &(Time, Seen)| {
+            let is_its =
+                matches!(seen, Seen::HookBegan(id, HookKind::Termination) if *id == life.id);
+            is_its && *at >= since
+        };
+        let runs = run.world.seen.iter().any(began);
+        broken(runs, || {
+            format!(
+                "that of {} never runs: the end began at {}",
+                life.id, ending.from
+            )
+        })?;
     }
     Ok(())
 }
