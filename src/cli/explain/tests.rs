@@ -477,6 +477,31 @@ fn a_restart_policy_of_a_containers_own_is_warned_of_where_it_matters() {
 }
 
 #[test]
+fn an_init_container_that_kubelet_never_starts_again_is_warned_of() {
+    let pod = |policy: &str, setup: &str| {
+        listed(
+            "usher/init: setup",
+            policy,
+            "",
+            &format!("  - {{name: setup{setup}}}\n  - {{name: app}}\n"),
+        )
+    };
+    let never = ", restartPolicy: Never";
+    for policy in ["Always", "OnFailure"] {
+        let words = ["does not see", "nobody starts it again", "startup-timeout"];
+        says(&pod(policy, never), "setup", &words);
+        // What kubelet starts again only sometimes may fail for good all the same.
+        let rules = format!("{never}, restartPolicyRules: [{{action: Restart}}]");
+        says(
+            &pod(policy, &rules),
+            "setup",
+            &["does not see", "startup-timeout"],
+        );
+        assert_eq!(said_of(&pod(policy, ""), "setup"), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn resources_of_the_pod_as_a_whole_count() {
     let said = |annotations: &str, pod: &str, app: &str| {
         let text = format!(

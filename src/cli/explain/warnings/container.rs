@@ -229,6 +229,11 @@ fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Option<Strin
             "its failure ends the pod, whether kubelet would start it again or not; expected none"
                 .to_owned()
         }
+        (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) if own == Some("Never") => {
+            "when it has failed for good nobody starts it again, and what waits for it is ended \
+             after usher/startup-timeout; expected it to be the pod's"
+                .to_owned()
+        }
         (Role::Sidecar | Role::Defer(_), _) if plan.container(name).restart.is_none() => {
             format!("it goes by restart.usher/{name}; expected that in its place")
         }
