@@ -490,11 +490,11 @@ mod tests {
     fn kills_are_counted_by_why_they_came() {
         let (mut record, id) = with("web", Role::App);
         let probe = Why::ProbeFailed(ProbeKind::Liveness);
-        for why in [Why::PassedOn, Why::TimeOver, probe, Why::TimeOver] {
+        for why in [Why::PassedOn, Why::GraceOver, probe, Why::GraceOver] {
             record.delivered(at(2), &id, Signal::KILL, why);
         }
         let kills: Vec<_> = record.names()[0].kills.clone().into_iter().collect();
-        assert_eq!(kills, [(Why::PassedOn, 1), (Why::TimeOver, 2), (probe, 1)]);
+        assert_eq!(kills, [(Why::PassedOn, 1), (Why::GraceOver, 2), (probe, 1)]);
     }
 
     #[test]

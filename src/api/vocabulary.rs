@@ -3,7 +3,7 @@
 
 use crate::api;
 use crate::lifecycle::{
-    Cause, HookKind, Missing, Obstacle, Phase, Phrase, ProbeKind, Status, Step, Then, Why,
+    Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, State, Status, Step, Then, Why,
 };
 use crate::plan::{ContainerKind, DeferTurn, Role};
 
@@ -57,6 +57,19 @@ impl From<Step> for api::StepName {
     }
 }
 
+/// The step that was told; none that this usher does not know.
+pub fn step_of(told: api::StepName) -> Option<Step> {
+    Some(match told {
+        api::StepName::STEP_UNKNOWN => return None,
+        api::StepName::STEP_HOOKS => Step::Hooks,
+        api::StepName::STEP_PRE_EXIT => Step::PreExit,
+        api::StepName::STEP_APPS => Step::Apps,
+        api::StepName::STEP_POST_EXIT => Step::PostExit,
+        api::StepName::STEP_SIDECARS => Step::Sidecars,
+        api::StepName::STEP_OVER => Step::Over,
+    })
+}
+
 /// Why a pod terminates, and the container whose end it is, if it is one's, with its code.
 pub fn cause(cause: &Cause) -> (api::Cause, Option<(&str, u32)>) {
     match cause {
@@ -105,21 +118,38 @@ pub fn role(kind: ContainerKind, role: Role) -> api::Role {
     }
 }
 
-impl From<Phrase> for api::State {
-    fn from(phrase: Phrase) -> api::State {
-        match phrase {
-            Phrase::Creating => api::State::STATE_CREATING,
-            Phrase::Created => api::State::STATE_CREATED,
-            Phrase::Starting => api::State::STATE_STARTING,
-            Phrase::Held => api::State::STATE_HELD,
-            Phrase::Running => api::State::STATE_RUNNING,
-            Phrase::Stopping => api::State::STATE_STOPPING,
-            Phrase::BackingOff => api::State::STATE_BACKING_OFF,
-            Phrase::Restarting => api::State::STATE_RESTARTING,
-            Phrase::Completed => api::State::STATE_COMPLETED,
-            Phrase::Stopped => api::State::STATE_STOPPED,
+impl From<State> for api::State {
+    fn from(state: State) -> api::State {
+        match state {
+            State::Creating => api::State::STATE_CREATING,
+            State::Created => api::State::STATE_CREATED,
+            State::Starting => api::State::STATE_STARTING,
+            State::Held => api::State::STATE_HELD,
+            State::Running => api::State::STATE_RUNNING,
+            State::Stopping => api::State::STATE_STOPPING,
+            State::BackingOff => api::State::STATE_BACKING_OFF,
+            State::Restarting => api::State::STATE_RESTARTING,
+            State::Completed => api::State::STATE_COMPLETED,
+            State::Stopped => api::State::STATE_STOPPED,
         }
     }
+}
+
+/// The state that was told; none that this usher does not know, and none of a container that is gone.
+pub fn state_of(told: api::State) -> Option<State> {
+    Some(match told {
+        api::State::STATE_UNKNOWN | api::State::STATE_GONE => return None,
+        api::State::STATE_CREATING => State::Creating,
+        api::State::STATE_CREATED => State::Created,
+        api::State::STATE_STARTING => State::Starting,
+        api::State::STATE_HELD => State::Held,
+        api::State::STATE_RUNNING => State::Running,
+        api::State::STATE_STOPPING => State::Stopping,
+        api::State::STATE_BACKING_OFF => State::BackingOff,
+        api::State::STATE_RESTARTING => State::Restarting,
+        api::State::STATE_COMPLETED => State::Completed,
+        api::State::STATE_STOPPED => State::Stopped,
+    })
 }
 
 impl From<Then> for api::Then {
@@ -153,8 +183,8 @@ impl From<&Obstacle> for api::Obstacle {
                         message.exit_code = Some(*code);
                         api::Missing::MISSING_ENDED
                     }
-                    Missing::NotExecuted(phrase) => {
-                        message.state = Some(api::State::from(*phrase).into());
+                    Missing::NotExecuted(state) => {
+                        message.state = Some(api::State::from(*state).into());
                         api::Missing::MISSING_NOT_EXECUTED
                     }
                     Missing::NotStarted => api::Missing::MISSING_NOT_STARTED,
@@ -185,6 +215,28 @@ impl From<&Obstacle> for api::Obstacle {
     }
 }
 
+/// What is missing of a container that is waited for, as it was told; none that this usher does not
+/// know, and none where it is no container that is waited for.
+pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
+    let state = told.state.unwrap_or_default().enum_value_or_default();
+    Some(match told.missing.enum_value_or_default() {
+        api::Missing::MISSING_NEVER_CREATED => Missing::NeverCreated,
+        api::Missing::MISSING_ENDED => Missing::Ended(told.exit_code.unwrap_or_default()),
+        api::Missing::MISSING_NOT_EXECUTED => Missing::NotExecuted(state_of(state)?),
+        api::Missing::MISSING_NOT_STARTED => Missing::NotStarted,
+        api::Missing::MISSING_NOT_DONE => Missing::NotDone,
+        api::Missing::MISSING_STARTED => Missing::Started,
+        api::Missing::MISSING_UNKNOWN
+        | api::Missing::MISSING_START
+        | api::Missing::MISSING_BACK_OFF
+        | api::Missing::MISSING_STARTUP_PROBE
+        | api::Missing::MISSING_EXIT
+        | api::Missing::MISSING_TURN_TO_STOP
+        | api::Missing::MISSING_TURN_AT_THE_END
+        | api::Missing::MISSING_TERMINATION_WINDOW => return None,
+    })
+}
+
 // === of what happens ===
 
 impl From<Why> for api::Why {
@@ -194,8 +246,8 @@ impl From<Why> for api::Why {
             Why::Alone => api::Why::WHY_ALONE,
             Why::Turn => api::Why::WHY_TURN,
             Why::TimeShort => api::Why::WHY_TIME_SHORT,
-            Why::TimeOver => api::Why::WHY_GRACE_OVER,
-            Why::NotStarted => api::Why::WHY_HELD,
+            Why::GraceOver => api::Why::WHY_GRACE_OVER,
+            Why::Held => api::Why::WHY_HELD,
             Why::ProbeFailed(ProbeKind::Startup) => api::Why::WHY_STARTUP_PROBE_FAILED,
             Why::ProbeFailed(ProbeKind::Liveness) => api::Why::WHY_LIVENESS_PROBE_FAILED,
             Why::PostStartFailed => api::Why::WHY_POST_START_FAILED,
@@ -222,6 +274,16 @@ impl From<HookKind> for api::Hook {
     }
 }
 
+/// The hook that was told; none that this usher does not know, and none of those that the core knows
+/// nothing of.
+pub fn hook_of(told: api::Hook) -> Option<HookKind> {
+    match told {
+        api::Hook::HOOK_TERMINATION => Some(HookKind::Termination),
+        api::Hook::HOOK_PRE_STOP => Some(HookKind::PreStop),
+        api::Hook::HOOK_UNKNOWN | api::Hook::HOOK_POST_START => None,
+    }
+}
+
 fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -231,6 +293,44 @@ mod tests {
     use protobuf::Enum;
 
     use super::*;
+
+    #[test]
+    fn every_state_step_and_hook_is_told_and_understood() {
+        for told in api::State::VALUES {
+            let again = state_of(*told).map(api::State::from);
+            match told {
+                api::State::STATE_UNKNOWN | api::State::STATE_GONE => assert_eq!(again, None),
+                _ => assert_eq!(again, Some(*told)),
+            }
+        }
+        for told in api::StepName::VALUES {
+            let known = Some(*told).filter(|told| told.value() != 0);
+            assert_eq!(step_of(*told).map(api::StepName::from), known);
+        }
+        for hook in [HookKind::Termination, HookKind::PreStop] {
+            assert_eq!(hook_of(hook.into()), Some(hook));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_of_a_container_is_told_and_understood() {
+        for missing in [
+            Missing::NeverCreated,
+            Missing::Ended(3),
+            Missing::NotExecuted(State::Held),
+            Missing::NotStarted,
+            Missing::NotDone,
+            Missing::Started,
+        ] {
+            let told = api::Obstacle::from(&Obstacle::Container {
+                name: "proxy".to_owned(),
+                role: Role::Sidecar,
+                missing,
+            });
+            assert_eq!(missing_of(&told), Some(missing));
+        }
+        assert_eq!(missing_of(&api::Obstacle::from(&Obstacle::Start)), None);
+    }
 
     #[test]
     fn every_cause_is_told_and_understood() {

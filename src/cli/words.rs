@@ -90,14 +90,11 @@ pub(super) fn obstacle(obstacle: &api::Obstacle) -> String {
 
 fn missing(obstacle: &api::Obstacle) -> String {
     use api::Missing::*;
+    if let Some(missing) = api::missing_of(obstacle) {
+        return missing.to_string();
+    }
     let failures = obstacle.failures.unwrap_or_default();
     let sentence = match obstacle.missing.enum_value_or_default() {
-        MISSING_NEVER_CREATED => "never created",
-        MISSING_ENDED => return format!("ended with {}", obstacle.exit_code.unwrap_or_default()),
-        MISSING_NOT_EXECUTED => return state(obstacle.state.unwrap_or_default()),
-        MISSING_NOT_STARTED => "not started yet",
-        MISSING_NOT_DONE => "not done yet",
-        MISSING_STARTED => "started",
         MISSING_START => "the caller's Start",
         MISSING_BACK_OFF => "the back-off of its restart in place",
         MISSING_STARTUP_PROBE if failures == 0 => "its startup probe has not succeeded yet",
@@ -114,17 +111,21 @@ fn missing(obstacle: &api::Obstacle) -> String {
         MISSING_TERMINATION_WINDOW => {
             "the end of the termination window: is it the end of the pod?"
         }
-        MISSING_UNKNOWN => "something that this usher does not know",
+        MISSING_NOT_EXECUTED => return state(obstacle.state.unwrap_or_default()),
+        MISSING_UNKNOWN
+        | MISSING_NEVER_CREATED
+        | MISSING_ENDED
+        | MISSING_NOT_STARTED
+        | MISSING_NOT_DONE
+        | MISSING_STARTED => "something that this usher does not know",
     };
     sentence.to_owned()
 }
 
 /// A state within a sentence.
 pub(super) fn state(state: EnumOrUnknown<api::State>) -> String {
-    match state.enum_value_or_default() {
-        api::State::STATE_BACKING_OFF => "waiting to be restarted".to_owned(),
-        _ => word(state),
-    }
+    let known = api::state_of(state.enum_value_or_default());
+    known.map_or_else(|| word(state), |state| state.to_string())
 }
 
 /// What ends a wait.
@@ -142,14 +143,8 @@ pub(super) fn then(then: EnumOrUnknown<api::Then>) -> &'static str {
 }
 
 fn step(step: EnumOrUnknown<api::StepName>) -> String {
-    let word = word(step);
-    match step.enum_value_or_default() {
-        api::StepName::STEP_HOOKS => "termination hooks".to_owned(),
-        api::StepName::STEP_PRE_EXIT | api::StepName::STEP_POST_EXIT => {
-            format!("{word} containers")
-        }
-        _ => word,
-    }
+    let known = api::step_of(step.enum_value_or_default());
+    known.map_or_else(|| word(step), |step| step.to_string())
 }
 
 /// Why a pod terminates.
@@ -183,12 +178,12 @@ pub(super) fn why(why: EnumOrUnknown<api::Why>) -> &'static str {
 }
 
 /// Which handler.
-pub(super) fn hook(hook: EnumOrUnknown<api::Hook>) -> &'static str {
-    match hook.enum_value_or_default() {
-        api::Hook::HOOK_TERMINATION => "termination hook",
-        api::Hook::HOOK_PRE_STOP => "preStop handler",
-        api::Hook::HOOK_POST_START => "postStart handler",
-        api::Hook::HOOK_UNKNOWN => "unknown handler",
+pub(super) fn hook(hook: EnumOrUnknown<api::Hook>) -> String {
+    let told = hook.enum_value_or_default();
+    match (api::hook_of(told), told) {
+        (Some(hook), _) => hook.to_string(),
+        (None, api::Hook::HOOK_POST_START) => "postStart handler".to_owned(),
+        (None, _) => "unknown handler".to_owned(),
     }
 }
 

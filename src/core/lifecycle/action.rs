@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::plan::{Hook, Role, Signal};
 
-use super::life::Phrase;
+use super::life::State;
 
 /// The id of a container as containerd knows it; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,10 +113,10 @@ pub enum Why {
     Turn,
     /// The grace period ends, or its caller kills it before its turn: SIGKILL follows in a moment.
     TimeShort,
-    /// Its time is over: SIGKILL.
-    TimeOver,
+    /// Its grace period is over, its own or that of its pod: SIGKILL.
+    GraceOver,
     /// Its program is not to be executed any more: its parked process is killed.
-    NotStarted,
+    Held,
     /// A probe of it has failed too often.
     ProbeFailed(ProbeKind),
     /// Its postStart handler has failed when it was restarted in place.
@@ -491,7 +491,7 @@ pub enum Refusal {
     #[error("container {name} is not created: the sandbox of its pod has ended")]
     SandboxGone { name: String },
     #[error("cannot start container {name}: it is {state}, expected created")]
-    NotCreated { name: String, state: Phrase },
+    NotCreated { name: String, state: State },
     #[error("container {name} was not started within {within:?}: it waits for {waits_for}")]
     StartTimedOut {
         name: String,
@@ -509,7 +509,7 @@ pub enum Refusal {
     #[error("container {name} could not be released: {reason}")]
     NotReleased { name: String, reason: String },
     #[error("container {name} cannot be released: it is {state}, expected held")]
-    NotHeld { name: String, state: Phrase },
+    NotHeld { name: String, state: State },
     #[error("container {name} cannot be released: its turn is when the pod terminates")]
     TurnAtTheEnd { name: String },
     #[error("container {name} is held and its program does not run yet: it waits for {waits_for}")]

@@ -190,7 +190,7 @@ impl Hand<'_> {
             if let Some(message) = last_words {
                 self.out.tell(self.id, message, true);
             }
-            self.signal(Signal::KILL, false, Why::NotStarted);
+            self.signal(Signal::KILL, false, Why::Held);
         }
     }
 
@@ -264,12 +264,12 @@ impl Hand<'_> {
         if let Some(stop) = self.container.life.stop_mut() {
             // What it failed with has not ended it in time.
             let why = stop.why().filter(|why| why.is_failure());
-            *stop = stop.killed(self.now, Why::TimeOver);
+            *stop = stop.killed(self.now, Why::GraceOver);
             match is_restarting {
                 true => self.out.push(Action::Halt {
                     id: self.id.clone(),
                 }),
-                false => self.signal(Signal::KILL, false, why.unwrap_or(Why::TimeOver)),
+                false => self.signal(Signal::KILL, false, why.unwrap_or(Why::GraceOver)),
             }
         }
     }

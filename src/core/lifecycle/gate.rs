@@ -10,7 +10,7 @@ use std::fmt;
 use super::Pod;
 use super::container::Container;
 use super::duty::{Duty, Part, Turn};
-use super::life::Phrase;
+use super::life::State;
 use super::time::Time;
 
 /// What is still missing of a container that others wait for.
@@ -21,7 +21,7 @@ pub enum Missing {
     /// It has ended, with this code.
     Ended(u32),
     /// Its program was not executed yet.
-    NotExecuted(Phrase),
+    NotExecuted(State),
     /// It runs, and is not started yet.
     NotStarted,
     /// It runs, and has not done its work yet.
@@ -30,13 +30,14 @@ pub enum Missing {
     Started,
 }
 
-/// For the caller and its logs.
+/// What its author can do about one that was never created.
+const NEVER_CREATED_ADVICE: &str =
+    ": if the caller runs it as an init container of its own, it belongs in usher/native-init";
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Missing::NeverCreated => f.write_str(
-                "never created: if the caller runs it as an init container of its own, it belongs in usher/native-init",
-            ),
+            Missing::NeverCreated => f.write_str("never created"),
             Missing::Ended(code) => write!(f, "ended with {code}"),
             Missing::NotExecuted(state) => state.fmt(f),
             Missing::NotStarted => f.write_str("not started yet"),
@@ -144,7 +145,7 @@ impl Pod {
         })
     }
 
-    /// Names with their roles and states, for a person.
+    /// Names with their roles and states, for the caller and its logs.
     pub(super) fn describe(&self, names: &[String]) -> String {
         let Some(plan) = &self.plan else {
             return String::new();
@@ -155,9 +156,14 @@ impl Pod {
                 None => "its start".to_owned(),
             };
         }
-        let words = names
-            .iter()
-            .map(|name| format!("{} {name} ({})", plan.role(name), self.how_far(name)));
+        let words = names.iter().map(|name| {
+            let missing = self.how_far(name);
+            let advice = match missing {
+                Missing::NeverCreated => NEVER_CREATED_ADVICE,
+                _ => "",
+            };
+            format!("{} {name} ({missing}{advice})", plan.role(name))
+        });
         words.collect::<Vec<_>>().join(", ")
     }
 
@@ -172,7 +178,7 @@ impl Pod {
             true if is_waited_to_end => Missing::NotDone,
             true if container.life.is_started() => Missing::Started,
             true => Missing::NotStarted,
-            false => Missing::NotExecuted(container.life.phrase()),
+            false => Missing::NotExecuted(container.life.state()),
         }
     }
 }

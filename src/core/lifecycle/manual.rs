@@ -76,7 +76,7 @@ impl Pod {
         }
         let life = &container.life;
         if life.as_blocked().is_none() && !life.is_held() {
-            let state = life.phrase();
+            let state = life.state();
             return Err(Refusal::NotHeld { name, state });
         }
         if let Some(termination) = &self.termination {

@@ -99,7 +99,7 @@ pub use container::{Demands, NewContainer};
 pub use duty::{Duty, Part, Turn};
 pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
-pub use life::Phrase;
+pub use life::State;
 pub use probe::Exec;
 pub use sizes::PodSize;
 pub use stop::Kill;

@@ -9,7 +9,7 @@ use super::action::{Cause, ContainerId, ProbeKind, Step};
 use super::container::Container;
 use super::duty::{Duty, Part};
 use super::gate::Missing;
-use super::life::{Blocked, Phrase, Running};
+use super::life::{Blocked, Running, State};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Phase, Pod};
@@ -78,7 +78,7 @@ pub struct ContainerView {
     pub name: String,
     pub kind: ContainerKind,
     pub role: Role,
-    pub state: Phrase,
+    pub state: State,
     /// It is started, or has done its part.
     pub is_ready: bool,
     /// The caller's own count of its restarts.
@@ -170,7 +170,7 @@ impl Pod {
             name: container.name.clone(),
             kind: container.kind,
             role: container.role,
-            state: container.life.phrase(),
+            state: container.life.state(),
             is_ready: self.is_ready(container),
             restart_count: container.facts.restart_count,
             wait: self.wait(now, container),

@@ -69,7 +69,7 @@ enum Inner {
 
 /// The state in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phrase {
+pub enum State {
     /// The OCI runtime is creating it.
     Creating,
     /// Its init process is parked; nobody has asked for its start yet.
@@ -185,25 +185,25 @@ pub(super) struct Restarting {
 #[error("cannot {what} a container that is {state}")]
 pub(super) struct Misplaced {
     what: &'static str,
-    pub state: Phrase,
+    pub state: State,
 }
 
-// === impl Phrase ===
+// === impl State ===
 
 /// As the OCI runtime specification has it where it has one.
-impl fmt::Display for Phrase {
+impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Phrase::Creating => "creating",
-            Phrase::Created => "created",
-            Phrase::Starting => "starting",
-            Phrase::Held => "held",
-            Phrase::Running => "running",
-            Phrase::Stopping => "stopping",
-            Phrase::BackingOff => "waiting to be restarted",
-            Phrase::Restarting => "restarting",
-            Phrase::Completed => "completed",
-            Phrase::Stopped => "stopped",
+            State::Creating => "creating",
+            State::Created => "created",
+            State::Starting => "starting",
+            State::Held => "held",
+            State::Running => "running",
+            State::Stopping => "stopping",
+            State::BackingOff => "waiting to be restarted",
+            State::Restarting => "restarting",
+            State::Completed => "completed",
+            State::Stopped => "stopped",
         })
     }
 }
@@ -231,7 +231,7 @@ impl Life {
     }
 
     fn refuse<T>(&self, what: &'static str) -> Result<T, Misplaced> {
-        let state = self.phrase();
+        let state = self.state();
         Err(Misplaced { what, state })
     }
 

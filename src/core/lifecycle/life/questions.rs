@@ -5,7 +5,7 @@ use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
 use super::{
-    BackingOff, Blocked, Held, Inner, Life, Phrase, Releasing, Restarting, Running, Start, Stop,
+    BackingOff, Blocked, Held, Inner, Life, Releasing, Restarting, Running, Start, State, Stop,
 };
 
 impl Life {
@@ -176,19 +176,19 @@ impl Life {
     }
 
     /// The state in a word.
-    pub fn phrase(&self) -> Phrase {
+    pub fn state(&self) -> State {
         match &self.inner {
-            Inner::Creating => Phrase::Creating,
-            Inner::Created => Phrase::Created,
-            Inner::Blocked(_) => Phrase::Starting,
-            Inner::Held(_) => Phrase::Held,
-            Inner::Ending(_) => Phrase::Stopping,
-            Inner::Running(running) if running.stop.is_told() => Phrase::Stopping,
-            Inner::Releasing(_) | Inner::Running(_) => Phrase::Running,
-            Inner::BackingOff(_) => Phrase::BackingOff,
-            Inner::Restarting(_) => Phrase::Restarting,
-            Inner::Withheld { .. } => Phrase::Completed,
-            Inner::Exited => Phrase::Stopped,
+            Inner::Creating => State::Creating,
+            Inner::Created => State::Created,
+            Inner::Blocked(_) => State::Starting,
+            Inner::Held(_) => State::Held,
+            Inner::Ending(_) => State::Stopping,
+            Inner::Running(running) if running.stop.is_told() => State::Stopping,
+            Inner::Releasing(_) | Inner::Running(_) => State::Running,
+            Inner::BackingOff(_) => State::BackingOff,
+            Inner::Restarting(_) => State::Restarting,
+            Inner::Withheld { .. } => State::Completed,
+            Inner::Exited => State::Stopped,
         }
     }
 }

@@ -160,7 +160,7 @@ impl Stop {
     pub fn over(self) -> Stop {
         Stop::GivenUp {
             since: self.since().unwrap_or_default(),
-            why: self.why().unwrap_or(Why::TimeOver),
+            why: self.why().unwrap_or(Why::GraceOver),
         }
     }
 
@@ -171,7 +171,7 @@ impl Stop {
             since: self.since().unwrap_or(now),
             at: now,
             why: match self.why() {
-                Some(told) if !told.is_failure() || why == Why::TimeOver => told,
+                Some(told) if !told.is_failure() || why == Why::GraceOver => told,
                 _ => why,
             },
         }

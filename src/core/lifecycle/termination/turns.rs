@@ -69,7 +69,7 @@ impl Subject<'_> {
             stop => stop.kill_at().is_some_and(|at| at <= kill) || life.is_ending(),
         };
         let is_late = || match life.is_parked() || life.is_between_lives() {
-            true => self.told(Why::TimeOver),
+            true => self.told(Why::GraceOver),
             false => Deed::Kill,
         };
         (!has_it_coming).then(|| self.pod.due(kill, is_late))

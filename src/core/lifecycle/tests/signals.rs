@@ -69,13 +69,13 @@ fn each_sigkill_says_why_it_comes() {
     let mut world = running(world, &["proxy", "web"]);
     ask_all(&mut world, &["web", "proxy"], TERM);
     world.run_for(secs(60));
-    assert_eq!(last(&world, "web"), Some((Signal::KILL, Why::TimeOver)));
+    assert_eq!(last(&world, "web"), Some((Signal::KILL, Why::GraceOver)));
     assert_eq!(last(&world, "proxy"), Some((TERM, Why::TimeShort)));
     // Its program is never executed.
     let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
     world.call(Call::Run("web", None));
     world.run_for(secs(301));
-    assert_eq!(whys(&world, "web"), [(Signal::KILL, Why::NotStarted)]);
+    assert_eq!(whys(&world, "web"), [(Signal::KILL, Why::Held)]);
     // It is unwell, and does not heed its signal.
     let unwell = Script {
         unwell_after: Some(secs(20)),

@@ -1,6 +1,6 @@
 //! What a person sees of a pod.
 
-use crate::lifecycle::{ContainerView, Missing, Obstacle, Phrase, Status, Step, Then, View};
+use crate::lifecycle::{ContainerView, Missing, Obstacle, State, Status, Step, Then, View};
 use crate::plan::Role;
 
 use super::fixtures::{PROBED, TERM, ask_all, deaf, never_ready, running, stops_after};
@@ -98,7 +98,7 @@ fn a_held_app_says_what_it_waits_for_since_when_and_what_ends_the_wait() {
     assert_eq!(wait.obstacles, [proxy]);
     assert_eq!(wait.since, Some(began));
     assert_eq!(wait.until, Some((began.after(secs(300)), Then::Ended)));
-    assert_eq!(container(&world, "web").state, Phrase::Held);
+    assert_eq!(container(&world, "web").state, State::Held);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_start_that_waits_says_whether_it_will_fail() {
         assert!(at > world.now && at < world.now.after(secs(100)), "{at}");
         // And so it is.
         world.run_for(at.since(world.now));
-        let is_held = container(&world, "web").state == Phrase::Held;
+        let is_held = container(&world, "web").state == State::Held;
         assert_eq!(is_held, then == Then::Held, "{mode}");
     }
 }
@@ -151,7 +151,7 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
     // The first time it is restarted at once.
     world.run_for(secs(1));
     let proxy = container(&world, "proxy");
-    assert_eq!(proxy.state, Phrase::BackingOff);
+    assert_eq!(proxy.state, State::BackingOff);
     let wait = proxy.wait.unwrap();
     assert_eq!(wait.obstacles, [Obstacle::BackOff]);
     assert!(matches!(wait.until, Some((at, Then::ExecutedAnew)) if at > world.now));
@@ -179,7 +179,7 @@ fn what_is_being_stopped_says_when_it_is_killed() {
     let wait = web.wait.unwrap();
     assert_eq!(
         (web.state, wait.until),
-        (Phrase::Stopping, Some((over, Then::Killed)))
+        (State::Stopping, Some((over, Then::Killed)))
     );
     assert_eq!(wait.obstacles, [Obstacle::Exit]);
     let wait = container(&world, "proxy").wait.unwrap();
