@@ -5,11 +5,12 @@ use std::time::Duration;
 use crate::plan::{ContainerKind, Plan, Role};
 
 use super::Pod;
-use super::action::{ContainerId, Refusal, Report};
+use super::action::{ContainerId, Refusal};
 use super::container::{AtTheEnd, Container, NewContainer};
 use super::duty::Duty;
 use super::history::{End, NEVER_CREATED};
 use super::life::Life;
+use super::report::Report;
 use super::restart::BackOff;
 use super::rules::Deed;
 use super::stop::STOPPED;

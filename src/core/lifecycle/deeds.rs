@@ -9,12 +9,13 @@ use std::time::Duration;
 use crate::plan::{Hook, Signal};
 
 use super::Pod;
-use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Report, Why};
+use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Why};
 use super::container::{AtTheEnd, Container, HookState};
 use super::history::{End, History};
 use super::life::Misplaced;
 use super::outbox::Outbox;
 use super::probe::{PostStart, Watch};
+use super::report::Report;
 use super::rules::{Deed, PodDeed};
 use super::termination::Termination;
 use super::time::Time;

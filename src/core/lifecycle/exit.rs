@@ -4,10 +4,11 @@ use crate::plan::{ContainerKind, SidecarExitCode};
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Cause, ContainerId, Refusal, Report, Why};
+use super::action::{Cause, ContainerId, Refusal, Why};
 use super::container::Container;
 use super::history::End;
 use super::life::{Running, Stop};
+use super::report::Report;
 use super::stop::STOPPED;
 use super::termination::Termination;
 use super::time::Time;

@@ -8,9 +8,10 @@ use std::time::Duration;
 use crate::plan::{GraceExtension, Probe};
 
 use super::Pod;
-use super::action::{Action, ContainerId, Report};
+use super::action::{Action, ContainerId};
 use super::container::Container;
 use super::grace::LEAST;
+use super::report::Report;
 use super::rules::{Due, PodDeed};
 use super::termination::Ends;
 use super::time::Time;

@@ -8,7 +8,7 @@ use super::time::Time;
 
 /// How many names are remembered. A pod's spec has fewer; a caller that makes up new ones without
 /// end gets no completion inferred, which needs them all.
-const NAMES_AT_MOST: usize = 1024;
+pub(super) const NAMES_AT_MOST: usize = 1024;
 
 /// A container that was asked to stop has not ended of its own accord: its caller may be about to
 /// create it again, whatever it ended with. Kubelet does so at once where a liveness probe has

@@ -7,9 +7,10 @@
 use crate::plan::Hook;
 
 use super::Pod;
-use super::action::{ContainerId, HookKind, Report, Step};
+use super::action::{ContainerId, HookKind, Step};
 use super::container::{AtTheEnd, Container, HookState};
 use super::grace::LEAST;
+use super::report::Report;
 use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 

@@ -11,10 +11,11 @@ use std::time::Duration;
 use crate::plan::PreStop;
 
 use super::Pod;
-use super::action::{Cause, Report, Why};
+use super::action::{Cause, Why};
 use super::container::{AtTheEnd, Container, HookState};
 use super::duty::Part;
 use super::grace::LEAST;
+use super::report::Report;
 use super::request::StopRequest;
 use super::rules::{Deed, Due, Subject};
 use super::termination::Termination;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::plan::{ContainerKind, USUAL_GRACE_PERIOD};
 
-use super::action::{Cause, ContainerId, Refusal, Report};
+use super::action::{Cause, ContainerId, Refusal};
 use super::container::Container;
+use super::report::Report;
 use super::rules::Deed;
 use super::termination::Termination;
 use super::time::Time;

@@ -22,7 +22,8 @@
 //! | `life/` | the states of a container, what leads from one to another, what has been done to stop it |
 //! | `duty.rs` | what a role means |
 //! | `container.rs` | all that is known of one container |
-//! | `action.rs` | what comes out: actions, reports, refusals |
+//! | `action.rs` | what comes out: actions, refusals |
+//! | `report.rs` | what comes out for the log |
 //! | `rules.rs` | the rules, their order, and how they are followed |
 //! | `deeds.rs` | what rules want done |
 //! | `outbox.rs` | what comes out |
@@ -72,6 +73,7 @@ mod manual;
 mod oom;
 mod outbox;
 mod probe;
+mod report;
 mod request;
 mod restart;
 mod rules;
@@ -92,15 +94,14 @@ use std::time::Duration;
 use crate::plan::{ContainerKind, ContainerPlan, Plan, Probe, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
 
-pub use action::{
-    Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, Report, RequestId, Step, Why,
-};
+pub use action::{Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, Step, Why};
 pub use container::{Demands, NewContainer};
 pub use duty::{Duty, Part, Turn};
 pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use life::State;
 pub use probe::Exec;
+pub use report::Report;
 pub use sizes::PodSize;
 pub use stop::Kill;
 pub use time::Time;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use crate::plan::Signal;
 
-use super::action::{Action, ContainerId, Refusal, Report, RequestId, Why};
+use super::action::{Action, ContainerId, Refusal, RequestId, Why};
+use super::report::Report;
 
 /// What is to be done next.
 #[derive(Clone, Debug, Default, Hash)]

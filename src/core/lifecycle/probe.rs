@@ -9,9 +9,10 @@ use std::time::Duration;
 use crate::plan::{PreStop, Probe};
 
 use super::Pod;
-use super::action::{Action, ContainerId, ProbeKind, Refusal, Report, Why};
+use super::action::{Action, ContainerId, ProbeKind, Refusal, Why};
 use super::container::Container;
 use super::life::Running;
+use super::report::Report;
 use super::request::StopRequest;
 use super::rules::{Deed, Due, PodDeed, Subject};
 use super::time::Time;

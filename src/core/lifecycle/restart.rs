@@ -11,10 +11,11 @@ use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Action, ContainerId, ProbeKind, Report, Why};
+use super::action::{Action, ContainerId, ProbeKind, Why};
 use super::container::Container;
 use super::life::Stop;
 use super::probe::{PostStart, Watch};
+use super::report::Report;
 use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 

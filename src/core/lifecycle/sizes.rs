@@ -6,10 +6,8 @@ use crate::sizing::{Containers, Moment, Size};
 use super::action::{ContainerId, Step};
 use super::container::Container;
 use super::duty::Duty;
+use super::history::NAMES_AT_MOST;
 use super::{Phase, Pod};
-
-/// How many names have a size that is remembered; a pod's spec has fewer.
-const NAMES_AT_MOST: usize = 1024;
 
 /// What the pod's cgroup is to be sized by.
 #[derive(Clone, Debug, PartialEq, Eq)]

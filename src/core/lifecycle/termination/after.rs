@@ -1,7 +1,8 @@
 //! What comes after the end: the pod starts over, or its caller starts it again from the beginning.
 
 use crate::lifecycle::Pod;
-use crate::lifecycle::action::{Cause, ContainerId, Report, Why};
+use crate::lifecycle::action::{Cause, ContainerId, Why};
+use crate::lifecycle::report::Report;
 use crate::lifecycle::rules::{Due, PodDeed};
 use crate::plan::{ContainerKind, Signal};
 

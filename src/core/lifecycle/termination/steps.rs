@@ -1,7 +1,8 @@
 //! When a termination begins, and how it goes from step to step.
 
 use crate::lifecycle::Pod;
-use crate::lifecycle::action::{Cause, Report, Step};
+use crate::lifecycle::action::{Cause, Step};
+use crate::lifecycle::report::Report;
 use crate::lifecycle::rules::{Due, PodDeed};
 use crate::lifecycle::time::Time;
 

@@ -1,0 +1,208 @@
+//! What the core tells the log.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::plan::Role;
+
+use super::action::{Cause, HookKind, ProbeKind, Step};
+
+/// Decisions for the log, so that somebody who reads it at night knows why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Report {
+    /// Start was answered though the container's turn has not come.
+    Held {
+        name: String,
+        waits_for: Vec<String>,
+    },
+    /// The container's turn has come.
+    Released {
+        name: String,
+        role: Role,
+        waited: Duration,
+    },
+    /// A sidecar is started: what waited for it may go on.
+    Started { name: String, took: Duration },
+    /// An attempt of a probe failed.
+    ProbeFailed {
+        name: String,
+        probe: ProbeKind,
+        failures: u32,
+        threshold: u32,
+    },
+    /// The postStart handler of a container that was restarted in place is over, well or not.
+    PostStarted {
+        name: String,
+        outcome: Result<(), String>,
+    },
+    /// The attempts of this container's probe, and of others, come less often than they should: they
+    /// would take more of the CPU than a pod's probes may.
+    Stretched {
+        name: String,
+        period: Duration,
+        to: Duration,
+    },
+    /// A sidecar has ended and is restarted in place, or a defer container has failed and is run
+    /// again.
+    Restarts {
+        name: String,
+        code: u32,
+        wait: Duration,
+    },
+    /// A restart in place has failed.
+    NotRestarted { name: String, reason: String },
+    /// The pod terminates.
+    Terminating { because: Cause, grace: Duration },
+    /// What looked like a termination was none: the caller has created a container.
+    NotTerminating { disproved_by: String },
+    /// The pod has ended, and its caller has created a container again.
+    StartsOver { with: String },
+    /// The sandbox is killed, so that its caller starts the whole pod again.
+    SandboxKilled,
+    /// Something happened that is not on the drawing of a container's life.
+    Misplaced { name: String, what: String },
+    /// A container's turn has not come, and it is released by hand.
+    Overridden {
+        name: String,
+        waited_for: Vec<String>,
+    },
+    /// A step of the termination is over, for which each of these used so much time.
+    StepOver {
+        step: Step,
+        took: Duration,
+        used: Vec<(String, Duration)>,
+    },
+    /// A hook is over, well or not.
+    HookOver {
+        name: String,
+        kind: HookKind,
+        outcome: Result<(), String>,
+    },
+    /// A defer container has ended, with this code; its caller may be told of another.
+    DeferOver {
+        name: String,
+        code: u32,
+        took: Duration,
+    },
+    /// A defer container is not run.
+    DeferSkipped { name: String },
+    /// The running defer container may go on beyond the grace period.
+    Extended { name: String, by: Duration },
+    /// The grace period is over, and containers are still alive.
+    GraceOver { alive: Vec<String> },
+    /// A container brought other annotations than its pod's sandbox.
+    OtherPlan { name: String },
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Report::Held { name, waits_for } => {
+                write!(f, "{name} is held: it waits for {}", waits_for.join(", "))
+            }
+            Report::Released { name, role, waited } => {
+                write!(f, "{role} {name} is released after {waited:?}")
+            }
+            Report::Started { name, took } => write!(f, "sidecar {name} is started after {took:?}"),
+            Report::ProbeFailed {
+                name,
+                probe,
+                failures,
+                threshold,
+            } => {
+                write!(
+                    f,
+                    "{probe} probe of {name} failed {failures} of {threshold} times"
+                )
+            }
+            Report::PostStarted {
+                name,
+                outcome: Ok(()),
+            } => write!(f, "postStart of {name} is over again"),
+            Report::PostStarted {
+                name,
+                outcome: Err(reason),
+            } => write!(
+                f,
+                "postStart of {name} failed when it was restarted: {reason}"
+            ),
+            Report::Stretched { name, period, to } => {
+                write!(
+                    f,
+                    "the pod's probes cost too much for their periods: that of {name} is due every \
+                     {period:?}, and made every {to:?} or so"
+                )
+            }
+            Report::Restarts { name, code, wait } => {
+                write!(
+                    f,
+                    "{name} ended with {code} and is restarted in place in {wait:?}"
+                )
+            }
+            Report::NotRestarted { name, reason } => {
+                write!(f, "{name} could not be restarted in place: {reason}")
+            }
+            Report::Terminating { because, grace } => {
+                write!(f, "the pod terminates within {grace:?}: {because}")
+            }
+            Report::NotTerminating { disproved_by } => {
+                write!(
+                    f,
+                    "the pod does not terminate: {disproved_by} is being created"
+                )
+            }
+            Report::StartsOver { with } => {
+                write!(f, "the pod starts over: {with} was created")
+            }
+            Report::SandboxKilled => {
+                f.write_str("the sandbox is killed: its caller is to start the whole pod again")
+            }
+            Report::Misplaced { name, what } => write!(f, "{name}: {what}"),
+            Report::Overridden { name, waited_for } => {
+                write!(
+                    f,
+                    "{name} is released by hand though it waits for {}",
+                    waited_for.join(", ")
+                )
+            }
+            Report::StepOver { step, took, used } => {
+                write!(f, "{step} over after {took:?}")?;
+                let mut mark = ": ";
+                for (name, time) in used {
+                    write!(f, "{mark}{name} {time:?}")?;
+                    mark = ", ";
+                }
+                Ok(())
+            }
+            Report::HookOver {
+                name,
+                kind,
+                outcome: Ok(()),
+            } => write!(f, "{kind} of {name} is over"),
+            Report::HookOver {
+                name,
+                kind,
+                outcome: Err(reason),
+            } => write!(f, "{kind} of {name} failed: {reason}"),
+            Report::DeferOver { name, code, took } => {
+                write!(f, "defer {name} ended with {code} after {took:?}")
+            }
+            Report::DeferSkipped { name } => write!(f, "defer {name} is not run"),
+            Report::Extended { name, by } => write!(
+                f,
+                "defer {name} still runs and may go on for {by:?} beyond the grace period"
+            ),
+            Report::GraceOver { alive } => {
+                write!(
+                    f,
+                    "the grace period is over, still alive: {}",
+                    alive.join(", ")
+                )
+            }
+            Report::OtherPlan { name } => write!(
+                f,
+                "{name} brings other usher annotations than its sandbox, whose plan stands"
+            ),
+        }
+    }
+}
