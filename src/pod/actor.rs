@@ -44,9 +44,7 @@ pub(super) const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 pub struct Actor {
     pub(super) core: lifecycle::Pod,
     pub(super) tasks: BTreeMap<ContainerId, Task>,
-    pub(super) starts: BTreeMap<RequestId, Reply<i32>>,
-    pub(super) kills: BTreeMap<RequestId, Reply<()>>,
-    requests: u64,
+    pub(super) callers: Callers,
     pub(super) record: Record,
     /// Of the first container.
     pub(super) identity: PodIdentity,
@@ -65,10 +63,7 @@ pub struct Actor {
     pub(super) refused_score: bool,
     /// The process of the pod's sandbox, which may have ended, and the namespaces that it was in.
     pub(super) sandbox: Option<(i32, Namespaces)>,
-    /// The one that the loop is in.
-    turn: Turn,
-    /// What was done for probes beside their attempts, in CPU time, and no attempt was charged with.
-    unbilled: Duration,
+    bill: Bill,
     /// The same, if it is ours to size.
     pub(super) sizing: Option<Sizing>,
     /// The pod's cgroup, if it is the pod's alone: the shim's commands for the pod run there.
@@ -84,6 +79,23 @@ pub struct Actor {
     starter_is_there: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
+/// Who waits for an answer that the core decides.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    pub starts: BTreeMap<RequestId, Reply<i32>>,
+    pub kills: BTreeMap<RequestId, Reply<()>>,
+    requests: u64,
+}
+
+/// What the pod's probes cost the shim.
+#[derive(Debug, Default)]
+struct Bill {
+    /// The turn that the loop is in.
+    turn: Turn,
+    /// What was done for probes beside their attempts, in CPU time, and no attempt was charged with.
+    unbilled: Duration,
+}
+
 /// One round of the actor's loop: an event and what follows from it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turn {
@@ -93,6 +105,23 @@ struct Turn {
     is_for_a_probe: bool,
 }
 
+impl Callers {
+    /// A number for one more.
+    pub fn next(&mut self) -> RequestId {
+        self.requests = self.requests.wrapping_add(1);
+        RequestId(self.requests)
+    }
+}
+
+impl Bill {
+    fn turn_is_over(&mut self) {
+        let turn = std::mem::take(&mut self.turn);
+        if turn.is_for_a_probe {
+            self.unbilled = self.unbilled.saturating_add(turn.taken);
+        }
+    }
+}
+
 impl Actor {
     /// An actor for a pod of containerd's `namespace`, and the way to it.
     pub fn new(namespace: &str, node: Node, rules: Rules) -> (Actor, Pod) {
@@ -100,9 +129,7 @@ impl Actor {
         let actor = Actor {
             core: lifecycle::Pod::default(),
             tasks: BTreeMap::new(),
-            starts: BTreeMap::new(),
-            kills: BTreeMap::new(),
-            requests: 0,
+            callers: Callers::default(),
             record: Record::default(),
             identity: PodIdentity::default(),
             changes: watch::Sender::new(0),
@@ -115,8 +142,7 @@ impl Actor {
             over: false,
             refused_score: false,
             sandbox: None,
-            turn: Turn::default(),
-            unbilled: Duration::ZERO,
+            bill: Bill::default(),
             sizing: None,
             pod_cgroup: None,
             leaving: false,
@@ -176,10 +202,7 @@ impl Actor {
             }
             self.guarded(Actor::carry_out);
             self.guarded(Actor::tell_watchers);
-            let turn = std::mem::take(&mut self.turn);
-            if turn.is_for_a_probe {
-                self.unbilled = self.unbilled.saturating_add(turn.taken);
-            }
+            self.bill.turn_is_over();
             if self.over {
                 self.over = self.is_over();
             }
@@ -244,7 +267,7 @@ impl Actor {
             error!("a message was lost in a panic");
         }
         let taken = self.node.clock.cpu().saturating_sub(before);
-        self.turn.taken = self.turn.taken.saturating_add(taken);
+        self.bill.turn.taken = self.bill.turn.taken.saturating_add(taken);
     }
 
     pub(super) fn now(&self) -> Time {
@@ -253,11 +276,6 @@ impl Actor {
 
     fn instant(&self, at: Time) -> Option<Instant> {
         self.origin.checked_add(at.since_origin())
-    }
-
-    pub(super) fn next_request(&mut self) -> RequestId {
-        self.requests = self.requests.wrapping_add(1);
-        RequestId(self.requests)
     }
 
     /// Something may have happened: who watches is told if it has.
@@ -447,15 +465,15 @@ impl Actor {
                 .core
                 .handle_probed(now, &id, life, false, Duration::ZERO);
         };
-        self.turn.is_for_a_probe = true;
+        self.bill.turn.is_for_a_probe = true;
         let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &halt).await) };
         self.job(attempt, move |actor, attempted| {
             let (outcome, cost) = match attempted {
                 Ok(attempted) => (attempted.outcome, attempted.cost),
                 Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
             };
-            actor.turn.is_for_a_probe = true;
-            let cost = cost.saturating_add(std::mem::take(&mut actor.unbilled));
+            actor.bill.turn.is_for_a_probe = true;
+            let cost = cost.saturating_add(std::mem::take(&mut actor.bill.unbilled));
             debug!(container = %id, ?outcome, ?cost, "probed");
             let now = actor.now();
             let succeeded = outcome.is_ok();
@@ -533,7 +551,7 @@ impl Actor {
     }
 
     fn answer_kill(&mut self, request: RequestId, outcome: Result<(), CallError>) {
-        if let Some(reply) = self.kills.remove(&request) {
+        if let Some(reply) = self.callers.kills.remove(&request) {
             let _ = reply.send(outcome);
         }
     }

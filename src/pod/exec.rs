@@ -116,7 +116,7 @@ impl Actor {
         id: &str,
         exec_id: &str,
     ) -> Result<(RequestId, Halt, Execution), CallError> {
-        let request = self.next_request();
+        let request = self.callers.next();
         let score = self.core.oom_score(&ContainerId::from(id));
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);

@@ -25,8 +25,8 @@ impl Actor {
             Err(error) => return drop(reply.send(Err(error))),
         }
         let id = ContainerId::from(id);
-        let request = self.next_request();
-        self.starts.insert(request, reply);
+        let request = self.callers.next();
+        self.callers.starts.insert(request, reply);
         let now = self.now();
         self.core.handle_start(now, &id, request, patience);
         let watch = async move {
@@ -35,7 +35,7 @@ impl Actor {
             Ok::<_, Panicked>(())
         };
         self.job(watch, move |actor, _| {
-            actor.starts.remove(&request);
+            actor.callers.starts.remove(&request);
             let now = actor.now();
             actor.core.handle_start_abandoned(now, &id, request);
         });
@@ -47,7 +47,7 @@ impl Actor {
         request: RequestId,
         answer: Result<(), CallError>,
     ) {
-        let reply = self.starts.remove(&request);
+        let reply = self.callers.starts.remove(&request);
         let answer = match (answer, self.tasks.get_mut(id)) {
             (Err(error), _) => Err(error),
             (Ok(()), None) => Err(CallError::not_found(id.as_str(), "")),

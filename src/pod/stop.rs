@@ -35,8 +35,8 @@ impl Actor {
         if let Err(error) = self.task(&call.id) {
             return drop(reply.send(Err(error)));
         }
-        let request = self.next_request();
-        self.kills.insert(request, reply);
+        let request = self.callers.next();
+        self.callers.kills.insert(request, reply);
         let kill = Kill {
             signal,
             all: call.all,
