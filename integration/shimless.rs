@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     BareShim, ContainerSpec, Containerd, Finished, Gates, PATIENCE, TaskApi, eventually, poll, run,
-    runtime_under_test,
+    runtime_under_test, times,
 };
 
 /// Without a PID namespace of its own a container's processes do not die with its init.
@@ -292,17 +292,49 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
 /// containerd removes the bundle of a container that it gives up, and may be faster than `delete`.
 #[test]
 fn the_sockets_of_a_shim_whose_bundle_is_gone_too_are_removed() {
-    let host = Containerd::start();
-    let shim = bare(&host, &["/bin/sleep", "1000"], |_| ());
-    let (api, pid) = create_and_start(&shim);
-    drop(api);
-    end_shim(&host, &shim);
-    kill_process(pid);
-    for name in ["config.json", "options.json", "init.pid", "address"] {
-        let _ = fs::remove_file(shim.bundle().join(name));
+    let in_pod = |config: &mut Value| {
+        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
+    };
+    // The shim's name comes from the pod, which the id of one that is not its first does not tell.
+    for edit in [|_: &mut Value| (), in_pod] {
+        let host = Containerd::start();
+        let shim = bare(&host, &["/bin/sleep", "1000"], edit);
+        let (api, pid) = create_and_start(&shim);
+        drop(api);
+        end_shim(&host, &shim);
+        kill_process(pid);
+        for name in ["config.json", "options.json", "init.pid", "address"] {
+            let _ = fs::remove_file(shim.bundle().join(name));
+        }
+        answer(&delete(&shim));
+        nothing_remains(&host);
     }
-    answer(&delete(&shim));
-    nothing_remains(&host);
+}
+
+#[test]
+fn the_sockets_of_a_shim_that_nobody_cleans_up_after_go_with_the_next_container() {
+    let host = Containerd::start();
+    let args = ["/bin/sleep", "1000"];
+    let mut dead = BareShim::start(&host, &runtime_under_test(), "dead", &args, |_| ());
+    let pid = dead.pid();
+    kill_process(pid);
+    eventually("the shim is gone", PATIENCE, || host.shims().is_empty());
+    dead.address.clear();
+    let other = bare(&host, &args, |_| ());
+    let (api, _) = create_and_start(&other);
+    let socket = |what: &&String| what.contains("/run/s/") || what.contains("/run/usher/");
+    assert_eq!(host.remains().iter().filter(socket).count(), 4);
+    answer(&delete(&BareShim::prepare(
+        &host,
+        &runtime_under_test(),
+        "gone",
+        &args,
+        |_| (),
+    )));
+    // Those of one that lives stay.
+    let left = host.remains();
+    assert_eq!(left.iter().filter(socket).count(), 2, "{left:#?}");
+    api.state("a", "").expect("the other is there");
 }
 
 #[test]
@@ -423,4 +455,29 @@ fn a_shim_that_dies_at_any_moment_of_a_run_leaves_nothing() {
             "{number}, after {moment:?}: {remains:#?}"
         );
     }
+}
+
+/// containerd kills the `start` of a caller that has gone, and does not know of the shim then.
+#[test]
+fn a_caller_that_dies_while_its_shim_is_started_leaves_nothing() {
+    let mut chance = Chance::new();
+    let host = Containerd::start();
+    for number in 0..times(20, 60) {
+        let id = format!("a{number}");
+        let ctr = host.spawn_run(&ContainerSpec::new(&id).args(&["/bin/sleep", "1000"]));
+        let bundle = host.bundle_dir(&id);
+        eventually("there is a bundle", PATIENCE, || bundle.exists());
+        let moment = chance.below(Duration::from_millis(40));
+        std::thread::sleep(moment);
+        // With a signal that it cannot handle.
+        drop(ctr);
+    }
+    host.delete_all();
+    // A shim that nobody calls looks every ten seconds whether it is wanted; what nobody knew of goes with
+    // the next container.
+    let next = || {
+        host.run(&ContainerSpec::new("next"));
+        host.delete_all().is_empty()
+    };
+    eventually("nothing is left behind", 3 * PATIENCE, next);
 }

@@ -190,15 +190,14 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// Removes the socket of a shim that has died. One that somebody listens on stays.
-pub(super) fn remove_dead(address: &str) {
-    let path = path(address);
+pub(super) fn remove_dead(path: &Path) {
     // The file of a turn is there if whoever had it was killed meanwhile.
-    if !path.exists() && !turn(&path).exists() {
+    if !path.exists() && !turn(path).exists() {
         return;
     }
-    let removed = Turn::take(&path).and_then(|_turn| match connect(&path) {
+    let removed = Turn::take(path).and_then(|_turn| match connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(&path)
+            std::fs::remove_file(path)
         }
         _ => Ok(()),
     });
@@ -348,7 +347,7 @@ mod tests {
             queue.push(stream);
         }
         assert!(is_hung(claim_within(SHORTLY, &path, "b")));
-        remove_dead(&format!("unix://{}", path.display()));
+        remove_dead(&path);
         assert!(path.exists());
     }
 
@@ -420,16 +419,15 @@ mod tests {
     #[test]
     fn only_the_socket_of_a_dead_shim_is_removed() {
         let (dir, path) = place();
-        let address = format!("unix://{}", path.display());
         let listener = listen(&path);
-        remove_dead(&address);
+        remove_dead(&path);
         assert_eq!(names(&dir), ["socket"]);
         drop(listener);
-        remove_dead(&address);
+        remove_dead(&path);
         assert!(names(&dir).is_empty());
         // Of one that was killed while it decided.
         std::fs::write(turn(&path), "").unwrap();
-        remove_dead(&address);
+        remove_dead(&path);
         assert!(names(&dir).is_empty());
     }
 }

@@ -1,12 +1,16 @@
 //! The socket for people, beside containerd's.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
-use crate::api::create_control;
+use crate::api::{create_control, make_directory};
 use crate::control::{self, Clients, Service};
 use crate::pod::Pod;
 
@@ -55,6 +59,62 @@ async fn serve(path: &Path, pod: Pod) -> io::Result<Server> {
         .register_service(create_control(std::sync::Arc::new(Service::new(pod))));
     server.start().await.map_err(io::Error::other)?;
     Ok(server)
+}
+
+/// Leaves a mark where the socket for people will be, so that [`sweep`] finds what is left of a shim that
+/// does not get as far as that.
+pub(super) fn mark(path: &Path) {
+    let Some(socket) = control::socket_of(path) else {
+        return;
+    };
+    if let Some(directory) = socket.parent()
+        && make_directory(directory).is_ok()
+    {
+        let mut new = File::options();
+        let _ = new.write(true).create_new(true).mode(0o600).open(socket);
+    }
+}
+
+/// Removes the sockets of all shims that have died, of which the own ones are in `directory`. The bundles
+/// that would name them may be gone, and nobody runs `delete` for a shim that was empty when it died.
+pub(super) fn sweep(directory: &Path) {
+    // Asking the kernel once wakes none of the shims that live. Where it does not know one of another
+    // network namespace, that one is asked.
+    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
+    let bound: BTreeSet<&str> = table.lines().filter_map(bound_at).collect();
+    for socket in files_in(&crate::api::directory()) {
+        let is_bound = socket.to_str().is_some_and(|path| bound.contains(path));
+        if let Some(name) = socket.file_name().and_then(OsStr::to_str)
+            && !is_bound
+        {
+            let own = own_socket(directory, name);
+            address::remove_dead(&own);
+            remove_dead(&own);
+        }
+    }
+}
+
+/// The socket that has given the one for people its `name`: its own has more of the same hash.
+fn own_socket(directory: &Path, name: &str) -> PathBuf {
+    let is_own = |path: &PathBuf| {
+        let own = path.file_name().and_then(OsStr::to_str);
+        own.is_some_and(|own| own.starts_with(name))
+    };
+    // It may be gone, and what shows whose turn it is still there.
+    let own = files_in(directory).find(is_own);
+    own.map_or_else(|| directory.join(name), |own| own.with_extension(""))
+}
+
+fn files_in(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
+    files.map(|entry| entry.path())
+}
+
+/// The path in a line of the kernel's table of sockets (`proc(5)`).
+fn bound_at(line: &str) -> Option<&str> {
+    line.split_ascii_whitespace().nth(7)
 }
 
 /// Removes what a shim that has died left beside its own socket at `path`. One that lives keeps it.

@@ -55,8 +55,11 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
-    address::remove_dead(&address);
-    control::remove_dead(&address::path(&address));
+    let socket = address::path(&address);
+    address::remove_dead(&socket);
+    control::remove_dead(&socket);
+    // Those that nobody else will come for.
+    control::sweep(socket.parent().unwrap_or(Path::new("/")));
     // Not before: containerd tries again when it is restarted, and until then this is all there is.
     deleted?;
     let mut answer = DeleteResponse::new();

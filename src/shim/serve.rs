@@ -114,9 +114,11 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     let (mut actor, pod) = Actor::new(&flags.namespace, node, rules);
     // The one that it was started for.
     actor.announce(&flags.id);
-    if let Some(starter) = Starter::of_this_shim() {
-        actor.started_by(move || starter.is_there());
-    }
+    // containerd calls as soon as it is told of a shim. If its own caller has gone it ends the one who
+    // would tell it, and forgets the container.
+    let was_called = callers.had_one();
+    let starter = Starter::of_this_shim();
+    actor.started_by(move || was_called() && starter.is_none_or(Starter::is_there));
     let mut control = ControlSocket::open(path.as_deref(), pod.clone()).await;
     let service = Arc::new(Service::new(pod));
     let mut services = create_task(Arc::clone(&service) as _);

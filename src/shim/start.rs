@@ -36,6 +36,7 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     let group = identity::group(&bundle.annotations).unwrap_or(&flags.id);
     let directory_of_sockets = said.socket_dir.as_deref();
     let address = address::of_pod(&said.address, &flags.namespace, directory_of_sockets, group);
+    control::mark(&address::path(&address));
     let claim = address::claim(&address, &flags.id)
         .map_err(|error| format!("socket {address}: {error}"))?;
     // A pod that lives already goes on under the rules that it began with.
@@ -43,9 +44,10 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
         && let Err(error) =
             config::read().and_then(|_| spawn(flags, &said, &directory, listener.into()))
     {
-        address::remove_dead(&address);
+        let socket = address::path(&address);
+        address::remove_dead(&socket);
         // It may have got as far as that before it was ended.
-        control::remove_dead(&address::path(&address));
+        control::remove_dead(&socket);
         return Err(format!("the pod's shim cannot be started: {error}"));
     }
     address::leave_in(&directory, &address)

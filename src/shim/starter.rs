@@ -10,6 +10,12 @@ use std::str::FromStr;
 /// In the environment of the process that serves.
 pub(super) const VARIABLE: &str = "USHER_STARTED_BY";
 
+/// When no process has begun.
+const NEVER: u64 = u64::MAX;
+
+/// Whoever takes over the children of one that has died.
+const INIT: u32 = 1;
+
 /// A process that is not taken for another one which has its number later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Starter {
@@ -21,7 +27,15 @@ pub(super) struct Starter {
 impl Starter {
     /// Whoever has run this process with `start`; none if it is not to be seen from here.
     pub fn of_this_start() -> Option<Starter> {
-        let pid = parent_id();
+        Self::parent(parent_id())
+    }
+
+    fn parent(pid: u32) -> Option<Starter> {
+        // It has died already. (Where containerd itself has this number its Create comes at once, too.)
+        if pid == INIT {
+            let since = NEVER;
+            return Some(Starter { pid, since });
+        }
         let since = began(&fs::read_to_string(stat(pid)).ok()?)?;
         Some(Starter { pid, since })
     }
@@ -107,6 +121,14 @@ mod tests {
         assert!(!starter.is_there());
         child.wait().unwrap();
         assert!(!starter.is_there());
+    }
+
+    #[test]
+    fn one_that_has_died_before_it_could_be_asked_for_is_not_there() {
+        let gone = Starter::parent(INIT).unwrap();
+        assert!(!gone.is_there());
+        let told: Starter = gone.to_string().parse().unwrap();
+        assert!(!told.is_there());
     }
 
     #[test]
