@@ -7,7 +7,7 @@ use containerd_shim_protos::api::StartRequest;
 use serde_json::{Value, json};
 use ttrpc::Code;
 
-use crate::harness::{BareShim, Containerd, PATIENCE, eventually, runtime_under_test};
+use crate::harness::{BareShim, Containerd, Gates, PATIENCE, eventually, runtime_under_test};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -64,6 +64,39 @@ fn a_client_that_goes_away_during_create_leaves_nothing_half_made() {
         });
         api.delete(&id, "").expect("delete again");
         api.shutdown(&id).expect("shutdown");
+    }
+}
+
+/// containerd gives up a Create whose caller has gone: it deletes the task, and removes the bundle when
+/// that is answered.
+#[test]
+fn a_task_that_is_deleted_while_it_is_created_is_gone_with_the_answer() {
+    let host = Containerd::start();
+    let runtime = runtime_under_test();
+    let shim = BareShim::start(&host, &runtime, "a", &["/bin/witness", "a"], |_| {});
+    let gates = Gates::new(&host);
+    let create = gates.with(shim.create_request());
+    for (verb, is_created) in [("create", true), ("after-create", true), ("create", false)] {
+        gates.close(verb, "a");
+        std::thread::scope(|scope| {
+            let api = shim.api();
+            if is_created {
+                scope.spawn(|| shim.api().create(&create));
+            } else {
+                // Nobody is there for its end either.
+                let create = gates.with(shim.create_request());
+                api.call_and_vanish("Create", &create, 300 * MS);
+            }
+            let deleting = scope.spawn(|| shim.api().delete("a", ""));
+            std::thread::sleep(100 * MS);
+            gates.open(verb);
+            let deleted = deleting.join().expect("delete");
+            let code = deleted.as_ref().err().map(|(code, _)| *code);
+            assert!(matches!(code, None | Some(Code::NOT_FOUND)), "{deleted:?}");
+            assert!(no_trace(&host, "a"), "{verb}: {:#?}", host.remains());
+            let state = shim.api().state("a", "");
+            assert!(state.is_err(), "{verb}: {state:?}");
+        });
     }
 }
 

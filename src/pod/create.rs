@@ -151,7 +151,13 @@ impl Actor {
         let now = self.now();
         self.record.note(now, id, What::Created);
         self.core.handle_created(now, id);
-        let _ = reply.send(Ok(self.tasks.get(id).map_or(0, |task| task.init.pid)));
+        let task = self.tasks.get_mut(id);
+        let (pid, delete) =
+            task.map_or((0, None), |task| (task.init.pid, task.life.take_deleter()));
+        let _ = reply.send(Ok(pid));
+        if let Some(delete) = delete {
+            self.delete(id.as_str(), "", delete);
+        }
     }
 
     /// The container has an init process from now on.
@@ -208,6 +214,9 @@ impl Actor {
         if let Some(mut task) = self.tasks.remove(id) {
             let why = CallError::not_found(id.as_str(), "");
             task.init.never_ran(&why);
+            if let Some(delete) = task.life.take_deleter() {
+                let _ = delete.send(Err(why.clone()));
+            }
             for exec in task.execs.values_mut() {
                 exec.process.never_ran(&why);
             }

@@ -18,6 +18,9 @@ impl Actor {
         if !exec_id.is_empty() {
             return self.delete_exec(id, exec_id, reply);
         }
+        let Some(reply) = self.delete_once_created(id, reply) else {
+            return;
+        };
         let task = match self.task_mut(id) {
             Ok(task) => task,
             Err(error) => return drop(reply.send(Err(error))),
@@ -43,6 +46,20 @@ impl Actor {
         // It was never started. Its end is published before its deletion, as for any other.
         task.halt.call();
         task.end_init();
+    }
+
+    /// A task that is being created is deleted when that is over: containerd does so when it has given up
+    /// its Create, and removes the bundle as soon as it has its answer. Gives the reply back if there is
+    /// no such task, or somebody waits already.
+    fn delete_once_created(&mut self, id: &str, reply: Reply<Deleted>) -> Option<Reply<Deleted>> {
+        let task = self.tasks.get_mut(&ContainerId::from(id));
+        match task.filter(|task| !task.life.is_known() && !task.life.has_deleter()) {
+            Some(task) => {
+                task.life.is_to_go(reply);
+                None
+            }
+            None => Some(reply),
+        }
     }
 
     /// Has the engine forget a container that has ended, while the news of its end are still on
