@@ -38,8 +38,8 @@
 //! | being deleted | | | | | | | - | |
 //! | being checkpointed, with which it ends | | | | - | | | | |
 //!
-//! While it is being made it does not exist for anybody, but for a Delete, which waits for that. That the core has a say of its own in Start, Kill
-//! and Exec is not in this table.
+//! While it is being made it does not exist for anybody, but for a Delete, which waits for that. That the
+//! core has a say of its own in Start, Kill and Exec is not in this table.
 
 use std::time::SystemTime;
 

@@ -1,0 +1,232 @@
+//! What must be true when a round is over.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::harness::{ContainerSpec, Containerd, REFERENCE, Record, poll};
+use crate::plan::{Kind, Member, PodPlan, Role};
+use crate::play;
+use crate::round::{Done, Finding, Round, State, Wrong};
+
+/// containerd cleans up after a dead shim in five seconds, and a shim ends in some more.
+const SETTLING: Duration = Duration::from_secs(8);
+
+/// A shim that waits for nobody notices that in 20 s; and what nobody knows of, as containerd itself was
+/// killed before it did, goes with the next container of the node.
+const SETTLING_LATE: Duration = Duration::from_secs(40);
+
+/// SIGKILL, and what a held container or one that did not run in its turn reports.
+const KILLED: u32 = 137;
+const STOPPED: u32 = 143;
+
+/// What of the judgement is counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Judged {
+    /// Exit codes that were looked at.
+    pub codes: usize,
+    /// 137 for a container that had ended by itself, told after its shim was killed.
+    pub killed_by_cleanup: usize,
+}
+
+/// Waits until nothing remains, and notes what does; whether that took until the next container.
+pub fn leftovers(round: &Round) -> bool {
+    let mut remains = Vec::new();
+    let mut is_clean = || {
+        remains = round.host.remains();
+        remains.is_empty().then_some(())
+    };
+    if poll(SETTLING, &mut is_clean).is_some() {
+        return false;
+    }
+    let with_next = || {
+        let next = ContainerSpec::new("next").option(&["--null-io"]);
+        let next = match round.host.is_reference() {
+            true => next.runtime(REFERENCE),
+            false => next,
+        };
+        round.call(next.ctr_command(round.host, &["run", "--detach"]), |_| ());
+        play::clear(round);
+        poll(Duration::from_secs(2), &mut is_clean)
+    };
+    if poll(SETTLING_LATE, with_next).is_some() {
+        return true;
+    }
+    let mut all = round.state();
+    let killed = |done: &Done| done.kind == Kind::ContainerdKilled;
+    if all.faults.iter().any(killed) {
+        let (own, others): (Vec<_>, Vec<_>) =
+            remains.into_iter().partition(|text| is_containerds(text));
+        all.containerds += own.len();
+        remains = others;
+        own.iter()
+            .filter_map(|text| text.strip_prefix("file "))
+            .for_each(remove);
+    }
+    drop(all);
+    for text in remains {
+        let state = round.state();
+        let of_socket = state.sockets.iter().find(|(name, _)| text.contains(*name));
+        let pod = of_socket.map(|(_, pod)| pod.clone());
+        drop(state);
+        let pod = pod.or_else(|| Some(pod_in(&text)?.to_owned()));
+        round.find(pod.as_deref(), Wrong::Leftover, with_content(text));
+    }
+    false
+}
+
+/// A bundle that containerd was removing when it was killed: it renames it first, and no containerd looks
+/// at such a name again.
+fn is_containerds(text: &str) -> bool {
+    let path = text.strip_prefix("file ").map(Path::new);
+    let name = path.and_then(Path::file_name).and_then(OsStr::to_str);
+    let is_command_log = |name: &OsStr| name.to_string_lossy().starts_with("usher-");
+    name.is_some_and(|name| name.starts_with('.'))
+        && text.contains("/io.containerd.runtime.v2.task/")
+        && !names_in(path).iter().any(|name| is_command_log(name))
+}
+
+fn remove(path: &str) {
+    let _ = std::fs::remove_dir_all(path);
+}
+
+fn names_in(path: Option<&Path>) -> Vec<OsString> {
+    let entries = path
+        .map(std::fs::read_dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .flatten();
+    entries.map(|entry| entry.file_name()).collect()
+}
+
+/// What is in a directory says more than that it is there.
+fn with_content(text: String) -> String {
+    let names = names_in(text.strip_prefix("file ").map(Path::new));
+    match names.is_empty() {
+        true => text,
+        false => format!("{text}, with {names:?}"),
+    }
+}
+
+/// The name of a pod in a text: `r7p2`.
+fn pod_in(text: &str) -> Option<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric();
+    text.split(|c| !is_part(c)).find(|word| {
+        let numbers = word.strip_prefix('r').and_then(|rest| rest.split_once('p'));
+        numbers.is_some_and(|(a, b)| a.parse::<u32>().is_ok() && b.parse::<u32>().is_ok())
+    })
+}
+
+/// Compares every exit code that containerd was told with what the containers have recorded.
+pub fn codes(host: &Containerd, pods: &[PodPlan], state: &mut State) -> Judged {
+    let mut judged = Judged::default();
+    let record = host.record();
+    let ids: BTreeSet<&str> = pods
+        .iter()
+        .flat_map(|pod| pod.members.iter().map(|member| member.id.as_str()))
+        .collect();
+    for event in host.events() {
+        if event.topic == "/tasks/exit" && event.is_init() && ids.contains(event.container()) {
+            let codes = state.codes.entry(event.container().to_owned()).or_default();
+            codes.push(("TaskExit", event.exit_status()));
+        }
+    }
+    let killed = |done: &Done| done.kind == Kind::ContainerdKilled;
+    let containerd_died = state.faults.iter().any(killed);
+    for pod in pods {
+        let is_shimless = state.shimless.contains(&pod.name);
+        for member in &pod.members {
+            let expected = expected(member, &record);
+            for (how, code) in state.codes.get(&member.id).cloned().unwrap_or_default() {
+                judged.codes += 1;
+                if expected.contains(&code) {
+                    continue;
+                }
+                // What containerd says when the shim is gone without having told it of the end of the
+                // task: it was killed, or its answer to Delete had nobody to go to any more.
+                let codes = &state.codes[&member.id];
+                let was_told = codes.iter().any(|(_, told)| expected.contains(told));
+                if code == KILLED && (is_shimless || was_told || containerd_died) {
+                    judged.killed_by_cleanup += 1;
+                    continue;
+                }
+                state.findings.push(Finding {
+                    pod: Some(pod.name.clone()),
+                    what: Wrong::Code,
+                    text: format!(
+                        "{} ({:?}) ended with {code} by {how}, expected one of {expected:?}; it has recorded {:?}",
+                        member.id,
+                        member.role,
+                        story(&record, &member.id)
+                    ),
+                });
+            }
+        }
+    }
+    judged
+}
+
+fn story(record: &Record, name: &str) -> Vec<String> {
+    let of_it = record.0.iter().filter(|event| event.name == name);
+    of_it
+        .map(|event| format!("{} {}", event.what, event.detail))
+        .collect()
+}
+
+/// The codes that are right for what a container has recorded.
+fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
+    let mut own = None;
+    let mut has_run = false;
+    for event in record.0.iter().filter(|event| event.name == member.id) {
+        match event.what.as_str() {
+            "start" => (has_run, own) = (true, None),
+            "exit" => own = event.detail.parse::<u32>().ok(),
+            _ => {}
+        }
+    }
+    let mut codes = BTreeSet::from([own.unwrap_or(KILLED)]);
+    match member.role {
+        Role::Plain | Role::App | Role::Guest | Role::Sandbox => {}
+        // Its exit 0 is withheld; under OnFailure so that it is not left out next time.
+        Role::Init if own == Some(0) => codes.extend([0, STOPPED]),
+        Role::Init => {}
+        // Told to stop it has done well; between two lives it was killed.
+        Role::Sidecar => codes.extend([0, KILLED, STOPPED]),
+        Role::Defer => codes.extend([0, STOPPED]),
+    }
+    // Who is killed before its program runs may have got any signal.
+    if !has_run && member.role != Role::Sandbox {
+        codes.extend([0, 1, 2, 128, STOPPED]);
+    }
+    codes
+}
+
+/// Notes which sockets are whose, so that one that is left tells its pod.
+pub fn note_sockets(round: &Round, pod: &PodPlan) {
+    for member in &pod.members {
+        let file = round.host.bundle_dir(&member.id).join("address");
+        let address = std::fs::read_to_string(file).unwrap_or_default();
+        if let Some(name) = address.rsplit('/').next().and_then(|name| name.get(..32)) {
+            let sockets = &mut round.state().sockets;
+            sockets.insert(name.to_owned(), pod.name.clone());
+        }
+    }
+}
+
+/// A container that was known and is not any more, though nobody has deleted it.
+pub fn forgotten(round: &Round) {
+    let Some(listed) = round.list("tasks") else {
+        return round.find(None, Wrong::Other, "containerd does not answer".to_owned());
+    };
+    let known = round.state().known.clone();
+    for id in known.difference(&listed) {
+        let pod = pod_in(id);
+        round.find(
+            pod,
+            Wrong::Other,
+            format!("containerd does not know {id} any more"),
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! What is known of a round while it goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Background, Containerd, poll};
+use crate::node;
+use crate::plan::{During, Kind};
+
+/// More than anything here may take: 10 s that a start blocks, and what is stopped for 1.5 s.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Pods that live side by side on one containerd.
+pub struct Round<'a> {
+    pub host: &'a Containerd,
+    pub begun: Instant,
+    /// Who kills or stops containerd has it to himself.
+    pub containerd: Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub faults: Vec<Done>,
+    pub findings: Vec<Finding>,
+    /// The exit codes that containerd has told, and how, by container.
+    pub codes: BTreeMap<String, Vec<(&'static str, u32)>>,
+    /// The containers whose tasks containerd has to know.
+    pub known: BTreeSet<String>,
+    /// The pods whose shim was killed.
+    pub shimless: BTreeSet<String>,
+    /// What containerd itself has left, of those bundles that it was removing when it was killed.
+    pub containerds: usize,
+    /// The shims' sockets, by what their names have in common.
+    pub sockets: BTreeMap<String, String>,
+}
+
+/// A fault that was.
+#[derive(Clone, Debug)]
+pub struct Done {
+    pub at: Duration,
+    pub pod: String,
+    pub kind: Kind,
+    pub during: During,
+    /// The pod's, if it had one.
+    pub shim: Option<u32>,
+    /// The containers of the pod that containerd had to know.
+    pub known: BTreeSet<String>,
+    /// The pod went on under the same shim.
+    pub lived: bool,
+}
+
+/// What is wrong.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub pod: Option<String>,
+    pub what: Wrong,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    Leftover,
+    Code,
+    /// A shim that died of it, a task that containerd has forgotten, a call without an answer.
+    Other,
+}
+
+/// What came of a command.
+pub struct Called {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+// === impl Round ===
+
+impl<'a> Round<'a> {
+    pub fn new(host: &'a Containerd) -> Self {
+        Self {
+            host,
+            begun: Instant::now(),
+            containerd: Mutex::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn into_state(self) -> State {
+        self.state.into_inner().unwrap()
+    }
+
+    pub fn find(&self, pod: Option<&str>, what: Wrong, text: String) {
+        let pod = pod.map(str::to_owned);
+        self.state().findings.push(Finding { pod, what, text });
+    }
+
+    /// Runs a command to its end, and tells its process id meanwhile.
+    pub fn call(&self, command: Command, started: impl FnOnce(u32)) -> Called {
+        let words: Vec<_> = command
+            .get_args()
+            .map(|word| word.to_string_lossy())
+            .collect();
+        let words = words[4.min(words.len())..].join(" ");
+        let mut child = Background::spawn(command);
+        started(child.pid());
+        if poll(PATIENCE, || (!child.is_running()).then_some(())).is_none() {
+            self.find(
+                None,
+                Wrong::Other,
+                format!("no answer for {PATIENCE:?}: ctr {words}"),
+            );
+            return Called {
+                code: None,
+                out: child.stdout(),
+                err: child.stderr(),
+            };
+        }
+        let finished = child.finish(PATIENCE);
+        Called {
+            code: finished.code,
+            out: finished.out(),
+            err: finished.err(),
+        }
+    }
+
+    pub fn ctr(&self, args: &[&str]) -> Called {
+        self.call(self.host.ctr_command(args), |_| ())
+    }
+
+    /// The ids that a `ctr … list --quiet` prints, of this round's; none if containerd is away.
+    pub fn list(&self, what: &str) -> Option<BTreeSet<String>> {
+        let called = self.ctr(&[what, "list", "--quiet"]);
+        let ids = called.out.lines().map(str::to_owned);
+        (called.code == Some(0)).then(|| ids.collect())
+    }
+
+    /// Deletes a task that has ended, and notes its exit code; whether that was it.
+    pub fn delete_task(&self, id: &str, started: impl FnOnce(u32)) -> bool {
+        let command = self.host.ctr_command(&["tasks", "delete", id]);
+        let called = self.call(command, started);
+        let (Some(code), "") = (called.code, called.err.trim()) else {
+            return false;
+        };
+        let mut state = self.state();
+        let codes = state.codes.entry(id.to_owned()).or_default();
+        codes.push(("Delete", code as u32));
+        true
+    }
+
+    /// Looks whether the pods that were hit live on.
+    pub fn look(&self, pod: &str) {
+        let is_open =
+            |done: &&mut Done| done.pod == pod && !done.lived && done.kind != Kind::ShimKilled;
+        let mut state = self.state();
+        let State { faults, .. } = &mut *state;
+        let mut died = None;
+        for done in faults.iter_mut().filter(is_open) {
+            let Some(shim) = done.shim else { continue };
+            match node::is_shim(self.host, shim, pod) {
+                true => done.lived = true,
+                false => died = Some(done.clone()),
+            }
+        }
+        let died = died.filter(|_| !state.shimless.contains(pod));
+        if let Some(done) = died.filter(|done| !done.known.is_disjoint(&state.known)) {
+            state.shimless.insert(pod.to_owned());
+            state.findings.push(Finding {
+                pod: Some(pod.to_owned()),
+                what: Wrong::Other,
+                text: format!("the shim is gone while containers are there; last: {done:?}"),
+            });
+        }
+    }
+}
