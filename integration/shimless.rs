@@ -260,6 +260,21 @@ fn mounts_below_the_root_file_system_are_unmounted_too() {
     }
 }
 
+/// runc mounts itself there for a moment, and may be killed in it.
+#[test]
+fn what_a_killed_create_has_mounted_in_the_runtimes_state_is_unmounted() {
+    let host = Containerd::start();
+    let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
+    let target = format!("/run/containerd/runc/{}/a/runc.z0R0l5", host.namespace);
+    let mut mount = Command::new("/bin/busybox");
+    let script = "mkdir -p \"$0\" && mount -t tmpfs none \"$0\"";
+    mount.args(["sh", "-c", script, &target]);
+    host.enter(&mut mount);
+    assert!(run(mount, PATIENCE).ok(), "mount {target}");
+    answer(&delete(&shim));
+    nothing_remains(&host);
+}
+
 #[test]
 fn a_half_made_bundle_is_deleted() {
     let host = Containerd::start();

@@ -97,6 +97,14 @@ pub fn unmount_all(bundle: &Path) {
     layers::unmount(bundle);
 }
 
+/// Unmounts what a command of the OCI runtime that was killed has mounted in its own state of a container:
+/// runc's create mounts the program that it is, for a moment, and its delete stumbles over that.
+pub fn unmount_state(state: &Path) {
+    if state.exists() {
+        below::unmount(state);
+    }
+}
+
 fn unmount_at(target: &Path) {
     loop {
         match umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {

@@ -49,6 +49,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     if was_busy || runtime.state_dir(&flags.id).exists() {
         let state = runtime.state_dir(&flags.id);
         let cgroups = remains::of_container(&state, config.cgroups_path());
+        rootfs::unmount_state(&state);
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
     }

@@ -257,6 +257,7 @@ impl OciContainer {
         let mut cgroups = remains::of_container(&state, config.cgroups_path());
         // One of its own, by its name: in any other there may be anybody.
         cgroups.retain(|directory| cgroup::is_named_after(directory, &self.id));
+        rootfs::unmount_state(&state);
         let deleted = match runtime.halt.is_called() {
             false => insist(|| runtime.delete(&self.id, true)).await,
             // Somebody waits for the end, and what runs there is ended below.
