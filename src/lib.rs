@@ -71,6 +71,8 @@ pub mod reaper;
 pub mod record;
 pub mod rootfs;
 pub mod shim;
+#[cfg(test)]
+mod simulation;
 pub mod stdio;
 #[allow(unsafe_code)]
 pub mod sys;

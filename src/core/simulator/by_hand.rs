@@ -61,7 +61,7 @@ impl<'a> Person<'a> {
             for member in &self.case.members {
                 let id = id_of(member.name, round);
                 self.world.did(format!("create {id}"));
-                self.world.learn(id, member.facts(self.case, round));
+                self.world.learn(id, &member.annotations(self.case, round));
                 self.world.behave(id, member.script(round));
                 self.world.call(Call::Run(id, None));
                 self.wait_until(self.world.now().after(ms(200)));
@@ -116,17 +116,28 @@ impl<'a> Person<'a> {
         }
         // Longer than any policy takes.
         self.wait_until(began.after(grace).after(secs(12)));
-        for id in &ids {
-            if self.world.is_known(id) {
+        let deletes = round > 0 || !self.leaves_what_has_ended();
+        let members = self.case.members.iter();
+        let all = members.flat_map(|member| (0..=round).map(|made| id_of(member.name, made)));
+        let all: Vec<_> = all.collect();
+        // Where things fail, or take long, once more.
+        for _ in 0..100 {
+            let is_left = |id: &&'static str| match deletes {
+                true => self.world.is_known(id),
+                false => self.world.is_alive(id),
+            };
+            let left: Vec<_> = all.iter().copied().filter(is_left).collect();
+            if left.is_empty() {
+                return;
+            }
+            for id in left.iter().filter(|id| ids.contains(id)) {
                 self.world.did(format!("kill -9 {id}"));
                 self.world.call(Call::Kill(id, Signal::KILL, None));
             }
-        }
-        self.wait_until(self.world.now().after(secs(2)));
-        if round > 0 || !self.leaves_what_has_ended() {
-            for made in 0..=round {
-                for member in &self.case.members {
-                    self.world.call(Call::Delete(id_of(member.name, made)));
+            self.wait_until(self.world.now().after(secs(2)));
+            if deletes {
+                for id in left {
+                    self.world.call(Call::Delete(id));
                 }
             }
         }
@@ -148,7 +159,7 @@ impl<'a> Person<'a> {
             while let Some((_, seen)) = self.world.seen().get(self.heard).cloned() {
                 self.heard += 1;
                 // What could not be started is not left behind.
-                if let Seen::StartAnswered(id, Err(_)) = seen {
+                if let Seen::StartAnswered(id, Err(_)) | Seen::StartFailed(id, _) = seen {
                     self.world.call(Call::Kill(intern(id), Signal::KILL, None));
                 }
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::plan::{GracePolicy, KubeletFacts, Plan, RestartPolicy};
+use crate::plan::{GracePolicy, Plan, RestartPolicy};
 
 use crate::simulator::{Script, ms, secs};
 
@@ -273,7 +273,8 @@ impl Case {
             .filter(move |member| member.part == part)
     }
 
-    fn annotations(&self) -> BTreeMap<String, String> {
+    /// The pod's.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         let mut set = |key: &str, value: String| {
             if !value.is_empty() {
@@ -360,7 +361,8 @@ impl Member {
         vec!["/bin/pre-stop".to_owned(), self.name.to_owned()]
     }
 
-    pub fn facts(&self, case: &Case, restarts: u32) -> KubeletFacts {
+    /// Those that kubelet gives to the container.
+    pub fn annotations(&self, case: &Case, restarts: u32) -> BTreeMap<String, String> {
         let mut all = BTreeMap::from([
             (
                 "io.kubernetes.pod.terminationGracePeriod".to_owned(),
@@ -383,7 +385,7 @@ impl Member {
         if let Some(handler) = handler {
             all.insert("io.kubernetes.container.preStopHandler".to_owned(), handler);
         }
-        KubeletFacts::read(&all)
+        all
     }
 }
 

@@ -385,6 +385,7 @@ impl Kubelet<'_> {
             match seen {
                 Seen::StartAnswered(id, answer) => self.start_answered(&id, answer.is_ok()),
                 Seen::ExitReported(id, code) => self.exited(&id, code, at),
+                Seen::StartFailed(id, _) => self.start_answered(&id, false),
                 Seen::CreateRefused(id, why) => self.refused(&id, &why),
                 _ => {}
             }
@@ -393,8 +394,23 @@ impl Kubelet<'_> {
 
     fn start_answered(&mut self, id: &str, is_ok: bool) {
         if id == "pause" && self.worker == Worker::StartsSandbox {
-            self.worker = Worker::Idle;
-            self.looks_at = self.world.now();
+            if !is_ok {
+                // The CRI removes what it could not start.
+                let kill = Call::Kill("pause", Signal::KILL, Some(secs(10)));
+                self.world.call(kill);
+                self.world.call_in(ms(20), Call::Delete("pause"));
+            }
+            match (is_ok, self.deleted) {
+                (true, _) => {
+                    self.worker = Worker::Idle;
+                    self.looks_at = self.world.now();
+                }
+                (false, None) => self.open_sandbox(),
+                (false, Some(_)) => {
+                    self.world.did("the pod is over for kubelet".to_owned());
+                    self.worker = Worker::Done;
+                }
+            }
             return;
         }
         let Worker::Starts(who, _) = self.worker else {
@@ -405,6 +421,11 @@ impl Kubelet<'_> {
         }
         if !is_ok {
             return self.give_up(who);
+        }
+        // What has ended by then is not taken for running.
+        if matches!(self.records[who].state, State::Exited(_)) {
+            self.worker = Worker::Idle;
+            return;
         }
         self.records[who].state = State::Running;
         match self.case.members[who].post_start {
@@ -419,6 +440,9 @@ impl Kubelet<'_> {
     }
 
     fn refused(&mut self, id: &str, why: &str) {
+        if id == "pause" {
+            return self.start_answered(id, false);
+        }
         let Worker::Starts(who, _) = self.worker else {
             return;
         };
@@ -748,7 +772,8 @@ impl Kubelet<'_> {
         record.id = Some(id);
         record.state = State::Nothing;
         self.world.did(format!("create {id}"));
-        self.world.learn(id, member.facts(self.case, creation));
+        self.world
+            .learn(id, &member.annotations(self.case, creation));
         self.world.behave(id, member.script(creation));
         self.worker = Worker::Starts(who, self.world.now());
         self.world.call(Call::Run(id, Some(REQUEST_TIMEOUT)));

@@ -15,7 +15,7 @@
 
 pub mod by_hand;
 pub mod case;
-mod chance;
+pub mod chance;
 pub mod kubelet;
 #[cfg(test)]
 pub mod promises;
@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lifecycle::{Exec, HookKind, Refusal, Report, RequestId, Time};
-use crate::plan::{KubeletFacts, Signal};
+use crate::plan::Signal;
 use crate::process::ExitStatus;
 
 #[cfg(test)]
@@ -114,6 +114,8 @@ pub enum Seen {
     Died(String, ExitStatus),
     ExitReported(String, u32),
     StartAnswered(String, Result<(), Refusal>),
+    /// The same for whoever has nothing but an error's text, or lost his connection.
+    StartFailed(String, String),
     KillAnswered(RequestId, Result<(), Refusal>),
     Told(String, String),
     HookBegan(String, HookKind),
@@ -179,8 +181,8 @@ pub trait Node {
     /// Whether a process could be added to a container.
     fn exec(&mut self, id: &'static str, exec: &Exec<'_>) -> bool;
 
-    /// What kubelet says of the container that it is about to create.
-    fn learn(&mut self, id: &str, facts: KubeletFacts);
+    /// With what annotations of kubelet's the container comes that is about to be created.
+    fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>);
 
     /// How the containers of this id, or this name, behave from now on.
     fn behave(&mut self, name: &str, script: Script);

@@ -686,7 +686,8 @@ impl Node for World {
         World::exec(self, id, exec).is_ok()
     }
 
-    fn learn(&mut self, id: &str, facts: KubeletFacts) {
+    fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>) {
+        let facts = KubeletFacts::read(annotations);
         self.kinds
             .insert(id.to_owned(), (ContainerKind::Workload, facts));
     }

@@ -17,11 +17,14 @@ use crate::stdio::{self, Streams};
 
 use super::fate::Deed;
 use super::init::SimInit;
-use super::machine::{State, Told, ending};
+use super::machine::{Happening, State, Told, ending};
 use super::{Program, SimBundle, SimEngine};
 
 /// How long what is left of the last life may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// How often what nobody would ask for again is tried once more.
+const INSISTS: u32 = 20;
+
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A bundle that was read.
@@ -52,8 +55,10 @@ impl SimContainer {
         let life = self.lives.fetch_add(1, Ordering::Relaxed);
         let mut machine = self.engine.lock();
         let own = self.bundle.has_own_pid_namespace;
-        let (serial, pid, end) = machine.spawn(&self.id, own, score, State::Parked);
+        let (serial, pid, end) = machine.spawn(&self.id, None, own, score, State::Parked);
         machine.containers.entry(self.id.clone()).or_default().init = Some(serial);
+        let id = self.id.clone();
+        machine.tell(Happening::Parked { id, pid });
         drop(machine);
         let lives = &self.bundle.lives;
         let program = lives.get(life).or(lives.last()).cloned();
@@ -86,7 +91,11 @@ impl SimContainer {
             let message = format!("cannot delete container {}: it is not stopped", self.id);
             return Err(EngineError::Failed(message));
         }
-        self.engine.lock().containers.remove(&self.id);
+        let mut machine = self.engine.lock();
+        if machine.containers.remove(&self.id).is_some() {
+            let id = self.id.clone();
+            machine.tell(Happening::Forgotten { id });
+        }
         Ok(())
     }
 
@@ -119,6 +128,7 @@ impl Container for Arc<SimContainer> {
         }
         let score = wishes.oom_score.unwrap_or(self.bundle.oom_score);
         let beginning = Beginning::Parked(self.park(score));
+        self.engine.answer(Deed::Create, &self.id).await;
         Ok(Created { beginning, streams })
     }
 
@@ -146,12 +156,16 @@ impl Container for Arc<SimContainer> {
         timeout(GONE_WITHIN, gone).await.map_err(late)?;
         let met = self.engine.meet(Deed::CreateAgain, &self.id, Some(halt));
         met.await?;
-        Ok(self.park(last.oom_score.unwrap_or(self.bundle.oom_score)))
+        let born = self.park(last.oom_score.unwrap_or(self.bundle.oom_score));
+        self.engine.answer(Deed::CreateAgain, &self.id).await;
+        Ok(born)
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
         self.engine.meet(Deed::Forget, &self.id, None).await?;
-        self.forgotten()
+        self.forgotten()?;
+        self.engine.answer(Deed::Forget, &self.id).await;
+        Ok(())
     }
 
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
@@ -162,7 +176,13 @@ impl Container for Arc<SimContainer> {
                 met.and_then(|()| self.forgotten())
             }
             Deletion::ByForce => {
-                let met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                // Nobody would ask again: it insists.
+                let mut met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                for _ in 0..INSISTS {
+                    if met.is_err() {
+                        met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                    }
+                }
                 // Whatever becomes of the rest, nothing runs on.
                 self.kill_all();
                 met.and_then(|()| self.forgotten())
@@ -170,6 +190,7 @@ impl Container for Arc<SimContainer> {
         };
         self.drain(streams).await;
         self.unmount();
+        self.engine.answer(Deed::Delete, &self.id).await;
         deleted
     }
 

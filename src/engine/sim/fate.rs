@@ -51,6 +51,12 @@ pub struct Fate {
 pub trait Fates: fmt::Debug + Send + 'static {
     /// What becomes of this deed for the container with this id.
     fn of(&mut self, deed: Deed, id: &str) -> Fate;
+
+    /// How long it takes until whoever has asked for what is done hears of it.
+    fn answers_after(&mut self, deed: Deed, id: &str) -> Duration {
+        let _ = (deed, id);
+        Duration::ZERO
+    }
 }
 
 /// All goes well, at once.

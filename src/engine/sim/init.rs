@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::engine::{
     Attempted, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init, Killing,
@@ -19,7 +19,7 @@ use crate::stdio::Streams;
 use super::cgroup::{SimCgroup, SimPodCgroup};
 use super::container::SimContainer;
 use super::fate::Deed;
-use super::machine::{Serial, State, ending};
+use super::machine::{Happening, Serial, State, ending};
 use super::{Program, SimEngine};
 
 /// What an attempt of a probe costs.
@@ -65,6 +65,17 @@ impl SimInit {
         EngineError::Gone(format!("container {} is not running", self.id()))
     }
 
+    /// What a probe finds.
+    fn probed(&self) -> Result<(), String> {
+        let machine = self.engine().lock();
+        let since = machine
+            .processes
+            .get(&self.serial)
+            .and_then(|process| process.since);
+        let since = since.ok_or("its program is not executed yet")?;
+        self.program.probed(since.elapsed())
+    }
+
     /// What a command does that needs its container alive.
     async fn meet(&self, deed: Deed, halt: &Halt) -> Result<(), EngineError> {
         let met = self.engine().meet(deed, self.id(), Some(halt)).await;
@@ -97,6 +108,7 @@ impl SimInit {
                 signalled?;
             }
         }
+        self.engine().answer(Deed::Kill, self.id()).await;
         Ok(())
     }
 }
@@ -141,6 +153,7 @@ impl Init for SimInit {
             return Err("its init process has ended".to_owned());
         }
         self.engine().execute(self.serial, self.program.clone());
+        self.engine().answer(Deed::Release, self.id()).await;
         Ok(())
     }
 
@@ -165,17 +178,21 @@ impl Init for SimInit {
     async fn pause(&self, halt: &Halt) -> Result<(), EngineError> {
         self.meet(Deed::Pause, halt).await?;
         self.engine().freeze(self.id());
+        self.engine().answer(Deed::Pause, self.id()).await;
         Ok(())
     }
 
     async fn resume(&self, halt: &Halt) -> Result<(), EngineError> {
         self.meet(Deed::Resume, halt).await?;
         self.engine().thaw(self.id());
+        self.engine().answer(Deed::Resume, self.id()).await;
         Ok(())
     }
 
     async fn update(&self, _: &[u8], halt: &Halt) -> Result<(), EngineError> {
-        self.meet(Deed::Update, halt).await
+        self.meet(Deed::Update, halt).await?;
+        self.engine().answer(Deed::Update, self.id()).await;
+        Ok(())
     }
 
     async fn checkpoint(&self, checkpoint: &Checkpoint, halt: &Halt) -> Result<(), EngineError> {
@@ -198,13 +215,19 @@ impl Init for SimInit {
         if !lives {
             return Err(self.gone());
         }
-        let mut machine = self.engine().lock();
-        let score = order.oom_score.unwrap_or(self.container.bundle.oom_score);
-        let program = self.container.bundle.exec.clone();
-        let running = State::Running(program.clone());
-        let (serial, pid, end) = machine.spawn(self.id(), false, score, running);
-        drop(machine);
+        let (serial, pid, end, program) = {
+            let mut machine = self.engine().lock();
+            let score = order.oom_score.unwrap_or(self.container.bundle.oom_score);
+            let key = (self.id().to_owned(), order.exec_id.clone());
+            let program = machine.execs.get(&key).cloned();
+            let program = program.unwrap_or_else(|| self.container.bundle.exec.clone());
+            let running = State::Running(program.clone());
+            let exec_id = Some(order.exec_id.as_str());
+            let (serial, pid, end) = machine.spawn(self.id(), exec_id, false, score, running);
+            (serial, pid, end, program)
+        };
         self.engine().execute(serial, program);
+        self.engine().answer(Deed::Exec, self.id()).await;
         let process = SimProcess {
             engine: self.engine().clone(),
             serial,
@@ -219,13 +242,18 @@ impl Init for SimInit {
 
     async fn post_start(&self, _: Vec<u8>, _: Option<i32>, halt: &Halt) -> Result<(), String> {
         let met = self.meet(Deed::PostStart, halt).await;
-        met.map_err(|error| error.to_string())
+        met.map_err(|error| error.to_string())?;
+        let id = self.id().to_owned();
+        self.engine().lock().tell(Happening::PostStarted { id });
+        Ok(())
     }
 
     async fn probe(&self, probe: &Probe, _: &Vantage, halt: &Halt) -> Attempted {
         let attempt = timeout(probe.timeout, self.meet(Deed::Probe, halt)).await;
         let outcome = match attempt {
-            Ok(met) => met.map_err(|error| error.to_string()),
+            Ok(met) => met
+                .map_err(|error| error.to_string())
+                .and_then(|()| self.probed()),
             Err(_) => Err(format!("no answer within {:?}", probe.timeout)),
         };
         Attempted {
@@ -245,7 +273,16 @@ impl Init for SimInit {
             tokio::time::sleep((*pause).min(limit)).await;
             return Ok(());
         }
-        match timeout(limit, self.meet(Deed::Hook, halt)).await {
+        let id = || self.id().to_owned();
+        self.engine().lock().tell(Happening::HookBegan { id: id() });
+        let run = async {
+            self.meet(Deed::Hook, halt).await?;
+            sleep(self.program.hook_takes).await;
+            Ok::<_, EngineError>(())
+        };
+        let outcome = timeout(limit, run).await;
+        self.engine().lock().tell(Happening::HookEnded { id: id() });
+        match outcome {
             Ok(met) => met.map_err(|error| error.to_string()),
             Err(_) => Err(format!("no answer within {limit:?}")),
         }

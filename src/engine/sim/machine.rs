@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::engine::{EngineError, Halt};
 use crate::plan::Signal;
@@ -35,6 +35,13 @@ pub struct Machine {
     pub(super) pods: BTreeMap<String, PodValues>,
     /// What was said to the owners of containers.
     pub told: Vec<Told>,
+    /// What has happened, and when.
+    pub story: Vec<(Instant, Happening)>,
+    /// What a process does that is executed in a container, by the ids of both, where it is not what the
+    /// bundle says.
+    pub execs: BTreeMap<(String, String), Program>,
+    /// Something has happened.
+    pub(super) happened: Arc<Notify>,
     pub may_lower_scores: bool,
     serials: Serial,
     /// The containers whose program has ever been executed.
@@ -45,6 +52,62 @@ pub struct Machine {
     fresh: i32,
     /// How often each is held.
     held: BTreeMap<i32, usize>,
+}
+
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Happening {
+    /// A container's init process is there, parked.
+    Parked {
+        id: String,
+        pid: i32,
+    },
+    /// Its program is executed.
+    Executed {
+        id: String,
+    },
+    /// A further process of it is executed.
+    ExecBegan {
+        id: String,
+        exec_id: String,
+        pid: i32,
+    },
+    /// A signal came to its init.
+    Signalled {
+        id: String,
+        signal: Signal,
+    },
+    /// A process of it has ended: its init, or a further one.
+    Died {
+        id: String,
+        exec_id: Option<String>,
+        pid: i32,
+        status: ExitStatus,
+    },
+    /// Memory has run out in it.
+    OutOfMemory {
+        id: String,
+    },
+    /// Its postStart handler was executed once more.
+    PostStarted {
+        id: String,
+    },
+    HookBegan {
+        id: String,
+    },
+    HookEnded {
+        id: String,
+    },
+    /// The engine knows it no more.
+    Forgotten {
+        id: String,
+    },
+    /// What was asked for has failed, in these words.
+    Failed {
+        deed: Deed,
+        id: String,
+        why: String,
+    },
 }
 
 /// A container that the engine knows.
@@ -62,7 +125,11 @@ pub(super) struct Known {
 pub(super) struct Process {
     pub pid: i32,
     pub container: String,
+    /// What it is known by if it is not the init.
+    pub exec_id: Option<String>,
     pub state: State,
+    /// When its program was executed.
+    pub since: Option<Instant>,
     pub oom_score: i32,
     own_pid_namespace: bool,
     exit: Option<oneshot::Sender<ExitStatus>>,
@@ -115,6 +182,9 @@ impl Default for Machine {
             mounts: BTreeSet::new(),
             pods: BTreeMap::new(),
             told: Vec::new(),
+            story: Vec::new(),
+            execs: BTreeMap::new(),
+            happened: Arc::default(),
             may_lower_scores: true,
             serials: 0,
             executed: BTreeSet::new(),
@@ -171,14 +241,30 @@ impl Machine {
         its.map(|process| process.oom_score).collect()
     }
 
+    /// Whether anything is alive.
+    pub fn is_anything_alive(&self) -> bool {
+        self.processes.values().any(Process::is_alive)
+    }
+
+    pub(super) fn tell(&mut self, happening: Happening) {
+        self.story.push((Instant::now(), happening));
+        self.happened.notify_one();
+    }
+
     pub(super) fn fate(&mut self, deed: Deed, id: &str) -> Fate {
-        self.fates.of(deed, id)
+        let fate = self.fates.of(deed, id);
+        if let Err(error) = &fate.outcome {
+            let (id, why) = (id.to_owned(), error.to_string());
+            self.tell(Happening::Failed { deed, id, why });
+        }
+        fate
     }
 
     /// A new process in a container.
     pub(super) fn spawn(
         &mut self,
         container: &str,
+        exec_id: Option<&str>,
         own_pid_namespace: bool,
         oom_score: i32,
         state: State,
@@ -193,7 +279,9 @@ impl Machine {
         let process = Process {
             pid,
             container: container.to_owned(),
+            exec_id: exec_id.map(str::to_owned),
             state,
+            since: None,
             oom_score,
             own_pid_namespace,
             exit: Some(exit),
@@ -277,6 +365,20 @@ impl SimEngine {
         outcome
     }
 
+    /// Waits until whoever has asked for what is done hears of it.
+    pub(super) async fn answer(&self, deed: Deed, id: &str) {
+        let after = self.lock().fates.answers_after(deed, id);
+        if !after.is_zero() {
+            sleep(after).await;
+        }
+    }
+
+    /// Waits until something happens.
+    pub async fn happening(&self) {
+        let happened = Arc::clone(&self.lock().happened);
+        happened.notified().await;
+    }
+
     /// Sends a signal to a process.
     pub(super) fn signal(&self, serial: Serial, signal: Signal) -> Result<(), EngineError> {
         let mut machine = self.lock();
@@ -295,6 +397,16 @@ impl SimEngine {
     }
 
     fn deliver(&self, serial: Serial, signal: Signal) {
+        let container = {
+            let machine = self.lock();
+            let process = machine.processes.get(&serial);
+            process
+                .filter(|process| process.exec_id.is_none() && process.is_alive())
+                .map(|process| process.container.clone())
+        };
+        if let Some(id) = container {
+            self.lock().tell(Happening::Signalled { id, signal });
+        }
         let stops = [Signal::TERM, Signal::INT, Signal::QUIT, Signal::PWR];
         let state = {
             let machine = self.lock();
@@ -317,16 +429,24 @@ impl SimEngine {
     /// Has a process execute a program.
     pub(super) fn execute(&self, serial: Serial, program: Program) {
         let ends = program.ends;
-        let mut machine = self.lock();
-        let process = machine.processes.get_mut(&serial);
-        let Some(process) = process.filter(|process| process.is_alive()) else {
-            return;
-        };
-        process.state = State::Running(program);
-        process.changed.notify_waiters();
-        let container = process.container.clone();
-        machine.executed.insert(container);
-        drop(machine);
+        {
+            let mut machine = self.lock();
+            let process = machine.processes.get_mut(&serial);
+            let Some(process) = process.filter(|process| process.is_alive()) else {
+                return;
+            };
+            process.state = State::Running(program);
+            process.since = Some(Instant::now());
+            process.changed.notify_waiters();
+            let (id, pid) = (process.container.clone(), process.pid);
+            let init = process.exec_id.is_none().then(|| id.clone());
+            let happening = match process.exec_id.clone() {
+                None => Happening::Executed { id },
+                Some(exec_id) => Happening::ExecBegan { id, exec_id, pid },
+            };
+            machine.executed.extend(init);
+            machine.tell(happening);
+        }
         if let Some((after, status)) = ends {
             self.ends_after(serial, after, status);
         }
@@ -370,6 +490,21 @@ impl SimEngine {
                 }
                 dead.push(member);
             }
+        }
+        for member in &dead {
+            let Some(process) = machine.processes.get(member) else {
+                continue;
+            };
+            let happening = Happening::Died {
+                id: container.clone(),
+                exec_id: process.exec_id.clone(),
+                pid: process.pid,
+                status: match *member == serial {
+                    true => status,
+                    false => ExitStatus::Signal(Signal::KILL.number()),
+                },
+            };
+            machine.tell(happening);
         }
         let after = machine.fate(Deed::Collect, &container).after;
         drop(machine);
@@ -415,6 +550,8 @@ impl SimEngine {
             };
             let known = machine.containers.entry(id.to_owned()).or_default();
             known.oom_kills += 1;
+            let id = id.to_owned();
+            machine.tell(Happening::OutOfMemory { id });
             victim
         };
         self.dies(victim, ExitStatus::Signal(Signal::KILL.number()));
@@ -426,6 +563,17 @@ impl SimEngine {
         let init = self.lock().containers.get(id).and_then(|known| known.init);
         if let Some(init) = init {
             self.dies(init, status);
+        }
+    }
+
+    /// A further process of a container ends by itself.
+    pub fn exec_dies(&self, id: &str, exec_id: &str, status: ExitStatus) {
+        let serial = self.lock().processes.iter().find_map(|(serial, process)| {
+            let is_it = process.container == id && process.exec_id.as_deref() == Some(exec_id);
+            is_it.then_some(*serial)
+        });
+        if let Some(serial) = serial {
+            self.dies(serial, status);
         }
     }
 

@@ -31,7 +31,7 @@ use crate::sizing::Size;
 use super::{Container, Engine, EngineError, Facts, Namespaces, Order};
 
 pub use fate::{Deed, Fate, Fates};
-pub use machine::{Left, Machine, Told};
+pub use machine::{Happening, Left, Machine, Told};
 pub use program::{OnStop, Program};
 
 use container::SimContainer;

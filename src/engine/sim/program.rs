@@ -10,6 +10,12 @@ pub struct Program {
     /// After how long it ends by itself, and how; never if it is none.
     pub ends: Option<(Duration, ExitStatus)>,
     pub on_stop: OnStop,
+    /// From when on, after its execution, a probe of it succeeds; never if it is none.
+    pub ready_after: Option<Duration>,
+    /// From when on it does not any more.
+    pub unwell_after: Option<Duration>,
+    /// How long a hook of it takes.
+    pub hook_takes: Duration,
 }
 
 /// What it does when it gets a signal that asks a process to stop.
@@ -29,6 +35,9 @@ impl Default for Program {
         Program {
             ends: None,
             on_stop: OnStop::Ends(Duration::ZERO, ExitStatus::Code(0)),
+            ready_after: Some(Duration::ZERO),
+            unwell_after: None,
+            hook_takes: Duration::ZERO,
         }
     }
 }
@@ -44,14 +53,29 @@ impl Program {
         Program {
             ends: Some((after, ExitStatus::Code(code))),
             on_stop: OnStop::Dies,
+            ..Program::default()
         }
     }
 
     /// Runs until it is killed.
     pub fn deaf() -> Program {
         Program {
-            ends: None,
             on_stop: OnStop::Ignores,
+            ..Program::default()
+        }
+    }
+
+    /// What a probe finds that is made so long after its execution.
+    ///
+    /// # Errors
+    ///
+    /// One sentence if it fails.
+    pub fn probed(&self, after: Duration) -> Result<(), String> {
+        let is_ready = self.ready_after.is_some_and(|ready| ready <= after);
+        match self.unwell_after.is_some_and(|unwell| unwell <= after) {
+            true => Err("it is not well any more".to_owned()),
+            false if is_ready => Ok(()),
+            false => Err("it is not ready yet".to_owned()),
         }
     }
 }

@@ -13,8 +13,8 @@ fn program(runs: Runs) -> Program {
     let told = OnStop::Ends(Duration::ZERO, ExitStatus::Code(7));
     match runs {
         Runs::UntilTold => Program {
-            ends: None,
             on_stop: told,
+            ..Program::default()
         },
         Runs::UntilKilled => Program::deaf(),
         Runs::AndExits(code) => Program::exits(code),
@@ -98,9 +98,9 @@ async fn the_simulated_engine_keeps_the_laws() {
 async fn a_number_that_is_free_is_the_next_processs() {
     let engine = SimEngine::default();
     let running = || machine::State::Running(Program::default());
-    let (serial, first, _end) = engine.lock().spawn("a", true, 0, running());
+    let (serial, first, _end) = engine.lock().spawn("a", None, true, 0, running());
     engine.dies(serial, ExitStatus::Code(0));
-    let (_, second, _end) = engine.lock().spawn("b", true, 0, running());
+    let (_, second, _end) = engine.lock().spawn("b", None, true, 0, running());
     assert_eq!(first, second);
     let killed = engine.signal(serial, crate::plan::Signal::KILL);
     assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");

@@ -64,6 +64,7 @@ fn timeline(world: &World) -> String {
             Seen::ExitReported(id, code) => format!("    {id} reads exited, {code}"),
             Seen::StartAnswered(id, Ok(())) => format!("    {id} reads running"),
             Seen::StartAnswered(id, Err(why)) => format!("    Start of {id} fails: {why}"),
+            Seen::StartFailed(id, why) => format!("    Start of {id} fails: {why}"),
             Seen::KillAnswered(_, _) | Seen::Probed(..) => continue,
             Seen::Told(id, message) => format!("    {id} is told: {message}"),
             Seen::HookBegan(id, kind) => format!("    {kind} of {id} begins"),

@@ -1,0 +1,168 @@
+//! What goes wrong on a node, from a seed: fates of the engine's calls, deaths of containerd, kills for
+//! want of memory, and callers beside kubelet who ask for this and that.
+
+use std::fmt;
+use std::time::Duration;
+
+use usher_core::simulator::chance::Dice;
+
+use crate::engine::EngineError;
+use crate::engine::sim::{Deed, Fate, Fates};
+
+/// What goes wrong on a node beside what does in its pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Faults {
+    pub seed: u64,
+    /// How often, of a thousand, a call of the engine fails.
+    pub fails: u64,
+    /// The same, how often it hangs.
+    pub hangs: u64,
+    /// The same, how often it panics, which is a mistake of the shim's own.
+    pub panics: u64,
+    /// How long a call takes at most, in milliseconds.
+    pub slow: u64,
+    /// When containerd dies, and for how long, in milliseconds.
+    pub deaths: Vec<(u64, u64)>,
+    /// When memory runs out, in milliseconds.
+    pub oom: Vec<u64>,
+    /// How far apart the calls of others are at most, in milliseconds; none if there are none.
+    pub others: Option<u64>,
+    /// How long events are on their way at most, in milliseconds.
+    pub events: u64,
+}
+
+impl Faults {
+    /// Those of a seed: in some worlds this goes wrong, in others that.
+    pub fn random(seed: u64) -> Faults {
+        let mut dice = Dice::new(seed ^ 0x6e6f_6465);
+        let some = |dice: &mut Dice, odds, most| match dice.percent(odds) {
+            true => dice.within(1, most),
+            false => 0,
+        };
+        let deaths = some(&mut dice, 40, 3);
+        let kills = some(&mut dice, 25, 2);
+        Faults {
+            seed,
+            fails: some(&mut dice, 50, 120),
+            hangs: some(&mut dice, 30, 30),
+            panics: some(&mut dice, 15, 20),
+            slow: dice.one_of(&[1, 1, 5, 50, 400]),
+            deaths: (0..deaths)
+                .map(|_| (dice.within(0, 25_000), dice.within(1, 6_000)))
+                .collect(),
+            oom: (0..kills).map(|_| dice.within(100, 20_000)).collect(),
+            others: dice.percent(60).then(|| dice.within(5, 2_000)),
+            events: dice.one_of(&[0, 1, 20, 800]),
+        }
+    }
+
+    /// Those that are simpler by one thing each.
+    pub fn simpler(&self) -> Vec<Faults> {
+        let mut all = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Faults)| {
+            let mut faults = self.clone();
+            change(&mut faults);
+            if faults != *self {
+                all.push(faults);
+            }
+        };
+        with(&|faults| faults.others = None);
+        with(&|faults| faults.panics = 0);
+        with(&|faults| faults.hangs = 0);
+        with(&|faults| faults.fails = 0);
+        with(&|faults| faults.slow = 1);
+        with(&|faults| faults.events = 0);
+        for place in 0..self.deaths.len() {
+            with(&|faults| {
+                faults.deaths.remove(place);
+            });
+        }
+        for place in 0..self.oom.len() {
+            with(&|faults| {
+                faults.oom.remove(place);
+            });
+        }
+        all
+    }
+
+    pub fn fates(&self) -> Luck {
+        Luck {
+            dice: Dice::new(self.seed ^ 0x6661_7465),
+            faults: self.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "    {self:?}")
+    }
+}
+
+/// The fates of calls by the dice.
+#[derive(Clone, Debug)]
+pub struct Luck {
+    dice: Dice,
+    faults: Faults,
+}
+
+/// How long a deed may take at most, as with an OCI runtime.
+fn limit(deed: Deed) -> Duration {
+    match deed {
+        Deed::Create | Deed::CreateAgain | Deed::Exec | Deed::Checkpoint => {
+            Duration::from_secs(120)
+        }
+        Deed::EndTheRest => Duration::from_secs(1),
+        _ => Duration::from_secs(10),
+    }
+}
+
+/// Whether a deed is a job of its own. What is done in the middle of a message cannot be lost alone.
+fn is_a_job(deed: Deed) -> bool {
+    let in_messages = [Deed::FindCgroup, Deed::ReadCgroup, Deed::WritePod];
+    !in_messages.contains(&deed)
+}
+
+impl Fates for Luck {
+    fn of(&mut self, deed: Deed, id: &str) -> Fate {
+        let wait = Duration::from_millis(self.dice.within(0, self.faults.slow));
+        match deed {
+            // The news of an end may be late, but they come.
+            Deed::Collect => return Fate::well_after(wait / 4),
+            // There is no way to hear of a failure.
+            Deed::Drain => return Fate::well_after(wait),
+            // Kubelet here knows no sandbox that cannot be made.
+            Deed::Read | Deed::Mount | Deed::Create | Deed::Release if id.starts_with("pause") => {
+                return Fate::well_after(wait);
+            }
+            _ => {}
+        }
+        let luck = self.dice.within(0, 999);
+        let Faults {
+            fails,
+            hangs,
+            panics,
+            ..
+        } = self.faults;
+        match luck {
+            luck if luck < fails => Fate::fails_after(wait, "out of luck"),
+            luck if luck < fails + hangs => Fate {
+                after: limit(deed),
+                outcome: Err(EngineError::CutShort(format!(
+                    "{deed:?} of {id} took too long"
+                ))),
+            },
+            luck if luck < fails + hangs + panics && is_a_job(deed) => {
+                panic!("simulated: {deed:?} of {id}")
+            }
+            _ => Fate::well_after(wait),
+        }
+    }
+
+    fn answers_after(&mut self, _: Deed, _: &str) -> Duration {
+        match self.dice.percent(20) {
+            true => Duration::from_millis(self.dice.within(0, self.faults.slow)),
+            false => Duration::ZERO,
+        }
+    }
+}

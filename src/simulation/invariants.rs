@@ -1,0 +1,298 @@
+//! What holds on every node, whatever goes wrong: what containerd is told and what the machine did are the
+//! same story, every call is answered, and nothing is left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use usher_core::simulator::case::{Case, Part};
+use usher_core::simulator::name_of;
+
+use crate::engine::sim::{Happening, Left};
+
+use super::containerd::{Called, Notice};
+
+pub type Verdict = Result<(), String>;
+
+pub type Invariant = fn(&Account<'_>) -> Verdict;
+
+/// All that is known of a run when it is over.
+pub struct Account<'a> {
+    pub case: &'a Case,
+    pub story: Vec<(Duration, Happening)>,
+    pub told: Vec<(Duration, String, Notice)>,
+    pub called: Vec<Called>,
+    /// Calls without an answer.
+    pub open: Vec<String>,
+    /// What the machine still has.
+    pub left: Left,
+    /// What containerd has not deleted.
+    pub tasks: Vec<String>,
+    /// Whether each shim has ended.
+    pub ended: Vec<bool>,
+    /// What panicked that was not to.
+    pub panics: Vec<String>,
+    /// Kubelet has nothing left to do.
+    pub is_over: bool,
+}
+
+pub const INVARIANTS: &[(&str, Invariant)] = &[
+    ("nothing panics by itself", nothing_panics),
+    ("the pod is over", the_pod_is_over),
+    ("nothing is left when its pod is gone", nothing_is_left),
+    ("a shim without tasks ends", shims_end),
+    ("every call is answered", every_call_is_answered),
+    ("each task has one exit, after its start", one_exit_each),
+    (
+        "each exec that was started has one exit",
+        one_exit_of_each_exec,
+    ),
+    ("an exit has the true code", true_codes),
+    ("Wait, Delete and the event give the same code", codes_agree),
+    ("events come in their order", events_are_in_order),
+    ("only what ran out of memory is told to have", oom_is_told),
+    ("only the named calls wait", only_the_named_wait),
+];
+
+fn broken(holds: bool, what: impl FnOnce() -> String) -> Verdict {
+    match holds {
+        true => Ok(()),
+        false => Err(what()),
+    }
+}
+
+fn none_of(what: &str, some: &[String]) -> Verdict {
+    broken(some.is_empty(), || format!("{what}: {some:?}"))
+}
+
+fn nothing_panics(account: &Account<'_>) -> Verdict {
+    none_of("panics", &account.panics)
+}
+
+fn the_pod_is_over(account: &Account<'_>) -> Verdict {
+    broken(account.is_over, || "kubelet is not done with it".to_owned())?;
+    none_of("not deleted", &account.tasks)
+}
+
+fn nothing_is_left(account: &Account<'_>) -> Verdict {
+    let left = &account.left;
+    broken(*left == Left::default(), || format!("{left:?}"))
+}
+
+fn shims_end(account: &Account<'_>) -> Verdict {
+    let number = account.ended.iter().position(|ended| !ended);
+    broken(number.is_none(), || {
+        format!("shim {number:?} goes on for nobody")
+    })
+}
+
+fn every_call_is_answered(account: &Account<'_>) -> Verdict {
+    none_of("without an answer", &account.open)
+}
+
+impl Account<'_> {
+    /// What was told of a task, in its order.
+    fn of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Notice> {
+        let told = self.told.iter().filter(move |(_, of, _)| of == id);
+        told.map(|(_, _, notice)| notice)
+    }
+
+    fn ids(&self) -> Vec<&str> {
+        let mut ids: Vec<_> = self.told.iter().map(|(_, id, _)| id.as_str()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// The exit of a task or an exec, as it was told.
+    fn exit_of(&self, id: &str, exec_id: &str) -> Option<u32> {
+        self.of(id).find_map(|notice| match notice {
+            Notice::Exited {
+                exec_id: of, code, ..
+            } if of == exec_id => Some(*code),
+            _ => None,
+        })
+    }
+}
+
+fn one_exit_each(account: &Account<'_>) -> Verdict {
+    for id in account.ids() {
+        let count =
+            |is_it: fn(&Notice) -> bool| account.of(id).filter(|notice| is_it(notice)).count();
+        let created = count(|notice| matches!(notice, Notice::Created { .. }));
+        let started = count(|notice| matches!(notice, Notice::Started { .. }));
+        let deleted = count(|notice| matches!(notice, Notice::Deleted { .. }));
+        let is_exit = |notice: &Notice| matches!(notice, Notice::Exited { exec_id, .. } if exec_id.is_empty());
+        let exited = count(is_exit);
+        let all = (created, started, exited, deleted);
+        broken(
+            created == 1 && started <= 1 && exited == 1 && deleted == 1,
+            || format!("{id}: created, started, exited, deleted {all:?} times"),
+        )?;
+        let place = |is_it: fn(&Notice) -> bool| account.of(id).position(is_it);
+        let start = place(|notice| matches!(notice, Notice::Started { .. }));
+        let exit = account.of(id).position(is_exit);
+        broken(start.is_none_or(|start| Some(start) < exit), || {
+            format!("{id} exits before it is started")
+        })?;
+    }
+    // And who was told that it is started hears of its start.
+    for called in &account.called {
+        let is_start = called.call == "Start" && called.exec_id.is_empty();
+        let started = || {
+            account
+                .of(&called.id)
+                .any(|notice| matches!(notice, Notice::Started { .. }))
+        };
+        broken(!is_start || called.outcome.is_err() || started(), || {
+            format!("{} is started and nobody is told", called.id)
+        })?;
+    }
+    Ok(())
+}
+
+fn one_exit_of_each_exec(account: &Account<'_>) -> Verdict {
+    for (_, id, notice) in &account.told {
+        let Notice::ExecStarted { exec_id, .. } = notice else {
+            continue;
+        };
+        let exits = account
+            .of(id)
+            .filter(|notice| matches!(notice, Notice::Exited { exec_id: of, .. } if of == exec_id));
+        let count = exits.count();
+        broken(count == 1, || {
+            format!("{exec_id} of {id} exits {count} times")
+        })?;
+    }
+    Ok(())
+}
+
+fn true_codes(account: &Account<'_>) -> Verdict {
+    let mut truth: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    let mut executed: BTreeMap<&str, u32> = BTreeMap::new();
+    for (_, happening) in &account.story {
+        match happening {
+            Happening::Died {
+                id,
+                exec_id,
+                status,
+                ..
+            } => {
+                let exec_id = exec_id.as_deref().unwrap_or_default();
+                truth.insert((id, exec_id), status.code());
+            }
+            Happening::Executed { id } => *executed.entry(id).or_default() += 1,
+            _ => {}
+        }
+    }
+    for (_, id, notice) in &account.told {
+        let Notice::Exited { exec_id, code, .. } = notice else {
+            continue;
+        };
+        let truth = truth.get(&(id.as_str(), exec_id.as_str())).copied();
+        let Some(truth) = truth else {
+            // What could not be made again has no process whose end could be told.
+            let is_remade = executed.contains_key(id.as_str());
+            broken(is_remade, || {
+                format!("{id} {exec_id} exits with {code} and has not died")
+            })?;
+            continue;
+        };
+        let part = match name_of(id) {
+            name if name.starts_with("pause") => None,
+            name => Some(account.case.member(name).part),
+        };
+        let was_executed = executed.contains_key(id.as_str());
+        let is_true = *code == truth;
+        let is_excused = match part {
+            _ if !exec_id.is_empty() => false,
+            // Who was never executed reports why.
+            _ if !was_executed => matches!(code, 0 | 1 | 137 | 143),
+            // One that was told to go says so where another sandbox follows.
+            Some(Part::App | Part::Guest | Part::NativeInit | Part::NativeSidecar) => {
+                truth == 0 && *code == 143
+            }
+            // Masked.
+            Some(Part::Sidecar | Part::PreExit | Part::PostExit | Part::Init) => {
+                matches!(code, 0 | 143 | 137)
+            }
+            None => false,
+        };
+        broken(is_true || is_excused, || {
+            format!("{id} {exec_id} has ended with {truth}, and {code} is told")
+        })?;
+    }
+    Ok(())
+}
+
+fn codes_agree(account: &Account<'_>) -> Verdict {
+    for called in &account.called {
+        let Ok(code) = called.outcome else { continue };
+        let is_about_exit = matches!(called.call, "Wait" | "Delete");
+        let Some(told) = account.exit_of(&called.id, &called.exec_id) else {
+            continue;
+        };
+        broken(!is_about_exit || told == code, || {
+            let Called {
+                call, id, exec_id, ..
+            } = called;
+            format!("{call} of {id} {exec_id} gives {code}, the event {told}")
+        })?;
+    }
+    Ok(())
+}
+
+fn events_are_in_order(account: &Account<'_>) -> Verdict {
+    for id in account.ids() {
+        let notices: Vec<_> = account.of(id).collect();
+        let is_first = matches!(notices.first(), Some(Notice::Created { .. }));
+        let is_last = matches!(notices.last(), Some(Notice::Deleted { .. }));
+        broken(is_first && is_last, || format!("{id}: {notices:?}"))?;
+    }
+    Ok(())
+}
+
+fn oom_is_told(account: &Account<'_>) -> Verdict {
+    for id in account.ids() {
+        let is_it = |happening: &Happening| matches!(happening, Happening::OutOfMemory { id: of } if of == id);
+        let happened = account.story.iter().any(|(_, happening)| is_it(happening));
+        let told = account.of(id).any(|notice| *notice == Notice::OutOfMemory);
+        broken(happened == told, || {
+            format!("{id}: out of memory {happened}, told {told}")
+        })?;
+    }
+    Ok(())
+}
+
+/// State, Pids, Stats, Connect and the like are answered from what is known.
+fn only_the_named_wait(account: &Account<'_>) -> Verdict {
+    for called in &account.called {
+        let at_once = [
+            "State",
+            "Pids",
+            "Stats",
+            "Connect",
+            "ResizePty",
+            "CloseIO",
+            "Kill 0",
+        ];
+        let is_slow = at_once.contains(&called.call) && called.took > Duration::from_millis(1);
+        broken(!is_slow || called.is_cut, || {
+            let Called { call, id, took, .. } = called;
+            format!("{call} of {id} took {took:?}")
+        })?;
+    }
+    // What hangs in the engine is what they may wait for at most, and twice.
+    let hangs = account.story.iter().filter(
+        |(_, happening)| matches!(happening, Happening::Failed { why, .. } if why.contains("took too long")),
+    );
+    let bound = Duration::from_secs(30) + hangs.count() as u32 * Duration::from_secs(120);
+    for called in &account.called {
+        let is_bounded =
+            ["Create", "Exec", "Delete", "Pause", "Resume", "Update"].contains(&called.call);
+        broken(!is_bounded || called.took <= bound, || {
+            let Called { call, id, took, .. } = called;
+            format!("{call} of {id} took {took:?}")
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,686 @@
+//! What the kubelet of the simulated world calls: a containerd, shims, and a machine below.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use containerd_shim_protos::api::{
+    CloseIORequest, ConnectRequest, PauseRequest, PidsRequest, ResizePtyRequest, ResumeRequest,
+    StatsRequest, UpdateTaskRequest,
+};
+use containerd_shim_protos::shim_async::Task;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{Instant, sleep, sleep_until};
+use usher_core::lifecycle::{Exec, RequestId, Time};
+use usher_core::simulator::case::Case;
+use usher_core::simulator::chance::Dice;
+use usher_core::simulator::{Call, Node, Script, Seen, name_of};
+
+use crate::api::{self, Archive};
+use crate::clock::Clock;
+use crate::engine::sim::{Happening, Left, OnStop, Program, SimBundle, SimEngine};
+use crate::plan::{Rules, Signal};
+use crate::pod::{self, Actor};
+use crate::process::ExitStatus;
+use crate::task::Service;
+
+use super::containerd::Containerd;
+use super::faults::Faults;
+
+const USUAL: Duration = Duration::from_secs(120);
+
+/// Where a simulated clock begins: any time will do.
+const EPOCH: Duration = Duration::from_secs(1_700_000_000);
+
+const POD_UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
+
+/// A node with its time.
+pub struct SimulatedNode {
+    engine: SimEngine,
+    pub containerd: Containerd,
+    /// The loops of all shims that there were.
+    pub shims: Vec<JoinHandle<()>>,
+    origin: Instant,
+    seen: Vec<(Time, Seen)>,
+    annotations: BTreeMap<String, String>,
+    by_hand: bool,
+    patience: Option<Duration>,
+    runs: BTreeMap<String, AbortHandle>,
+    kills: Arc<Mutex<BTreeMap<u64, bool>>>,
+    requests: u64,
+    execs: u64,
+    sandboxes: u64,
+    scripts: BTreeMap<String, Script>,
+    /// The preStop handler of each container that was executed last.
+    handlers: BTreeMap<&'static str, String>,
+    /// The annotations of each bundle.
+    bundles: BTreeMap<String, BTreeMap<String, String>>,
+    dice: Dice,
+    others: Option<u64>,
+    is_over: Arc<AtomicBool>,
+    // The last to go: what runs on it has handles of the others.
+    runtime: Runtime,
+}
+
+/// The clock of a node: it stands with tokio's.
+#[derive(Debug)]
+struct SimClock {
+    origin: Instant,
+    /// Each look costs the thread a microsecond.
+    looks: AtomicU64,
+}
+
+impl Clock for SimClock {
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + EPOCH + self.origin.elapsed()
+    }
+
+    fn cpu(&self) -> Duration {
+        Duration::from_micros(self.looks.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Keeps nothing of pods that have ended.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Archive for Nowhere {
+    fn keep(&self, _: api::Pod) {}
+}
+
+impl SimulatedNode {
+    pub fn new(case: &Case, faults: &Faults) -> SimulatedNode {
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        let entered = runtime.enter();
+        let engine = SimEngine::with_fates(faults.fates());
+        let containerd = Containerd::new();
+        let mut dice = Dice::new(faults.seed ^ 0x6f74_6865);
+        let delays = (0..500).map(|_| Duration::from_millis(dice.within(0, faults.events)));
+        containerd.delay_events(delays);
+        runtime.spawn(containerd.clone().listen());
+        let origin = Instant::now();
+        for (at, away) in &faults.deaths {
+            let (containerd, at) = (containerd.clone(), origin + Duration::from_millis(*at));
+            let away = Duration::from_millis(*away);
+            runtime.spawn(async move {
+                sleep_until(at).await;
+                containerd.die(away);
+            });
+        }
+        for at in &faults.oom {
+            let (engine, at) = (engine.clone(), origin + Duration::from_millis(*at));
+            let names: Vec<_> = case.members.iter().map(|member| member.name).collect();
+            let name = dice.one_of(&names);
+            runtime.spawn(async move {
+                sleep_until(at).await;
+                if engine.lock().is_running(name) {
+                    engine.memory_runs_out(name);
+                }
+            });
+        }
+        drop(entered);
+        SimulatedNode {
+            engine,
+            containerd,
+            shims: Vec::new(),
+            origin,
+            seen: Vec::new(),
+            annotations: case.annotations(),
+            by_hand: case.by_hand,
+            patience: None,
+            runs: BTreeMap::new(),
+            kills: Arc::default(),
+            requests: 0,
+            execs: 0,
+            sandboxes: 0,
+            scripts: BTreeMap::new(),
+            handlers: BTreeMap::new(),
+            bundles: BTreeMap::new(),
+            dice,
+            others: faults.others,
+            is_over: Arc::default(),
+            runtime,
+        }
+    }
+
+    /// A shim, as containerd has it started.
+    fn boot(&mut self) {
+        let node = pod::Node {
+            engine: Arc::new(self.engine.clone()),
+            publisher: Arc::new(self.containerd.clone()),
+            clock: Arc::new(SimClock {
+                origin: self.origin,
+                looks: AtomicU64::new(0),
+            }),
+            archive: Arc::new(Nowhere),
+        };
+        let _entered = self.runtime.enter();
+        let (mut actor, pod) = Actor::new("k8s.io", node, Rules::default());
+        self.containerd.adopt(Service::new(pod));
+        self.sandboxes += 1;
+        self.shims.push(tokio::spawn(async move {
+            loop {
+                actor.run().await;
+                if actor.is_over() {
+                    return;
+                }
+                actor.stay();
+            }
+        }));
+        if let Some(apart) = self.others {
+            let containerd = self.containerd.clone();
+            let seed = self.dice.within(0, u64::MAX / 2);
+            let is_over = Arc::clone(&self.is_over);
+            let engine = self.engine.clone();
+            let number = self.sandboxes;
+            tokio::spawn(others(
+                containerd,
+                engine,
+                Dice::new(seed),
+                (number, apart),
+                is_over,
+            ));
+        }
+    }
+
+    /// What kubelet calls it, as the node does: a sandbox is another one each time.
+    fn id(&self, id: &str) -> String {
+        match id {
+            "pause" => format!("pause-{}", self.sandboxes),
+            id => id.to_owned(),
+        }
+    }
+
+    /// Lets all happen that happens without time going by.
+    fn settle(&mut self) {
+        self.runtime.block_on(async {
+            for _ in 0..200 {
+                tokio::task::yield_now().await;
+            }
+        });
+        self.hear();
+    }
+
+    fn hear(&mut self) {
+        let now = self.now();
+        for seen in self.containerd.seen() {
+            let kubelets = |id: String| match id.starts_with("pause-") {
+                true => "pause".to_owned(),
+                false => id,
+            };
+            let seen = match seen {
+                // What is left of the sandbox before is no news of this one.
+                Seen::ExitReported(id, _) if id.starts_with("pause-") && id != self.id("pause") => {
+                    continue;
+                }
+                Seen::StartAnswered(id, answer) => Seen::StartAnswered(kubelets(id), answer),
+                Seen::StartFailed(id, why) => Seen::StartFailed(kubelets(id), why),
+                Seen::CreateRefused(id, why) => Seen::CreateRefused(kubelets(id), why),
+                Seen::ExitReported(id, code) => Seen::ExitReported(kubelets(id), code),
+                other => other,
+            };
+            self.seen.push((now, seen));
+        }
+    }
+
+    fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.runtime.spawn(work).abort_handle()
+    }
+
+    /// What a further process of a container does: until it is told to, or for so long.
+    fn behave_exec(&self, id: &str, exec_id: &str, ends: Option<(Duration, u8)>) {
+        behave_exec(&self.engine, id, exec_id, ends);
+    }
+
+    /// What has happened on the machine, with its time since the node began.
+    pub fn story(&self) -> Vec<(Duration, Happening)> {
+        let machine = self.engine.lock();
+        let story = machine.story.iter();
+        let story = story.map(|(at, happening)| (*at - self.origin, happening.clone()));
+        story.collect()
+    }
+
+    /// What is left on the machine.
+    pub fn left(&self) -> Left {
+        self.engine.lock().left()
+    }
+
+    fn bundle(&mut self, id: &str, name: &str, own: &BTreeMap<String, String>) {
+        let mut all = self.annotations.clone();
+        all.extend(own.clone());
+        if !self.by_hand {
+            let kind = if name == "pause" {
+                "sandbox"
+            } else {
+                "container"
+            };
+            let sandbox = format!("pause-{}", self.sandboxes);
+            for (key, value) in [
+                ("io.kubernetes.cri.container-type", kind),
+                ("io.kubernetes.cri.sandbox-id", sandbox.as_str()),
+                ("io.kubernetes.cri.sandbox-uid", POD_UID),
+            ] {
+                all.insert(key.to_owned(), value.to_owned());
+            }
+        }
+        if name != "pause" {
+            let key = "io.kubernetes.cri.container-name".to_owned();
+            all.insert(key, name.to_owned());
+        }
+        self.bundles.insert(id.to_owned(), all);
+        self.put(id);
+    }
+
+    fn put(&self, id: &str) {
+        let Some(all) = self.bundles.get(id).cloned() else {
+            return;
+        };
+        let script = self.scripts.get(id).cloned().unwrap_or_default();
+        let first = program(&script, None);
+        let bundle = SimBundle {
+            annotations: all,
+            oom_score: 900,
+            pod_uid: (!self.by_hand).then(|| POD_UID.to_owned()),
+            lives: vec![first, program(&script, script.then_exits)],
+            exec: Program::exits_after(Duration::from_millis(5), 0),
+            ..SimBundle::default()
+        };
+        self.engine.put(format!("/bundles/{id}"), bundle);
+    }
+
+    fn exec_id(&mut self, what: &str) -> String {
+        self.execs += 1;
+        format!("{what}-{}", self.execs)
+    }
+
+    /// Lets time go by, whatever happens.
+    pub fn live(&mut self, wait: Duration) {
+        self.runtime.block_on(async { sleep(wait).await });
+        self.hear();
+    }
+
+    /// Nobody but kubelet asks for anything any more.
+    pub fn calm_down(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Node for SimulatedNode {
+    fn now(&self) -> Time {
+        let _entered = self.runtime.enter();
+        Time::from_origin(self.origin.elapsed())
+    }
+
+    fn advance(&mut self, end: Time) {
+        let end = self.origin + end.since_origin();
+        let (engine, containerd) = (self.engine.clone(), self.containerd.clone());
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = containerd.news() => {}
+                () = engine.happening() => {}
+                () = sleep_until(end) => {}
+            }
+        });
+        self.hear();
+    }
+
+    fn seen(&self) -> &[(Time, Seen)] {
+        &self.seen
+    }
+
+    fn did(&mut self, what: String) {
+        let now = self.now();
+        self.seen.push((now, Seen::Did(what)));
+    }
+
+    fn call(&mut self, call: Call) {
+        self.call_in(Duration::ZERO, call);
+        self.settle();
+    }
+
+    fn call_in(&mut self, wait: Duration, call: Call) {
+        let containerd = self.containerd.clone();
+        match call {
+            Call::Run(id, patience) => {
+                let is_gone = self.shims.last().is_none_or(|shim| shim.is_finished());
+                if self.by_hand && is_gone {
+                    // Who finds no shim has another started.
+                    self.boot();
+                }
+                let name = id.to_owned();
+                let id = self.id(id);
+                let patience = patience.or(self.patience);
+                let running = self.spawn(async move { containerd.run(&id, patience).await });
+                self.runs.insert(name, running);
+            }
+            Call::GiveUp(id) => {
+                if let Some(running) = self.runs.remove(id) {
+                    running.abort();
+                }
+            }
+            Call::Kill(id, signal, patience) => {
+                let id = self.id(id);
+                let signal = signal.number().unsigned_abs();
+                self.spawn(async move {
+                    sleep(wait).await;
+                    let _ = containerd.kill(&id, "", (signal, false), patience).await;
+                });
+            }
+            Call::KillLeftovers(id) => {
+                let id = self.id(id);
+                self.spawn(async move {
+                    sleep(wait).await;
+                    let _ = containerd.kill(&id, "", (9, true), Some(USUAL)).await;
+                });
+            }
+            Call::Delete(id) => {
+                let id = self.id(id);
+                self.spawn(async move {
+                    sleep(wait).await;
+                    containerd.delete(&id, USUAL).await;
+                });
+            }
+            Call::Crash(id, code) => {
+                let (id, engine) = (self.id(id), self.engine.clone());
+                self.spawn(async move {
+                    sleep(wait).await;
+                    if engine.lock().is_running(&id) {
+                        engine.init_dies(&id, ExitStatus::Code(code));
+                    }
+                });
+            }
+            Call::PostStart(id, takes) => {
+                let exec_id = self.exec_id("post-start");
+                self.behave_exec(id, &exec_id, Some((takes, 0)));
+                self.spawn(async move {
+                    let argv = ["/bin/post-start".to_owned()];
+                    if containerd.exec(id, &exec_id, &argv, None).await.is_ok() {
+                        containerd.run_exec(id, &exec_id, USUAL).await;
+                    }
+                });
+            }
+            Call::PreStopOver(id) => {
+                let engine = self.engine.clone();
+                let Some(exec_id) = self.handlers.get(id).cloned() else {
+                    return;
+                };
+                self.spawn(async move {
+                    sleep(wait).await;
+                    engine.exec_dies(id, &exec_id, ExitStatus::Code(0));
+                });
+            }
+            Call::Create(_) | Call::Start(..) => unreachable!("kubelet does both at once"),
+        }
+    }
+
+    fn kill(&mut self, id: &'static str, signal: Signal, patience: Duration) -> RequestId {
+        self.requests += 1;
+        let (request, containerd, kills) = (
+            self.requests,
+            self.containerd.clone(),
+            Arc::clone(&self.kills),
+        );
+        let id = self.id(id);
+        let signal = signal.number().unsigned_abs();
+        self.spawn(async move {
+            let _ = containerd
+                .kill(&id, "", (signal, false), Some(patience))
+                .await;
+            let mut kills = kills.lock().unwrap_or_else(PoisonError::into_inner);
+            kills.insert(request, true);
+        });
+        self.settle();
+        RequestId(request)
+    }
+
+    fn is_answered(&self, request: RequestId) -> bool {
+        let kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
+        kills.get(&request.0).copied().unwrap_or_default()
+    }
+
+    fn exec(&mut self, id: &'static str, exec: &Exec<'_>) -> bool {
+        let exec_id = self.exec_id(exec.id);
+        self.handlers.insert(id, exec_id.clone());
+        let forever = Duration::from_secs(3_600);
+        self.behave_exec(id, &exec_id, None);
+        let containerd = self.containerd.clone();
+        let argv = exec.argv.to_vec();
+        let limit = Some(Duration::from_secs(1));
+        let added = self
+            .runtime
+            .block_on(containerd.exec(id, &exec_id, &argv, limit));
+        let is_added = added.is_ok();
+        if is_added {
+            let containerd = self.containerd.clone();
+            self.spawn(async move { containerd.run_exec(id, &exec_id, forever).await });
+        }
+        self.settle();
+        is_added
+    }
+
+    fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>) {
+        self.bundle(id, name_of(id), annotations);
+    }
+
+    fn behave(&mut self, name: &str, script: Script) {
+        let id = match name {
+            // It is about to be another.
+            "pause" => format!("pause-{}", self.sandboxes + 1),
+            name => name.to_owned(),
+        };
+        self.scripts.insert(id.clone(), script);
+        self.put(&id);
+    }
+
+    fn open(&mut self, patience: Duration) {
+        self.patience = Some(patience);
+        self.boot();
+        let id = self.id("pause");
+        self.bundle(&id, "pause", &BTreeMap::new());
+        self.call(Call::Run("pause", None));
+    }
+
+    fn change_sandbox(&mut self) {}
+
+    fn is_known(&self, id: &str) -> bool {
+        self.containerd.tasks().contains(&self.id(id))
+    }
+
+    fn is_alive(&self, id: &str) -> bool {
+        self.engine.lock().init_of(&self.id(id)).is_some()
+    }
+
+    fn is_executing(&self, id: &str) -> bool {
+        self.engine.lock().is_running(&self.id(id))
+    }
+
+    fn is_anything_alive(&self) -> bool {
+        self.engine.lock().is_anything_alive()
+    }
+}
+
+fn behave_exec(engine: &SimEngine, id: &str, exec_id: &str, ends: Option<(Duration, u8)>) {
+    let program = match ends {
+        Some((after, code)) => Program::exits_after(after, code),
+        None => Program::default(),
+    };
+    let key = (id.to_owned(), exec_id.to_owned());
+    engine.lock().execs.insert(key, program);
+}
+
+/// What a script is to the engine; `again` is the code of its later lives, where that is another.
+fn program(script: &Script, again: Option<u8>) -> Program {
+    let ends = script.exits_after;
+    Program {
+        ends: ends.map(|(after, code)| (after, ExitStatus::Code(again.unwrap_or(code)))),
+        on_stop: match script.stops_after {
+            Some(after) => OnStop::Ends(after, ExitStatus::Code(script.stop_code)),
+            None => OnStop::Ignores,
+        },
+        ready_after: script.ready_after,
+        unwell_after: script.unwell_after,
+        hook_takes: script.hook_takes,
+    }
+}
+
+/// Others who ask a shim for this and that: figures, probes, a person with `ctr`.
+async fn others(
+    containerd: Containerd,
+    engine: SimEngine,
+    mut dice: Dice,
+    (sandbox, apart): (u64, u64),
+    is_over: Arc<AtomicBool>,
+) {
+    let mut number = 0;
+    loop {
+        sleep(Duration::from_millis(dice.within(1, apart))).await;
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let tasks = containerd.tasks();
+        if tasks.is_empty() {
+            continue;
+        }
+        let place = usize::try_from(dice.within(0, tasks.len() as u64 - 1)).unwrap_or_default();
+        let id = tasks[place].clone();
+        number += 1;
+        let exec_id = format!("other-{sandbox}-{number}");
+        let (what, takes) = (dice.within(0, 99), dice.within(0, 3_000));
+        let (containerd, engine) = (containerd.clone(), engine.clone());
+        let gives_up = dice
+            .percent(10)
+            .then(|| Duration::from_millis(dice.within(0, 50)));
+        let work = async move { ask(&containerd, &engine, &id, &exec_id, what, takes).await };
+        tokio::spawn(async move {
+            match gives_up {
+                Some(soon) => drop(tokio::time::timeout(soon, work).await),
+                None => work.await,
+            }
+        });
+    }
+}
+
+async fn ask(
+    containerd: &Containerd,
+    engine: &SimEngine,
+    id: &str,
+    exec_id: &str,
+    what: u64,
+    takes: u64,
+) {
+    let takes = Duration::from_millis(takes);
+    let whole = (id, "");
+    let name = id.to_owned();
+    let answer = match what {
+        0..30 => containerd.state(id).await.map(|_| 0),
+        30..40 => {
+            let request = PidsRequest {
+                id: name,
+                ..PidsRequest::new()
+            };
+            let work = |service: Arc<Service>, context| async move {
+                service.pids(&context, request).await.map(|_| 0)
+            };
+            containerd.call("Pids", whole, Some(USUAL), work).await
+        }
+        40..50 => {
+            let request = StatsRequest {
+                id: name,
+                ..StatsRequest::new()
+            };
+            let work = |service: Arc<Service>, context| async move {
+                service.stats(&context, request).await.map(|_| 0)
+            };
+            containerd.call("Stats", whole, Some(USUAL), work).await
+        }
+        50..55 => {
+            let request = ConnectRequest {
+                id: name,
+                ..ConnectRequest::new()
+            };
+            let work = |service: Arc<Service>, context| async move {
+                service.connect(&context, request).await.map(|_| 0)
+            };
+            containerd.call("Connect", whole, Some(USUAL), work).await
+        }
+        55..58 => {
+            let request = ResizePtyRequest {
+                id: name,
+                width: 80,
+                height: 25,
+                ..ResizePtyRequest::new()
+            };
+            let work = |service: Arc<Service>, context| async move {
+                service.resize_pty(&context, request).await.map(|_| 0)
+            };
+            containerd.call("ResizePty", whole, Some(USUAL), work).await
+        }
+        58..60 => {
+            let request = CloseIORequest {
+                id: name,
+                stdin: true,
+                ..CloseIORequest::new()
+            };
+            let work = |service: Arc<Service>, context| async move {
+                service.close_io(&context, request).await.map(|_| 0)
+            };
+            containerd.call("CloseIO", whole, Some(USUAL), work).await
+        }
+        60..65 => containerd.kill(id, "", (0, false), Some(USUAL)).await,
+        65..75 => {
+            let request = UpdateTaskRequest {
+                id: name,
+                ..UpdateTaskRequest::new()
+            };
+            let work = |service: Arc<Service>, context| async move {
+                service.update(&context, request).await.map(|_| 0)
+            };
+            containerd.call("Update", whole, Some(USUAL), work).await
+        }
+        75..80 => {
+            let (pause, resume) = (
+                PauseRequest {
+                    id: name.clone(),
+                    ..PauseRequest::new()
+                },
+                ResumeRequest {
+                    id: name,
+                    ..ResumeRequest::new()
+                },
+            );
+            let work = |service: Arc<Service>, context| async move {
+                service.pause(&context, pause).await.map(|_| 0)
+            };
+            let paused = containerd.call("Pause", whole, Some(USUAL), work).await;
+            sleep(takes / 10).await;
+            // Nobody leaves what he has frozen.
+            let work = |service: Arc<Service>, context| async move {
+                service.resume(&context, resume).await.map(|_| 0)
+            };
+            let resumed = containerd.call("Resume", whole, Some(USUAL), work).await;
+            paused.and(resumed)
+        }
+        // A probe of kubelet's, or a person.
+        _ => {
+            behave_exec(engine, id, exec_id, Some((takes, 3)));
+            let limit = what.is_multiple_of(2).then_some(Duration::from_secs(1));
+            let argv = ["/bin/check".to_owned()];
+            let added = containerd.exec(id, exec_id, &argv, limit).await;
+            if added.is_ok() {
+                containerd
+                    .run_exec(id, exec_id, limit.unwrap_or(USUAL))
+                    .await;
+            }
+            added
+        }
+    };
+    // What is asked of who is gone is refused: what matters is that it is answered.
+    let _ = answer;
+}
