@@ -123,10 +123,8 @@ impl Actor {
         let (Created { beginning, streams }, event) = match outcome {
             Ok(created) => created,
             Err(error) => {
-                match reply.is_closed() {
-                    true => self.undone(id),
-                    false => self.forget(id),
-                }
+                // Whoever is told may have asked for the end before, and does not ask again.
+                self.undone(id);
                 return drop(reply.send(Err(error.into())));
             }
         };
@@ -203,7 +201,7 @@ impl Actor {
         });
     }
 
-    /// A creation that nobody waits for has been undone; nobody will ask for the end again.
+    /// Nothing is left of a creation; nobody will ask for the end again.
     fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
         self.over |= self.leaving && self.is_idle();

@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Order;
-    use crate::engine::sim::{Left, Program, SimBundle};
+    use crate::engine::sim::{Deed, Fate, Fates, Left, Program, SimBundle};
     use crate::plan::Rules;
     use crate::pod::{Actor, CreateCall, KillCall, Pod};
 
@@ -138,6 +138,56 @@ mod tests {
             tokio::spawn(async move { actor.run().await });
             test(node, pod).await
         })
+    }
+
+    /// The runtime is out of order.
+    #[derive(Debug)]
+    struct SlowFailure;
+
+    impl Fates for SlowFailure {
+        fn of(&mut self, deed: Deed, _: &str) -> Fate {
+            match deed {
+                Deed::Create => Fate::fails_after(Duration::from_secs(5), "out of order"),
+                _ => Fate::well(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_shim_that_was_shut_down_while_its_only_task_could_not_be_created_ends() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let node = SimNode::new(SimEngine::with_fates(SlowFailure));
+            let (mut actor, pod) = Actor::new("sim", node.node(), Rules::default());
+            let shim = tokio::spawn(async move { actor.run().await });
+            let directory = PathBuf::from("/bundles/web");
+            node.engine
+                .put(&directory, bundle("web", Program::default()));
+            let call = CreateCall {
+                order: Order {
+                    id: "web".to_owned(),
+                    bundle: directory,
+                    ..Order::default()
+                },
+                patience: None,
+            };
+            let creating = pod.clone();
+            let created = tokio::spawn(async move {
+                let created = creating.ask(move |actor, reply| actor.create(call, reply));
+                created.await
+            });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let asked = pod.ask(|actor, reply| actor.shutdown("web", reply)).await;
+            assert_eq!(asked, Ok(()));
+            assert!(!shim.is_finished());
+            assert!(created.await.unwrap().is_err());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(shim.is_finished());
+        });
     }
 
     fn bundle(name: &str, program: Program) -> SimBundle {
