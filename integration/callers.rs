@@ -82,6 +82,7 @@ fn a_task_that_is_deleted_while_it_is_created_is_gone_with_the_answer() {
             let api = shim.api();
             if is_created {
                 scope.spawn(|| shim.api().create(&create));
+                gates.await_waiting(verb);
             } else {
                 // Nobody is there for its end either.
                 let create = gates.with(shim.create_request());
