@@ -2,8 +2,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,7 +19,6 @@ pub(super) struct Callers {
     /// While nobody is let in; nothing else needs a timer.
     pause: Option<Pin<Box<Sleep>>>,
     has_failed: bool,
-    had_one: Arc<AtomicBool>,
 }
 
 impl Callers {
@@ -30,14 +27,7 @@ impl Callers {
             socket,
             pause: None,
             has_failed: false,
-            had_one: Arc::default(),
         }
-    }
-
-    /// Says whether anybody has ever called.
-    pub(super) fn had_one(&self) -> impl Fn() -> bool + Send + 'static {
-        let had_one = Arc::clone(&self.had_one);
-        move || had_one.load(Ordering::Relaxed)
     }
 }
 
@@ -53,7 +43,6 @@ impl Stream for Callers {
             match ready!(self.socket.poll_accept(context)) {
                 Ok((caller, _)) => {
                     self.has_failed = false;
-                    self.had_one.store(true, Ordering::Relaxed);
                     return Poll::Ready(Some(Ok(caller)));
                 }
                 Err(error) => {

@@ -16,6 +16,7 @@ use crate::pod::Pod;
 
 use super::address::{self, Turn};
 use super::callers::Callers;
+use super::kernel;
 
 /// A socket that people ask at, if it could be made: a pod does without.
 pub(super) struct ControlSocket(Option<(PathBuf, Server)>);
@@ -80,9 +81,8 @@ pub(super) fn mark(path: &Path) {
 pub(super) fn sweep(directory: &Path) {
     // Asking the kernel once wakes none of the shims that live. Where it does not know one of another
     // network namespace, that one is asked.
-    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
-    let table = String::from_utf8_lossy(&table);
-    let bound: BTreeSet<&str> = table.lines().filter_map(bound_at).collect();
+    let table = kernel::sockets().unwrap_or_default();
+    let bound: BTreeSet<&str> = kernel::bound(&table).collect();
     for socket in files_in(&crate::api::directory()) {
         let is_bound = socket.to_str().is_some_and(|path| bound.contains(path));
         if let Some(name) = socket.file_name().and_then(OsStr::to_str)
@@ -110,11 +110,6 @@ fn files_in(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
     files.map(|entry| entry.path())
-}
-
-/// The path in a line of the kernel's table of sockets (`proc(5)`).
-fn bound_at(line: &str) -> Option<&str> {
-    line.split_ascii_whitespace().nth(7)
 }
 
 /// Removes what a shim that has died left beside its own socket at `path`. One that lives keeps it.

@@ -14,6 +14,7 @@ mod delete;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod info;
+mod kernel;
 mod leftovers;
 mod log;
 mod placement;

@@ -27,7 +27,7 @@ use super::bootstrap::TTRPC_ADDRESS;
 use super::callers::Callers;
 use super::control::ControlSocket;
 use super::starter::Starter;
-use super::{address, log};
+use super::{address, kernel, log};
 
 /// How long a shim that ends waits for containerd to take the last events.
 const LAST_EVENTS_WITHIN: Duration = Duration::from_secs(2);
@@ -114,11 +114,12 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     let (mut actor, pod) = Actor::new(&flags.namespace, node, rules);
     // The one that it was started for.
     actor.announce(&flags.id);
-    // containerd calls as soon as it is told of a shim. If its own caller has gone it ends the one who
-    // would tell it, and forgets the container.
-    let was_called = callers.had_one();
+    // containerd stays connected from the moment that it is told of a shim. If its own caller goes away
+    // before, it ends the one who would tell it, or hangs up, and forgets the container.
+    let socket = path.clone();
+    let is_talked_to = move || socket.as_deref().is_none_or(kernel::is_talked_to);
     let starter = Starter::of_this_shim();
-    actor.started_by(move || was_called() && starter.is_none_or(Starter::is_there));
+    actor.started_by(move || is_talked_to() && starter.is_none_or(Starter::is_there));
     let mut control = ControlSocket::open(path.as_deref(), pod.clone()).await;
     let service = Arc::new(Service::new(pod));
     let mut services = create_task(Arc::clone(&service) as _);
