@@ -169,7 +169,6 @@ fn a_slow_create_holds_up_nobody() {
         assert_eq!(code(api.state("a", "")), Code::NOT_FOUND);
         assert_eq!(code(api.kill("a", "", 9, false)), Code::NOT_FOUND);
         assert_eq!(code(api.wait("a", "")), Code::NOT_FOUND);
-        assert_eq!(code(api.delete("a", "")), Code::NOT_FOUND);
         assert_eq!(code(pair.create()), Code::ALREADY_EXISTS);
     });
     assert!(created.is_ok(), "{created:?}");

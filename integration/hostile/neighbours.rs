@@ -374,8 +374,10 @@ fn a_shim_that_was_started_by_a_containerd_that_died_before_its_create_ends_soon
 fn a_shim_whose_containerd_lives_waits_for_a_create_that_comes_late() {
     let host = Containerd::start();
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &FOR_EVER, |_| ());
+    // containerd stays connected from the moment that it is told of a shim.
+    let containerd = shim.api();
     // Longer than one waits whose containerd has died.
     std::thread::sleep(Duration::from_secs(25));
-    shim.api().create(&shim.create_request()).expect("create");
-    shim.api().start("a", "").expect("start");
+    containerd.create(&shim.create_request()).expect("create");
+    containerd.start("a", "").expect("start");
 }
