@@ -31,7 +31,12 @@ impl Pod {
                 HookKind::Termination => {
                     let was_running = container.is_hooked();
                     if was_running {
-                        container.at_the_end = AtTheEnd::Hook(HookState::Over);
+                        // What was no end has none of its own: it runs again at the real one.
+                        let state = match self.termination {
+                            Some(_) => HookState::Over,
+                            None => HookState::Pending,
+                        };
+                        container.at_the_end = AtTheEnd::Hook(state);
                     }
                     was_running
                 }

@@ -154,7 +154,10 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
             };
             let mut asks = run.log.asks.iter();
             let was_asked = asks.any(|ask| ask.id == life.id && is_own(ask));
-            if !is_there || was_asked || !something_ran {
+            // So it is with one that was kept for as long as it may be, and no second one came.
+            let told = life.signals.first().map(|(at, _)| *at);
+            let was_alone = told.is_some_and(|told| run.is_told_alone(life, told));
+            if !is_there || was_asked || was_alone || !something_ran {
                 continue;
             }
             let Some(turn) = turn_of(run, sandbox, &ending, life) else {
@@ -341,8 +344,28 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
                 .died
                 .iter()
                 .all(|(at, _)| *at < ending.from || *at > ending.known.after(MOMENT));
-        let was_told = life.signals.iter().any(|(at, _)| *at < ending.from);
-        if ending.forced || ending.is_vague || was_asked_alone || !has_time || !lives || was_told {
+        // Its request was kept for as long as it may be, and no second one came; or it has failed a probe
+        // just before the end was known, and was told so.
+        let has_probes = life.member.probed || life.member.unwell.is_some();
+        let mut told = life.signals.iter().map(|(at, _)| *at);
+        let was_told = told.any(|at| {
+            at < ending.from || at < ending.known && has_probes || run.is_told_alone(life, at)
+        });
+        // One request, and that of another, is no end that anybody could know of.
+        let in_end =
+            run.log.asks.iter().filter(|ask| {
+                ask.end && ask.at >= ending.from && run.ask_sandbox(ask) == life.sandbox
+            });
+        let was_taken = run
+            .taken
+            .iter()
+            .any(|taken| taken.sandbox == life.sandbox && taken.disproved.is_none());
+        let mut asked: Vec<_> = in_end.map(|ask| ask.id).collect();
+        asked.sort_unstable();
+        asked.dedup();
+        let is_unknown = !was_taken && asked.len() == 1 && asked[0] != life.id;
+        let excused = was_asked_alone || was_told || is_unknown;
+        if ending.forced || ending.is_vague || excused || !has_time || !lives {
             continue;
         }
         // It may have been taken for the end before.
@@ -533,7 +556,12 @@ fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
                 true => life.sandbox > taken.sandbox,
                 false => life.sandbox == taken.sandbox,
             };
-            is_there && life.part() == Part::App && life.created > taken.at
+            // What comes after a later end is a matter of that.
+            let is_later = run.taken.iter().any(|other| {
+                let is_between = other.at > taken.at && other.at < life.created;
+                other.sandbox == life.sandbox && other.because.is_decided() && is_between
+            });
+            is_there && life.part() == Part::App && life.created > taken.at && !is_later
         };
         for life in run.lives.iter().filter(is_of_it).filter(|_| !is_last) {
             let Some(ready) = due(run, life) else {

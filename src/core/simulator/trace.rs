@@ -450,26 +450,26 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a sidecar is told when its request may be kept no longer, and nothing shows until then that
+    /// Whether a container is told when its request may be kept no longer, and nothing shows until then that
     /// it is not the only one.
-    pub fn is_told_alone(&self, sidecar: &Life<'_>, told: Time) -> bool {
+    pub fn is_told_alone(&self, asked: &Life<'_>, told: Time) -> bool {
         let mut asks = self.log.asks.iter();
-        let Some(own) = asks.find(|ask| ask.id == sidecar.id && !ask.is_kill) else {
+        let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
             return false;
         };
         let shows = |ask: &&Ask| {
             let other = self.lives.iter().find(|life| life.id == ask.id);
             let counts = other.is_some_and(|other| {
-                other.sandbox == sidecar.sandbox
+                other.sandbox == asked.sandbox
                     && other.part() != Part::Guest
                     && other.reported_after >= own.after
             });
             counts && ask.id != own.id && ask.at < told && self.closes(ask) > own.at
         };
         let mut taken = self.taken.iter();
-        let was_taken = taken.any(|taken| taken.sandbox == sidecar.sandbox && taken.at < told);
+        let was_taken = taken.any(|taken| taken.sandbox == asked.sandbox && taken.at < told);
         let is_alone = self.log.asks.iter().filter(shows).count() == 0 && !was_taken;
-        is_alone && self.kept_until(own, sidecar) <= told
+        is_alone && self.kept_until(own, asked) <= told
     }
 
     /// Until when a lone request may be kept, since a second one may come.

@@ -265,3 +265,35 @@ fn sigkill_for_what_was_never_started_tells_nothing_of_the_pod() {
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
+
+#[test]
+fn a_hook_that_was_under_way_at_an_end_that_was_none_runs_again_at_the_real_one() {
+    let hook = r#"{"exec":{"command":["/bin/hook"]}}"#;
+    let annotations = [
+        ("sidecars", "proxy"),
+        ("termination-hook.usher/proxy", hook),
+    ];
+    let slow = Script {
+        hook_takes: secs(4),
+        ..Script::default()
+    };
+    let mut world = running(
+        pod(&annotations).script("proxy", slow),
+        &["proxy", "web", "api"],
+    );
+    let begun = |world: &World| {
+        let began = |seen: &Seen| matches!(seen, Seen::HookBegan(id, _) if id == "proxy");
+        world.seen.iter().filter(|(_, seen)| began(seen)).count()
+    };
+    world.call(kill("web", 30));
+    world.call(kill("api", 30));
+    assert_eq!(begun(&world), 1);
+    world.run_for(secs(1));
+    // Kubelet creates nothing in a pod that it ends.
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(10));
+    world.call(kill("web#2", 30));
+    world.call(kill("proxy", 30));
+    world.run_for(secs(10));
+    assert_eq!(begun(&world), 2, "{:#?}", world.seen);
+}
