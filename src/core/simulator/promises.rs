@@ -146,6 +146,7 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
                 .answered
                 .is_some_and(|(at, is_ok)| is_ok && at < ending.from)
                 && life.is_alive(ending.from)
+                && !life.is_killed_by(ending.from)
                 && life.executed.iter().all(|at| *at >= ending.from);
             // "A defer that gets one ends without having run": a request of its own.
             let is_own = |ask: &Ask| match ask.end {
@@ -157,7 +158,13 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
             // So it is with one that was kept for as long as it may be, and no second one came.
             let told = life.signals.first().map(|(at, _)| *at);
             let was_alone = told.is_some_and(|told| run.is_told_alone(life, told));
-            if !is_there || was_asked || was_alone || !something_ran {
+            // And with one whose caller kills it sooner than he said, while nothing else shows.
+            let is_cut = run.log.asks.iter().any(|ask| {
+                let mut kills = run.log.kills.iter();
+                let until = run.kept_until(ask, life);
+                ask.id == life.id && kills.any(|(at, id)| *id == life.id && *at < until)
+            });
+            if !is_there || was_asked || was_alone || is_cut || !something_ran {
                 continue;
             }
             let Some(turn) = turn_of(run, sandbox, &ending, life) else {
@@ -296,7 +303,10 @@ fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             (Some(_), GracePolicy::Strict) => continue,
             // Such an end was none in the end.
             (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
-            (Some(ending), GracePolicy::Reserve) if ending.grace < secs(6) => {
+            // "With a real grace under 6 s as `Strict`", whoever has given that.
+            (Some(ending), GracePolicy::Reserve)
+                if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
+            {
                 continue;
             }
             // Of a lone request the window is a part.
@@ -351,15 +361,18 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
         let was_told = told.any(|at| {
             at < ending.from || at < ending.known && has_probes || run.is_told_alone(life, at)
         });
-        // One request, and that of another, is no end that anybody could know of.
-        let in_end =
-            run.log.asks.iter().filter(|ask| {
-                ask.end && ask.at >= ending.from && run.ask_sandbox(ask) == life.sandbox
-            });
-        let was_taken = run
-            .taken
-            .iter()
-            .any(|taken| taken.sandbox == life.sandbox && taken.disproved.is_none());
+        // One request, and that of another, is no end that anybody could know of while this one lives.
+        let mut ends = life.died.iter().map(|(at, _)| *at);
+        let end = ends.find(|at| *at >= ending.from);
+        let before_its = |at: Time| end.is_none_or(|end| at < end);
+        let in_end = run.log.asks.iter().filter(|ask| {
+            let is_of_it = ask.end && run.ask_sandbox(ask) == life.sandbox;
+            is_of_it && ask.at >= ending.from && before_its(ask.at)
+        });
+        let was_taken = run.taken.iter().any(|taken| {
+            let is_of_it = taken.sandbox == life.sandbox && taken.disproved.is_none();
+            is_of_it && before_its(taken.at)
+        });
         let mut asked: Vec<_> = in_end.map(|ask| ask.id).collect();
         asked.sort_unstable();
         asked.dedup();
@@ -379,7 +392,19 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
                 matches!(seen, Seen::HookBegan(id, HookKind::Termination) if *id == life.id);
             is_its && *at >= since
         };
-        let runs = run.world.seen.iter().any(began);
+        // One that is still under way from an end that was none is waited for.
+        let is_its = |seen: &Seen, began: bool| match seen {
+            Seen::HookBegan(id, HookKind::Termination) => began && *id == life.id,
+            Seen::HookEnded(id, HookKind::Termination) => !began && *id == life.id,
+            _ => false,
+        };
+        let count = |began: bool| {
+            let seen = run.world.seen.iter();
+            let before = seen.filter(|(at, seen)| *at <= ending.from && is_its(seen, began));
+            before.count()
+        };
+        let is_under_way = count(true) > count(false);
+        let runs = run.world.seen.iter().any(began) || is_under_way;
         broken(runs, || {
             format!(
                 "that of {} never runs: the end began at {}",

@@ -244,7 +244,17 @@ impl<'a> Run<'a> {
         let by_shim = decided.map(|taken| taken.at);
         let by_shim = by_shim.into_iter().chain(self.died_alone(sandbox)).min();
         let recognised = inferred.map(|taken| (taken.at, taken.after));
-        let asks = self.asks_of_end(sandbox, by_shim, recognised.map(|(at, _)| at));
+        let mut asks = self.asks_of_end(sandbox, by_shim, recognised.map(|(at, _)| at));
+        // What comes to life for what follows a decided end is no part of it, and what has nothing left to
+        // stop shortens none.
+        let counts = |id: &str, asked: Time, decided: Time| {
+            let mut lives = self.lives.iter();
+            let life = lives.find(|life| life.id == id);
+            life.is_some_and(|life| life.created <= decided && life.is_alive(asked))
+        };
+        if let Some(at) = by_shim {
+            asks.retain(|ask| ask.is_kill || counts(ask.id, ask.at, at));
+        }
         let first = asks.first().map(|ask| ask.at);
         let from = first.into_iter().chain(by_shim).min()?;
         // A deletion that gives more than the pod's own grace period looks like one that gives that.
@@ -311,7 +321,10 @@ impl<'a> Run<'a> {
             grace,
             known,
             is_entangled,
-            is_vague: asks.iter().any(|ask| ask.is_handler && ask.grace < own),
+            is_vague: asks.iter().any(|ask| ask.is_handler && ask.grace < own)
+                || asks
+                    .first()
+                    .is_some_and(|ask| self.is_like_a_post_start(ask)),
             forced,
         })
     }
@@ -334,6 +347,17 @@ impl<'a> Run<'a> {
         let is_anew = self.case.by_hand && self.case.policy != RestartPolicy::Never;
         let followed = taken.filter_map(|taken| taken.followed.filter(|_| is_anew));
         followed.filter(|at| *at <= end).max().unwrap_or_default()
+    }
+
+    /// "An Exec without deadline that began within 1 s of Start's answer is taken for it": that alone tells
+    /// nothing.
+    fn is_like_a_post_start(&self, ask: &Ask) -> bool {
+        let life = self.lives.iter().find(|life| life.id == ask.id);
+        let answered = life.and_then(|life| life.answered);
+        let is_soon = answered.is_some_and(|(at, _)| ask.at <= at.after(secs(1)));
+        let mut others = self.log.asks.iter().filter(|other| other.id != ask.id);
+        let is_alone = others.all(|other| self.ask_sandbox(other) != self.ask_sandbox(ask));
+        ask.is_handler && is_soon && is_alone
     }
 
     /// A guest's request tells nothing.
@@ -467,7 +491,10 @@ impl<'a> Run<'a> {
             counts && ask.id != own.id && ask.at < told && self.closes(ask) > own.at
         };
         let mut taken = self.taken.iter();
-        let was_taken = taken.any(|taken| taken.sandbox == asked.sandbox && taken.at < told);
+        let was_taken = taken.any(|taken| {
+            let is_before = taken.sandbox == asked.sandbox && taken.at < told;
+            is_before && taken.disproved.is_none_or(|at| at >= told)
+        });
         let is_alone = self.log.asks.iter().filter(shows).count() == 0 && !was_taken;
         is_alone && self.kept_until(own, asked) <= told
     }
@@ -528,6 +555,12 @@ impl Life<'_> {
         let begun = self.executed.iter().filter(|t| **t <= at).count();
         let ended = self.died.iter().filter(|(t, _)| *t <= at).count();
         begun > ended
+    }
+
+    /// It has SIGKILL then.
+    pub fn is_killed_by(&self, at: Time) -> bool {
+        let mut signals = self.signals.iter();
+        signals.any(|(told, signal)| *signal == Signal::KILL && *told <= at)
     }
 
     /// Its caller takes it for running.
