@@ -157,7 +157,13 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
             let was_asked = asks.any(|ask| ask.id == life.id && is_own(ask));
             // So it is with one that was kept for as long as it may be, and no second one came.
             let told = life.signals.first().map(|(at, _)| *at);
-            let was_alone = told.is_some_and(|told| run.is_told_alone(life, told));
+            // But where no app reads RUNNING that is the end of the pod.
+            let has_apps = |at: Time| {
+                let mut apps = run.of(sandbox).filter(|life| life.part() == Part::App);
+                apps.any(|app| app.reads_running(at))
+            };
+            let was_alone =
+                told.is_some_and(|told| has_apps(told) && run.is_told_alone(life, told));
             // And with one whose caller kills it sooner than he said, while nothing else shows.
             let is_cut = run.log.asks.iter().any(|ask| {
                 let mut kills = run.log.kills.iter();
@@ -357,9 +363,17 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
         // Its request was kept for as long as it may be, and no second one came; or it has failed a probe
         // just before the end was known, and was told so.
         let has_probes = life.member.probed || life.member.unwell.is_some();
+        // That of the only one that reads RUNNING is the end of the pod.
+        let has_others = |at: Time| {
+            let others = run.of(life.sandbox).filter(|other| other.id != life.id);
+            let mut others = others.filter(|other| other.part().is_ours());
+            others.any(|other| other.reads_running(at))
+        };
         let mut told = life.signals.iter().map(|(at, _)| *at);
         let was_told = told.any(|at| {
-            at < ending.from || at < ending.known && has_probes || run.is_told_alone(life, at)
+            at < ending.from
+                || at < ending.known && has_probes
+                || has_others(at) && run.is_told_alone(life, at)
         });
         // One request, and that of another, is no end that anybody could know of while this one lives.
         let mut ends = life.died.iter().map(|(at, _)| *at);
