@@ -220,7 +220,7 @@ impl Containerd {
                 if let Ok((Status::STOPPED, code)) = containerd.state(&id).await {
                     containerd.exited(&id, code);
                 }
-                containerd.wait(&id).await;
+                let _ = containerd.wait(&id, "", None).await;
             });
         }
     }
@@ -459,16 +459,33 @@ impl Containerd {
         Ok((status.into_inner().unwrap_or_default(), code))
     }
 
-    async fn wait(&self, id: &str) {
+    /// Starts a task, or a process in it.
+    async fn start(&self, id: &str, exec_id: &str, limit: Option<Duration>) -> Result<u32, String> {
+        let request = StartRequest {
+            id: id.to_owned(),
+            exec_id: exec_id.to_owned(),
+            ..StartRequest::new()
+        };
+        let started = self.call(
+            "Start",
+            (id, exec_id),
+            limit,
+            |service, context| async move { Ok(service.start(&context, request).await?.pid) },
+        );
+        started.await
+    }
+
+    /// How one of them ended; held against the event in the end.
+    async fn wait(&self, id: &str, exec_id: &str, limit: Option<Duration>) -> Result<u32, String> {
         let request = WaitRequest {
             id: id.to_owned(),
+            exec_id: exec_id.to_owned(),
             ..WaitRequest::new()
         };
-        let waited = self.call("Wait", (id, ""), None, |service, context| async move {
+        let waited = self.call("Wait", (id, exec_id), limit, |service, context| async move {
             Ok(service.wait(&context, request).await?.exit_status)
         });
-        // What it gives is held against the event in the end.
-        let _ = waited.await;
+        waited.await
     }
 
     pub async fn kill(
@@ -575,15 +592,8 @@ impl Containerd {
         }
         let waits = self.clone();
         let waited = id.to_owned();
-        tokio::spawn(async move { waits.wait(&waited).await });
-        let request = StartRequest {
-            id: id.to_owned(),
-            ..StartRequest::new()
-        };
-        let started = self.call("Start", (id, ""), patience, |service, context| async move {
-            Ok(service.start(&context, request).await?.pid)
-        });
-        self.see(match started.await {
+        tokio::spawn(async move { waits.wait(&waited, "", None).await });
+        self.see(match self.start(id, "", patience).await {
             Ok(_) => Seen::StartAnswered(id.to_owned(), Ok(())),
             Err(why) => Seen::StartFailed(id.to_owned(), why),
         });
@@ -648,36 +658,10 @@ impl Containerd {
 
     /// Starts what was added, waits until it has ended, and deletes it.
     pub async fn run_exec(&self, id: &str, exec_id: &str, limit: Duration) {
-        let request = StartRequest {
-            id: id.to_owned(),
-            exec_id: exec_id.to_owned(),
-            ..StartRequest::new()
-        };
-        let started = self.call(
-            "Start",
-            (id, exec_id),
-            Some(USUAL),
-            |service, context| async move { Ok(service.start(&context, request).await?.pid) },
-        );
-        if started.await.is_ok() {
-            let request = WaitRequest {
-                id: id.to_owned(),
-                exec_id: exec_id.to_owned(),
-                ..WaitRequest::new()
-            };
-            let limit = Some(limit);
-            let waited =
-                self.call(
-                    "Wait",
-                    (id, exec_id),
-                    limit,
-                    |service, context| async move {
-                        Ok(service.wait(&context, request).await?.exit_status)
-                    },
-                );
-            if waited.await.is_err() {
-                let _ = self.kill(id, exec_id, (9, false), Some(USUAL)).await;
-            }
+        if self.start(id, exec_id, Some(USUAL)).await.is_ok()
+            && self.wait(id, exec_id, Some(limit)).await.is_err()
+        {
+            let _ = self.kill(id, exec_id, (9, false), Some(USUAL)).await;
         }
         for _ in 0..20 {
             match self.delete_once(id, exec_id, USUAL).await {

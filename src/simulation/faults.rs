@@ -9,6 +9,9 @@ use usher_core::simulator::chance::Dice;
 use crate::engine::EngineError;
 use crate::engine::sim::{Deed, Fate, Fates};
 
+/// What a panic begins with that is a fault of the seed, not of the shim.
+pub const SIMULATED: &str = "simulated: ";
+
 /// What goes wrong on a node beside what does in its pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
@@ -153,7 +156,7 @@ impl Fates for Luck {
                 ))),
             },
             luck if luck < fails + hangs + panics && is_a_job(deed) => {
-                panic!("simulated: {deed:?} of {id}")
+                panic!("{SIMULATED}{deed:?} of {id}")
             }
             _ => Fate::well_after(wait),
         }

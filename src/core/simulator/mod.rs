@@ -10,6 +10,7 @@
 //! | [`world`] | a node that has nothing but the core, and a clock of its own |
 //! | [`trace`] | what has happened, as the containers and kubelet know it |
 //! | [`promises`] | what holds for every trace |
+//! | [`survey`] | many worlds, and the simplest that breaks a promise |
 //!
 //! Who calls does so through [`Node`]. Below it can be the core alone, or all of a shim.
 
@@ -21,6 +22,7 @@ pub mod kubelet;
 pub mod promises;
 #[cfg(test)]
 mod record;
+pub mod survey;
 #[cfg(test)]
 pub mod trace;
 #[cfg(test)]

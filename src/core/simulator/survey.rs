@@ -1,0 +1,203 @@
+//! Surveys: many worlds, each of a number; what is broken in them, and the simplest one that breaks the
+//! same.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use super::Node;
+use super::by_hand::{Person, by_hand};
+use super::case::Case;
+use super::kubelet::{Kubelet, Log};
+
+/// How many of the numbers that break a promise are shown.
+const SHOWN_AT_MOST: usize = 8;
+
+/// Something that can be gone through, and made simpler.
+pub trait World: Display {
+    /// Goes through it; gives what was broken.
+    fn run(&self) -> Vec<Broken>;
+
+    /// The same, each simpler by one thing.
+    fn simpler(&self) -> Vec<Self>
+    where
+        Self: Sized;
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    pub promise: &'static str,
+    pub what: String,
+    /// What happened, for a person.
+    pub timeline: String,
+}
+
+/// How often a promise was broken, and the first of the numbers, each with what was wrong.
+type Finding = (u64, Vec<(u64, String)>);
+
+type Findings = BTreeMap<&'static str, Finding>;
+
+thread_local! {
+    /// The panics of the world that this thread is in, if it is in one.
+    static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+impl Case {
+    /// The pod of a number: one in ten is a person's.
+    pub fn numbered(seed: u64) -> Case {
+        let case = Case::random(seed);
+        match seed % 10 {
+            9 => by_hand(case),
+            _ => case,
+        }
+    }
+
+    /// Its whole life on a node: kubelet's doing, or a person's.
+    pub fn live_on(&self, node: &mut dyn Node, log: &mut Log) {
+        match self.by_hand {
+            true => Person::new(self, node, log).run(),
+            false => Kubelet::new(self, node, log).run(),
+        }
+    }
+}
+
+/// Looks at the worlds of all `numbers`, on all cores.
+///
+/// # Panics
+///
+/// If a promise is broken: with how many worlds broke which, and of so many promises the simplest world
+/// that breaks it.
+pub fn check<W: World>(numbers: Range<u64>, shown: usize, world: impl Fn(u64) -> Option<W> + Sync) {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let found = survey(numbers, threads, &world);
+    assert!(found.is_empty(), "\n{}", report(&found, shown, &world));
+}
+
+/// A number that a script gives.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how much a person wants is no matter of the core"
+)]
+pub fn number(variable: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Does `what` happens in a world. Gives the panics that were caught in it, and the one that ended it:
+/// those are findings, not noise.
+pub fn noting_panics(what: impl FnOnce()) -> (Vec<String>, Option<String>) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let is_noted = PANICS.with_borrow_mut(|panics| match panics {
+                Some(panics) => {
+                    panics.push(panic.to_string());
+                    true
+                }
+                None => false,
+            });
+            if !is_noted {
+                hook(panic);
+            }
+        }));
+    });
+    PANICS.set(Some(Vec::new()));
+    let outcome = catch_unwind(AssertUnwindSafe(what));
+    let panics = PANICS.take().unwrap_or_default();
+    (panics, outcome.err().map(|panic| words(panic.as_ref())))
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    let line = text.unwrap_or("?").lines().next().unwrap_or("?");
+    line.chars().take(200).collect()
+}
+
+fn survey<W: World>(
+    numbers: Range<u64>,
+    threads: u64,
+    world: &(impl Fn(u64) -> Option<W> + Sync),
+) -> Findings {
+    let survey_some = |thread: u64| {
+        let mut found = Findings::new();
+        for number in (numbers.start + thread..numbers.end).step_by(threads as usize) {
+            let Some(world) = world(number) else { continue };
+            for broken in world.run() {
+                let (count, first) = found.entry(broken.promise).or_default();
+                *count += 1;
+                if first.len() < SHOWN_AT_MOST {
+                    first.push((number, broken.what));
+                }
+            }
+        }
+        found
+    };
+    std::thread::scope(|scope| {
+        let survey_some = &survey_some;
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || survey_some(thread)))
+            .collect();
+        let mut all = Findings::new();
+        for worker in workers {
+            for (promise, (count, first)) in worker.join().unwrap() {
+                let known = all.entry(promise).or_default();
+                known.0 += count;
+                known.1.extend(first);
+                known.1.sort();
+            }
+        }
+        all
+    })
+}
+
+fn report<W: World>(found: &Findings, shown: usize, world: &impl Fn(u64) -> Option<W>) -> String {
+    let mut text = String::new();
+    for (promise, (count, first)) in found {
+        let _ = writeln!(text, "{count:>7}  {promise}");
+        for (number, what) in first.iter().take(SHOWN_AT_MOST) {
+            let what: String = what.chars().take(300).collect();
+            let _ = writeln!(text, "         {number}: {what}");
+        }
+    }
+    for (promise, (_, first)) in found.iter().take(shown) {
+        let first = first
+            .first()
+            .and_then(|(number, _)| Some((number, world(*number)?)));
+        let Some((number, world)) = first else {
+            continue;
+        };
+        let (world, broken) = simplest(world, promise);
+        let Broken { what, timeline, .. } = broken;
+        let _ = writeln!(
+            text,
+            "\n=== {promise}\n    {number}, made simpler: {what}\n{world}\n{timeline}"
+        );
+    }
+    text
+}
+
+/// The simplest world that breaks the same promise.
+fn simplest<W: World>(mut world: W, promise: &'static str) -> (W, Broken) {
+    let breaks = |world: &W| {
+        let mut all = world.run().into_iter();
+        all.find(|broken| broken.promise == promise)
+    };
+    let mut broken = breaks(&world).expect("a world that breaks a promise");
+    // Each is simpler than the one before by one thing, and there are not so many.
+    for _ in 0..200 {
+        let mut simpler = world.simpler().into_iter();
+        let found = simpler.find_map(|next| breaks(&next).map(|broken| (next, broken)));
+        match found {
+            Some(found) => (world, broken) = found,
+            None => break,
+        }
+    }
+    (world, broken)
+}
