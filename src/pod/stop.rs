@@ -119,7 +119,7 @@ impl Actor {
         }
         let now = self.now();
         self.core.handle_exit(now, id, status);
-        if self.core.is_about_to_go_on() && !self.core.may_restart_in_place(id) {
+        if self.core.is_about_to_go_on() && !self.core.is_between_lives(id) {
             return self.leave_cgroup_later(id);
         }
         if let Some(task) = self.tasks.get_mut(id) {
