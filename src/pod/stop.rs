@@ -141,6 +141,10 @@ impl Actor {
         };
         let id = id.clone();
         self.job(pause, move |actor, _| {
+            if actor.core.is_between_lives(&id) {
+                // Its next life is being made, which clears away what is in its way.
+                return;
+            }
             // Another container may have the id by now.
             let task = actor.tasks.get_mut(&id);
             if let Some(task) = task.filter(|task| task.init.pid == init && !task.life.is_going()) {
