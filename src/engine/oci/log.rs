@@ -1,23 +1,34 @@
-//! What the OCI runtime says about a failure: its log in JSON, one object a line.
+//! What the OCI runtime says about a failure: its log in JSON, one object after another.
+//!
+//! runc and crun up to 1.21 write each in a line, crun 1.28 in several. What is no such object, half of one
+//! that was never finished, or text, is skipped.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::Deserializer;
 
-/// How much of the log is read; a runtime that says more is cut.
+/// How much of the log is read: its end, where the reason is.
 const AT_MOST: u64 = 64 * 1024;
 
-#[derive(Deserialize)]
-struct Line {
+/// How often what begins like an object may be none, which bounds how often the same text is read.
+const FALSE_BEGINNINGS: usize = 256;
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Entry {
     level: String,
     msg: String,
 }
 
 /// The last error in the log; none if there is none, or no log.
 pub(super) fn last_error(log: &Path) -> Option<String> {
-    let file = File::open(log).ok()?;
+    let mut file = File::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    let begin = SeekFrom::Start(length.saturating_sub(AT_MOST));
+    file.seek(begin).ok()?;
     let mut text = Vec::new();
     file.take(AT_MOST).read_to_end(&mut text).ok()?;
     last_error_of(&text)
@@ -25,17 +36,44 @@ pub(super) fn last_error(log: &Path) -> Option<String> {
 
 pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
-    let mut lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    lines
-        .rfind(|line| line.level == "error")
-        .map(|line| line.msg)
+    let mut rest = &*text;
+    let mut last = None;
+    for _ in 0..FALSE_BEGINNINGS {
+        let Some(object) = rest.find('{').and_then(|begin| rest.get(begin..)) else {
+            break;
+        };
+        let mut entries = Deserializer::from_str(object).into_iter::<Entry>();
+        let errors = entries.by_ref().map_while(Result::ok);
+        let errors = errors.filter(|entry| entry.level == "error");
+        last = errors.last().map(|entry| entry.msg).or(last);
+        // Where the first that is none begins; if that is here, the next is looked for behind its brace.
+        rest = object
+            .get(entries.byte_offset().max(1)..)
+            .unwrap_or_default();
+    }
+    last
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What runc 1.1, crun 1.8 and crun 1.28 write for the same.
+    const RUNC: &str = r#"{"level":"error","msg":"container does not exist","time":"2026-11-22T20:38:09Z"}
+"#;
+    const CRUN: &str = r#"{"msg":"error opening file `/run/crun/a/status`: No such file or directory","level":"error","time":"2026-11-22T20:38:09.074364Z"}
+"#;
+    const CRUN_1_28: &str = r#"{
+  "msg": "error opening file `/run/crun/a/status`: No such file or directory",
+  "level": "error",
+  "time": "2026-11-22T20:38:09.074364Z"
+}
+"#;
+    const OPENING: &str = "error opening file `/run/crun/a/status`: No such file or directory";
+
+    fn error_of(log: &str) -> Option<String> {
+        last_error_of(log.as_bytes())
+    }
 
     #[test]
     fn the_last_error_is_why_the_command_failed() {
@@ -50,5 +88,58 @@ mod tests {
         ];
         std::fs::write(&log, lines.join("\n")).unwrap();
         assert_eq!(last_error(&log).as_deref(), Some("no such file"));
+    }
+
+    #[test]
+    fn an_object_may_take_one_line_or_several() {
+        for (log, expected) in [
+            (RUNC, "container does not exist"),
+            (CRUN, OPENING),
+            (CRUN_1_28, OPENING),
+        ] {
+            assert_eq!(error_of(log).as_deref(), Some(expected), "{log}");
+            let others = log.replace(r#""error""#, r#""warning""#);
+            assert_eq!(error_of(&others), None, "{others}");
+            let both = format!("{RUNC}{log}{others}");
+            assert_eq!(error_of(&both).as_deref(), Some(expected), "{both}");
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_skipped() {
+        for log in [RUNC, CRUN, CRUN_1_28] {
+            let expected = error_of(log);
+            assert!(expected.is_some());
+            for length in 0..log.trim_end().len() {
+                let half = &log[..length];
+                assert_eq!(error_of(half), None, "{half}");
+                for between in ["", "\n", " a {brace} and \"quotes\n", "} ] null 7"] {
+                    let text = format!("{half}{between}{log}");
+                    assert_eq!(error_of(&text), expected, "{text}");
+                    let text = format!("{log}{between}{half}");
+                    assert_eq!(error_of(&text), expected, "{text}");
+                }
+            }
+        }
+        let others = r#"{"level":3,"msg":"a"}{"msg":"b"}{"level":"error"}{}[{"level":"error","msg":"c","d":[{}]}]"#;
+        assert_eq!(error_of(others).as_deref(), Some("c"));
+        let bytes = [
+            b"{\"level\":\"error\",\"msg\":\"no \xff\"}\xff",
+            RUNC.as_bytes(),
+        ]
+        .concat();
+        assert_eq!(last_error_of(&bytes), error_of(RUNC));
+    }
+
+    #[test]
+    fn of_a_long_log_the_end_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("create.log");
+        let debug = r#"{"level":"debug","msg":"on and on"}"#;
+        let text = debug.repeat(AT_MOST as usize / debug.len() + 100);
+        std::fs::write(&log, format!("{RUNC}{text}")).unwrap();
+        assert_eq!(last_error(&log), None);
+        std::fs::write(&log, format!("{text}{CRUN_1_28}")).unwrap();
+        assert_eq!(last_error(&log).as_deref(), Some(OPENING));
     }
 }
