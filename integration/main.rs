@@ -3,6 +3,7 @@
 mod away;
 mod bootstrap;
 mod callers;
+mod cgroups;
 mod check;
 mod children;
 mod config;

@@ -33,6 +33,18 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// Kills a process that is not ours, and may have ended already.
+pub fn end(pid: u32) {
+    let Ok(number) = i32::try_from(pid) else {
+        return;
+    };
+    match kill(number, libc::SIGKILL) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+        Err(error) => tracing::debug!(pid, %error, "not killed"),
+    }
+}
+
 /// The exit of a child that was collected.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit {

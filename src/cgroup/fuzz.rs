@@ -6,7 +6,7 @@ use containerd_shim_protos::cgroups_v2::metrics as v2_metrics;
 use crate::fuzz::cost::assert_bounded;
 
 use super::pod::{self, Note};
-use super::{blkio, devices, read, remains, scores, v1, v2};
+use super::{blkio, devices, hierarchy, read, remains, scores, v1, v2};
 
 /// How many bytes may be allocated at once for each that is read, and in any case: a line of a few
 /// bytes becomes an entry with a dozen fields.
@@ -63,6 +63,6 @@ pub(crate) fn state(input: &[u8]) {
 
 pub(crate) fn mountinfo(input: &[u8]) {
     let table = &*String::from_utf8_lossy(input);
-    let found = assert_bounded(table.len(), 16, 1024, || remains::hierarchies_in(table));
+    let found = assert_bounded(table.len(), 16, 1024, || hierarchy::mounted_in(table));
     assert!(found.len() <= table.lines().count());
 }

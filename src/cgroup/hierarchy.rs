@@ -1,5 +1,6 @@
 //! Where the machine has its cgroups.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -81,6 +82,19 @@ impl Mount {
 /// The first cgroup of version 2.
 pub(super) fn unified() -> &'static Path {
     Path::new(UNIFIED_MOUNTPOINT)
+}
+
+/// Where the hierarchies of cgroups are mounted, of either version.
+pub(super) fn all_mounted() -> Vec<PathBuf> {
+    mounted_in(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+pub(super) fn mounted_in(table: &str) -> Vec<PathBuf> {
+    let mounts = table.lines().filter_map(|line| line.split_once(" - "));
+    let cgroups = mounts.filter(|(_, what)| what.starts_with("cgroup"));
+    cgroups
+        .filter_map(|(place, _)| Some(PathBuf::from(place.split(' ').nth(4)?)))
+        .collect()
 }
 
 #[cfg(test)]

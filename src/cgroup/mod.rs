@@ -3,9 +3,11 @@
 
 mod blkio;
 mod devices;
+mod freezer;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod hierarchy;
+mod kill;
 pub mod moves;
 mod oom;
 pub mod place;
@@ -19,6 +21,7 @@ mod v2;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fs, io};
 
 use cgroups_rs::fs::Controllers;
@@ -95,16 +98,7 @@ impl Cgroup {
     pub fn processes(&self) -> Result<Vec<u32>, String> {
         let mut processes = Vec::new();
         for directory in below(self.directory()) {
-            let file = directory.join(MEMBERS);
-            match fs::read_to_string(&file) {
-                Ok(text) => {
-                    processes.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // It is being removed.
-                Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => {}
-                Err(error) => return Err(format!("processes in {}: {error}", file.display())),
-            }
+            processes.extend(members(&directory)?);
         }
         Ok(processes)
     }
@@ -118,21 +112,16 @@ impl Cgroup {
     /// Lets go on what is frozen in it and in the cgroups below it, whoever has frozen it: in version 1
     /// not even SIGKILL ends it before.
     pub fn thaw(&self) {
-        let (directory, file, thawed) = match &self.version {
-            Version::V1(cgroup) => {
-                let directory = cgroup.directory(&Controllers::Freezer);
-                (directory, "freezer.state", "THAWED")
-            }
-            Version::V2(cgroup) => (Some(cgroup.directory().to_owned()), "cgroup.freeze", "0"),
-        };
-        for directory in below(directory) {
-            let file = directory.join(file);
-            if read::text(&file).is_some_and(|state| state.trim() != thawed)
-                && let Err(error) = fs::write(&file, thawed)
-            {
-                tracing::warn!(file = %file.display(), %error, "not thawed");
-            }
+        if let Some(directory) = self.freezer() {
+            freezer::thaw(&directory);
         }
+    }
+
+    /// Kills everything in it and in the cgroups below it. False if something is left after this time.
+    pub async fn end_all(&self, within: Duration) -> bool {
+        let mut directories: Vec<_> = self.directory().into_iter().chain(self.freezer()).collect();
+        directories.dedup();
+        kill::until_empty(&directories, within, || true).await
     }
 
     /// How many of its processes the kernel has killed because memory ran out; none where memory is
@@ -163,6 +152,28 @@ impl Cgroup {
                 .find_map(|controller| cgroup.directory(controller)),
             Version::V2(cgroup) => Some(cgroup.directory().to_owned()),
         }
+    }
+
+    /// Where it is frozen and thawed.
+    fn freezer(&self) -> Option<PathBuf> {
+        match &self.version {
+            Version::V1(cgroup) => cgroup.directory(&Controllers::Freezer),
+            Version::V2(cgroup) => Some(cgroup.directory().to_owned()),
+        }
+    }
+}
+
+/// The processes that one cgroup names; none if it is gone.
+fn members(directory: &Path) -> Result<Vec<u32>, String> {
+    let file = directory.join(MEMBERS);
+    match fs::read_to_string(&file) {
+        Ok(text) => Ok(text.lines().filter_map(|pid| pid.parse().ok()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        // It is being removed.
+        Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(Vec::new()),
+        // A threaded one: its processes are the ones of a cgroup above it, which names them.
+        Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(Vec::new()),
+        Err(error) => Err(format!("processes in {}: {error}", file.display())),
     }
 }
 

@@ -1,7 +1,7 @@
-//! Files of a cgroup: text that the kernel makes when it is read.
+//! Files of a cgroup: text that the kernel makes when it is read, and heeds when it is written.
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// No file is read beyond this many bytes. The longest, with a line for each device and CPU of a
@@ -21,6 +21,16 @@ pub(super) fn text_of(file: &mut File) -> Option<String> {
     let mut text = String::with_capacity(USUALLY);
     file.take(AT_MOST).read_to_string(&mut text).ok()?;
     Some(text)
+}
+
+/// Writes to a file that the kernel has made: where there is none, none is made.
+///
+/// # Errors
+///
+/// If there is no such file, or the kernel's refusal.
+pub(super) fn write(file: &Path, words: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(file)?;
+    file.write_all(words.as_bytes())
 }
 
 /// The number in a file, [`u64::MAX`] for `max`; none if there is no such file.

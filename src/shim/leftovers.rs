@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::cgroup::remains::kill;
 use crate::engine::oci::is_command_log;
+use crate::sys;
 
 /// How long a command of the runtime may take to end by itself. containerd gives `delete` five
 /// seconds.
@@ -38,7 +38,7 @@ pub(super) fn await_commands(bundle: &Path) -> bool {
             return true;
         }
         if begun.elapsed() > COMMANDS_END_WITHIN {
-            kill(&commands);
+            commands.iter().for_each(|pid| sys::end(*pid));
         }
         sleep(LOOK_AGAIN_AFTER);
     }
@@ -52,10 +52,10 @@ fn command_logs(bundle: &Path) -> Vec<PathBuf> {
 }
 
 /// The processes that have one of these files among their arguments.
-fn commands_that_log_to(logs: &[PathBuf]) -> Vec<i32> {
+fn commands_that_log_to(logs: &[PathBuf]) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let is_one = |pid: &i32| {
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_one = |pid: &u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut words = words.split(|byte| *byte == 0);
         words.any(|word| logs.iter().any(|log| log.as_os_str().as_bytes() == word))

@@ -18,7 +18,6 @@ use crate::plan::{Hook, Probe, Signal};
 use crate::probe::{self, Target};
 use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
-use crate::sys;
 
 use super::container::OciContainer;
 use super::exec::{self, Execution};
@@ -28,9 +27,8 @@ use super::{OciPodCgroup, OciRuntime, insist};
 /// How long the OCI runtime may take to kill what is left of a container whose exit waits for that.
 const KILLS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often what is left of a container is looked for, and killed, when its init has ended.
-const REST_LOOKS: u32 = 200;
-const REST_LOOKS_APART: Duration = Duration::from_millis(10);
+/// How long what is left of a container after that may take to be gone.
+const REST_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long the OCI runtime may take to execute postStart. What that does has no limit, as with kubelet.
 const RUNTIME_TAKES: Duration = Duration::from_secs(10);
@@ -196,10 +194,13 @@ impl Init for OciInit {
         if let Err(error) = insist(kill_all).await {
             tracing::debug!(container = self.id(), %error, "nothing left to kill");
         }
-        // One of its own, by its name: in any other there may be anybody.
+        // crun kills nothing in the cgroups below the container's own, and from 1.2 on runc nothing at
+        // all where the init is gone. One of its own, by its name: in any other there may be anybody.
         let cgroup = self.cgroup.get();
-        if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.is_named_after(self.id())) {
-            end_all_in(cgroup).await;
+        if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.is_named_after(self.id()))
+            && !cgroup.end_all(REST_ENDS_WITHIN).await
+        {
+            tracing::warn!(container = self.id(), "processes are left in its cgroup");
         }
     }
 
@@ -289,27 +290,4 @@ fn with_score(process: Vec<u8>, score: Option<i32>) -> serde_json::Result<Vec<u8
         true => serde_json::to_vec(&spec),
         false => Ok(process),
     }
-}
-
-/// Kills what the OCI runtime has left in the cgroups of a container whose init has ended: crun
-/// kills nothing in those below the container's own, and from 1.2 on runc nothing at all where the
-/// init is gone.
-async fn end_all_in(cgroup: &ContainerCgroup) {
-    for _ in 0..REST_LOOKS {
-        match cgroup.processes() {
-            Ok(processes) if processes.is_empty() => return,
-            Ok(processes) => {
-                // A command that was ended may have frozen them.
-                cgroup.thaw();
-                let pids = processes.into_iter();
-                for pid in pids.filter_map(|pid| i32::try_from(pid).ok()) {
-                    // It may have ended by itself just now.
-                    let _ = sys::kill(pid, Signal::KILL.number());
-                }
-            }
-            Err(error) => tracing::debug!(%error, "what is left is not known yet"),
-        }
-        tokio::time::sleep(REST_LOOKS_APART).await;
-    }
-    tracing::warn!("processes are left in the cgroup of a container that has ended");
 }
