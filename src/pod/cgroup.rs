@@ -92,7 +92,7 @@ impl Actor {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
             task.life.allows(Call::Pids, id)?;
-            if task.life.is_between_lives() {
+            if task.life.is_without_process() {
                 return Ok(Members::Ended(task.first_pid.as_ref().map(PidHold::pid)));
             }
             let cgroup = task.cgroup.clone().ok_or_else(|| {

@@ -17,7 +17,8 @@ use crate::record::What;
 use crate::stdio::Streams;
 
 use super::life::{Call, Remains};
-use super::process::{Deleted, Exit, SignalOrder};
+use super::process::{Deleted, Exit};
+use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 
 /// A container that runs again, with its streams if they come from a terminal.

@@ -10,7 +10,7 @@ use crate::engine::{
     Beginning, Born, Container, Created, Deletion, Ending, EngineError, Halt, Init, Order, Wishes,
 };
 use crate::lifecycle::{ContainerId, Demands, NewContainer};
-use crate::plan::{Identity, KubeletFacts, Plan, PodIdentity};
+use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
 
 use super::life::Life;
@@ -48,7 +48,7 @@ impl Actor {
     /// Everything that can be refused without leaving anything behind.
     fn begin_create(&mut self, call: &CreateCall) -> Result<(Arc<dyn Container>, Halt), CallError> {
         let CreateCall { order, patience } = call;
-        let (container, read) = self.node.engine.read(order, self.sandbox.as_ref())?;
+        let (container, read) = self.node.engine.read(order, self.who.sandbox())?;
         let reading = Plan::parse_under(&read.annotations, &self.rules)
             .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
         for unknown in &reading.ignored {
@@ -76,17 +76,12 @@ impl Actor {
         let now = self.now();
         self.core
             .handle_create(now, &id, new, reading.plan, *patience)?;
-        if self.tasks.is_empty() {
-            self.identity = PodIdentity::read(&order.id, &read.annotations);
-        } else if self.identity.uid.is_empty() {
-            // Not every containerd tells it of the sandbox.
-            self.identity.uid = PodIdentity::read(&order.id, &read.annotations).uid;
-        }
+        self.who
+            .learn(&order.id, &read.annotations, self.tasks.is_empty());
         let role = self.core.role_of(&id);
         let who = (name.as_str(), identity.kind, role);
         self.record.creates(now, &id, who);
-        self.leaving = false;
-        self.announced.remove(&id);
+        self.shim_end.comes(&id);
         let halt = Halt::default();
         self.tasks.insert(
             id,
@@ -123,7 +118,6 @@ impl Actor {
         let (Created { beginning, streams }, event) = match outcome {
             Ok(created) => created,
             Err(error) => {
-                // Whoever is told may have asked for the end before, and does not ask again.
                 self.undone(id);
                 return drop(reply.send(Err(error.into())));
             }
@@ -176,7 +170,7 @@ impl Actor {
         }
         self.find_pod_cgroup(id);
         if self.core.is_sandbox(id) {
-            self.sandbox = Some((init.pid(), init.namespaces()));
+            self.who.has_sandbox(&*init);
         }
         self.watch_init(id, init, ending);
     }
@@ -201,10 +195,10 @@ impl Actor {
         });
     }
 
-    /// Nothing is left of a creation; nobody will ask for the end again.
+    /// Nothing is left of a creation.
     fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
-        self.over |= self.leaving && self.is_idle();
+        self.shim_end.creation_failed(self.tasks.is_empty());
     }
 
     /// The container is gone, and with it all that is known of it.

@@ -41,10 +41,9 @@ impl Actor {
         let task = self.task(&call.id)?;
         // Until its exit is published a process can be added; only its start is refused then.
         task.life.allows(Call::Exec(&call.exec_id), &call.id)?;
-        if self
-            .core
-            .is_between_lives(&ContainerId::from(call.id.as_str()))
-        {
+        // That is more than to have no process: its next one may be there, and is still parked.
+        let id = ContainerId::from(call.id.as_str());
+        if self.core.is_without_program(&id) {
             let message = format!(
                 "exec {:?}: task {} has no process just now",
                 call.exec_id, call.id
@@ -58,7 +57,7 @@ impl Actor {
             );
             return Err(CallError::new(Kind::AlreadyExists, message));
         }
-        let (id, now) = (ContainerId::from(call.id.as_str()), self.now());
+        let now = self.now();
         let exec = lifecycle::Exec {
             id: &call.exec_id,
             argv: &spec.args,

@@ -45,7 +45,8 @@ use std::time::SystemTime;
 
 use crate::engine::Restoration;
 
-use super::process::{Deleted, Exit, SignalOrder, Status};
+use super::process::{Deleted, Exit, Status};
+use super::signals::SignalOrder;
 use super::{CallError, Kind, Reply};
 
 /// Where a task is in its life.
@@ -230,9 +231,10 @@ impl Life {
         )
     }
 
-    /// Its process is gone, and its caller does not know: another will follow, or how it ended is told
-    /// later.
-    pub fn is_between_lives(&self) -> bool {
+    /// Its process is gone, and how it ended is not told: another will follow, or it is told later. One
+    /// that is restarted has a process again before its program runs (see
+    /// [`lifecycle::Pod::is_without_program`](crate::lifecycle::Pod::is_without_program)).
+    pub fn is_without_process(&self) -> bool {
         matches!(self.stage, Stage::Ended(_))
     }
 
@@ -525,7 +527,7 @@ mod tests {
     fn an_exit_is_published_once_with_the_time_of_the_end() {
         let mut life = life("running");
         life.ended(UNIX_EPOCH);
-        assert!(life.is_between_lives() && life.publishes().is_none());
+        assert!(life.is_without_process() && life.publishes().is_none());
         life.reported(3, SystemTime::now());
         let exit = Exit {
             code: 3,

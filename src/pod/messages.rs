@@ -167,7 +167,7 @@ impl Actor {
         if let Err(error) = task.life.allows(Call::Update, id) {
             return drop(reply.send(Err(error)));
         }
-        if task.life.is_between_lives() {
+        if task.life.is_without_process() {
             restart::merge(&mut task.resources, &resources);
             self.resize_container(&ContainerId::from(id), &resources);
             return drop(reply.send(Ok(())));

@@ -6,6 +6,8 @@
 //! whatever takes time is a job of its own, which sends a message when it is done.
 
 mod actor;
+mod attempts;
+mod bill;
 mod cgroup;
 mod checkpoint;
 mod create;
@@ -14,6 +16,7 @@ mod error;
 mod exec;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod jobs;
 mod life;
 mod manual;
 mod messages;
@@ -22,12 +25,15 @@ mod post_start;
 mod process;
 mod restart;
 mod scores;
+mod shim_end;
+mod signals;
 #[cfg(test)]
 pub(crate) mod sim;
 mod sizes;
 mod start;
 mod status;
 mod stop;
+mod who;
 
 use std::time::Duration;
 

@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::engine::{Cgroup, Container, Halt, Init, OomWatch, PidHold, Process as Executed};
-use crate::lifecycle::{RequestId, Why};
-use crate::plan::{Allotment, Signal};
+use crate::lifecycle::RequestId;
+use crate::plan::Allotment;
 use crate::stdio::{Paths, Size, Streams};
 
 use super::life::Life;
@@ -70,17 +70,6 @@ pub(super) struct Task {
     pub exit_delayed: bool,
     /// While its program is being released; dropped when the init process ends meanwhile.
     pub releasing: Option<oneshot::Sender<()>>,
-}
-
-/// A signal that is to be delivered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SignalOrder {
-    pub signal: Signal,
-    /// To all processes of the container, not to its init alone.
-    pub all: bool,
-    /// The Kill that is answered with what becomes of it.
-    pub request: Option<RequestId>,
-    pub why: Why,
 }
 
 /// What the bundle says that matters later.

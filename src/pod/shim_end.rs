@@ -98,9 +98,9 @@ impl ShimEnd {
     }
 
     /// Somebody has wanted something. Who only looks keeps nobody here; who was announced does.
-    pub fn was_asked(&mut self, is_or_was_empty: bool) {
+    pub fn was_asked(&mut self, is_of_no_use: bool) {
         let now = Instant::now();
-        if !is_or_was_empty || self.announced.values().any(|until| *until > now) {
+        if !is_of_no_use || self.announced.values().any(|until| *until > now) {
             self.empty_since = now;
         }
     }
@@ -159,5 +159,87 @@ impl ShimEnd {
     fn is_orphan(&self) -> bool {
         let is_there = self.starter_is_there.as_ref();
         is_there.is_some_and(|is_there| !is_there())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::Publisher;
+    use crate::plan::Rules;
+    use crate::pod::Actor;
+    use crate::reaper::Reaper;
+    use crate::shim::serve::this_node;
+
+    #[test]
+    fn a_shim_that_nobody_wants_anything_of_ends_by_itself() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let begun = Instant::now();
+            let publisher = Publisher::new("/nowhere", "test");
+            let node = this_node("test", publisher, Reaper::default());
+            let (mut actor, pod) = Actor::new("test", node, Rules::default());
+            let asked = Duration::from_secs(200);
+            tokio::spawn(async move {
+                tokio::time::sleep(asked).await;
+                let pid = pod.ask(|actor, reply| actor.connect("web", reply)).await;
+                assert_eq!(pid, Ok(0));
+            });
+            actor.run().await;
+            assert_eq!(
+                begun.elapsed().as_secs(),
+                (asked + ENDS_WHEN_EMPTY_FOR).as_secs()
+            );
+        });
+    }
+
+    /// After how many seconds a shim ends that was started for a task which never comes, if the one
+    /// who had it started dies after `dies`.
+    fn ends_after(dies: u64, announced: impl Fn(&mut Actor)) -> u64 {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let begun = Instant::now();
+            let publisher = Publisher::new("/nowhere", "test");
+            let node = this_node("test", publisher, Reaper::default());
+            let (mut actor, pod) = Actor::new("test", node, Rules::default());
+            announced(&mut actor);
+            actor.started_by(move || begun.elapsed() < Duration::from_secs(dies));
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(35)).await;
+                // Who only looks changes nothing.
+                let _ = pod
+                    .ask(|actor, reply| drop(reply.send(Ok(actor.watch()))))
+                    .await;
+            });
+            actor.run().await;
+            begun.elapsed().as_secs()
+        })
+    }
+
+    #[test]
+    fn a_shim_without_a_task_ends_soon_after_the_containerd_that_had_it_started() {
+        let for_one = |actor: &mut Actor| actor.announce("web");
+        assert_eq!(ends_after(0, for_one), 10);
+        assert_eq!(ends_after(12, for_one), 20);
+        assert_eq!(ends_after(55, for_one), 60);
+        assert_eq!(ends_after(1000, for_one), ENDS_WHEN_EMPTY_FOR.as_secs());
+    }
+
+    #[test]
+    fn a_task_that_was_announced_is_awaited_though_the_first_containerd_has_died() {
+        let late = |actor: &mut Actor| {
+            let until = Instant::now() + Duration::from_secs(25);
+            let announced = &mut actor.shim_end.announced;
+            announced.insert(ContainerId::from("web"), until);
+        };
+        assert_eq!(ends_after(0, late), 30);
     }
 }

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use tokio::time::sleep;
 
 use crate::caught::Panicked;
-use crate::engine::{Knob, PodCgroup, UNLIMITED};
+use crate::engine::{Knob, Place, PodCgroup, UNLIMITED};
 use crate::lifecycle::{ContainerId, PodSize};
 use crate::plan::Allotment;
 use crate::sizing::{Bytes, Limit};
@@ -27,9 +27,17 @@ const TENTHS_AT_MOST: u128 = 9;
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 
+/// The cgroup of a pod that is the pod's alone: the shim's commands for the pod run there.
+#[derive(Debug)]
+pub(super) struct OwnCgroup {
+    cgroup: Arc<dyn PodCgroup>,
+    /// If it is ours to size.
+    sizing: Option<Sizing>,
+}
+
 /// The pod's cgroup and what we have done to it.
 #[derive(Debug)]
-pub(super) struct Sizing {
+struct Sizing {
     cgroup: Arc<dyn PodCgroup>,
     settings: Vec<Setting>,
     /// What it was sized by last.
@@ -80,25 +88,25 @@ impl Actor {
             return;
         };
         let init = task.handle.as_ref();
-        self.pod_cgroup = init.and_then(|init| init.pod_cgroup(&self.identity.uid));
-        let cgroup = self.pod_cgroup.clone();
-        let cgroup = cgroup.filter(|_| self.core.may_be_sized());
-        self.sizing = cgroup.map(|cgroup| Sizing::new(cgroup, &task.facts.allotment));
+        let cgroup = init.and_then(|init| init.pod_cgroup(&self.who.identity().uid));
+        let sizing = |cgroup| Sizing::new(cgroup, &task.facts.allotment);
+        self.pod_cgroup = cgroup.map(|cgroup| OwnCgroup {
+            sizing: self
+                .core
+                .may_be_sized()
+                .then(|| sizing(Arc::clone(&cgroup))),
+            cgroup,
+        });
     }
 
     /// Sees to it that the pod's cgroup has the size that it is to have now.
     pub(super) fn settle_size(&mut self) {
         let wanted = self.pod_size();
-        let is_settled = |sizing: &Sizing| sizing.last.as_ref() == Some(&wanted);
-        if self
-            .sizing
-            .as_ref()
-            .is_some_and(|sizing| !is_settled(sizing))
-        {
+        let is_settled = |sizing: &mut Sizing| sizing.last.as_ref() == Some(&wanted);
+        if self.sizing().is_some_and(|sizing| !is_settled(sizing)) {
             self.settle_size_now(true);
         }
         if self.tasks.is_empty() {
-            self.sizing = None;
             self.pod_cgroup = None;
         }
     }
@@ -110,7 +118,7 @@ impl Actor {
         let keeper = self.tasks.values().find(|task| !task.life.has_ended());
         let keeper = keeper.or(self.tasks.values().next());
         let keeper = keeper.map(|task| task.bundle.clone());
-        let Some(sizing) = &mut self.sizing else {
+        let Some(sizing) = self.sizing() else {
             return;
         };
         let is_due = sizing.settle(wanted.as_ref(), charged.unwrap_or_default());
@@ -128,13 +136,17 @@ impl Actor {
                 Ok::<_, Panicked>(())
             };
             self.job(wait, |actor, _| {
-                if let Some(sizing) = &mut actor.sizing {
+                if let Some(sizing) = actor.sizing() {
                     sizing.is_due = false;
                 }
                 actor.settle_size_now(false);
             });
         }
         self.tell_manager();
+    }
+
+    fn sizing(&mut self) -> Option<&mut Sizing> {
+        self.pod_cgroup.as_mut()?.sizing.as_mut()
     }
 
     fn pod_size(&self) -> Option<PodSize> {
@@ -152,7 +164,7 @@ impl Actor {
     /// Has systemd know what is in force where the cgroup is its own: it would undo it at its next
     /// daemon-reload.
     fn tell_manager(&mut self) {
-        let Some(sizing) = &mut self.sizing else {
+        let Some(sizing) = self.sizing() else {
             return;
         };
         let Some(news) = sizing.news() else {
@@ -161,7 +173,7 @@ impl Actor {
         let cgroup = Arc::clone(&sizing.cgroup);
         let told = async move { cgroup.tell_manager(news).await };
         self.job(told, |actor, outcome| {
-            if let Some(sizing) = &mut actor.sizing {
+            if let Some(sizing) = actor.sizing() {
                 sizing.is_telling = false;
                 if let Err(error) = outcome
                     && !std::mem::replace(&mut sizing.is_untold, true)
@@ -172,6 +184,13 @@ impl Actor {
             // What it was told may be older than what is wanted by now.
             actor.settle_size_now(false);
         });
+    }
+}
+
+impl OwnCgroup {
+    /// Where the shim's commands for the pod run.
+    pub fn place(&self) -> Option<Place> {
+        self.cgroup.place()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Start of a container: asked here, decided by the core.
+//! Start of a container, asked here and decided by the core; and the execution of its program.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::caught::Panicked;
 use crate::lifecycle::{ContainerId, RequestId};
+use crate::record::What;
 
 use super::{Actor, CallError, Reply};
 
@@ -65,5 +66,46 @@ impl Actor {
         if let Some(reply) = reply {
             let _ = reply.send(answer);
         }
+    }
+
+    pub(super) fn release(&mut self, id: &ContainerId) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        if task.life.is_unborn() {
+            return self.restore(id);
+        }
+        self.execute(id, |actor, id, outcome| {
+            let now = actor.now();
+            actor.core.handle_released(now, id, outcome);
+        });
+    }
+
+    /// Has the program of a parked init process executed, and does then what follows from it.
+    pub(super) fn execute(
+        &mut self,
+        id: &ContainerId,
+        then: impl FnOnce(&mut Actor, &ContainerId, Result<(), String>) + Send + 'static,
+    ) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let Some(init) = task.handle.clone() else {
+            return then(self, id, Err("it has no init process".to_owned()));
+        };
+        let (releasing, gone) = oneshot::channel();
+        task.releasing = Some(releasing);
+        let halt = task.halt.clone();
+        let release = async move { init.release(gone, &halt).await };
+        let id = id.clone();
+        self.job(release, move |actor, outcome| {
+            if let Some(task) = actor.tasks.get_mut(&id) {
+                task.releasing = None;
+            }
+            if outcome.is_ok() {
+                actor.record.note(actor.now(), &id, What::Executed);
+            }
+            then(actor, &id, outcome);
+        });
     }
 }

@@ -61,12 +61,13 @@ impl Actor {
             .collect();
         let restarts = containers.iter().map(|container| container.restarts);
         let events = self.record.events().filter(|_| events);
+        let identity = self.who.identity();
         api::Pod {
-            containerd_namespace: self.namespace.clone(),
-            id: self.identity.id.clone(),
-            name: self.identity.name.clone(),
-            namespace: self.identity.namespace.clone(),
-            uid: self.identity.uid.clone(),
+            containerd_namespace: self.who.namespace().to_owned(),
+            id: identity.id.clone(),
+            name: identity.name.clone(),
+            namespace: identity.namespace.clone(),
+            uid: identity.uid.clone(),
             shim_pid: std::process::id(),
             status: MessageField::some(view.status.into()),
             phase: api::Phase::from(view.phase).into(),

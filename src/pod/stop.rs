@@ -11,9 +11,10 @@ use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::record::What;
 
-use super::actor::{RELEASES_WITHIN, named};
+use super::actor::RELEASES_WITHIN;
 use super::exec::exit_event;
 use super::life::Call;
+use super::signals::named;
 use super::{Actor, CallError, KillCall, Kind, Reply};
 
 /// How long the exit of a container waits for those of its execs, which the kernel kills with it.
@@ -119,7 +120,7 @@ impl Actor {
         }
         let now = self.now();
         self.core.handle_exit(now, id, status);
-        if self.core.is_about_to_go_on() && !self.core.is_between_lives(id) {
+        if self.core.is_about_to_go_on() && !self.core.is_without_program(id) {
             return self.leave_cgroup_later(id);
         }
         if let Some(task) = self.tasks.get_mut(id) {
@@ -141,7 +142,7 @@ impl Actor {
         };
         let id = id.clone();
         self.job(pause, move |actor, _| {
-            if actor.core.is_between_lives(&id) {
+            if actor.core.is_without_program(&id) {
                 // Its next life is being made, which clears away what is in its way.
                 return;
             }

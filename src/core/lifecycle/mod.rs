@@ -186,9 +186,9 @@ impl Pod {
         }
     }
 
-    /// Whether a container reads running though its process is gone: it is about to be restarted in
-    /// place, or its success is withheld.
-    pub fn is_between_lives(&self, id: &ContainerId) -> bool {
+    /// Whether a container reads running though its program does not run: it is about to be restarted
+    /// in place, or being so, and may have its next process already; or its success is withheld.
+    pub fn is_without_program(&self, id: &ContainerId) -> bool {
         self.containers
             .get(id)
             .is_some_and(|container| container.life.is_alive() && !container.life.has_process())

@@ -1,0 +1,62 @@
+//! Probes and hooks: attempts in a container, or from its pod's cgroup.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::debug;
+
+use crate::caught::Panicked;
+use crate::engine::{Halt, Init, Vantage};
+use crate::lifecycle::{ContainerId, HookKind};
+use crate::plan::Hook;
+
+use super::Actor;
+use super::sizes::OwnCgroup;
+
+impl Actor {
+    pub(super) fn probe(&mut self, id: ContainerId, life: u64) {
+        let now = self.now();
+        let target = self.target(&id);
+        let (Some((init, from, halt)), Some(probe)) = (target, self.core.probe(now, &id)) else {
+            return self
+                .core
+                .handle_probed(now, &id, life, false, Duration::ZERO);
+        };
+        self.bill.is_for_a_probe();
+        let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &halt).await) };
+        self.job(attempt, move |actor, attempted| {
+            let (outcome, cost) = match attempted {
+                Ok(attempted) => (attempted.outcome, attempted.cost),
+                Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
+            };
+            actor.bill.is_for_a_probe();
+            let cost = actor.bill.charge(cost);
+            debug!(container = %id, ?outcome, ?cost, "probed");
+            let now = actor.now();
+            let succeeded = outcome.is_ok();
+            actor.core.handle_probed(now, &id, life, succeeded, cost);
+        });
+    }
+
+    pub(super) fn hook(&mut self, id: ContainerId, kind: HookKind, hook: Hook, limit: Duration) {
+        let Some((init, from, halt)) = self.target(&id) else {
+            let gone = Err("its container is gone".to_owned());
+            return self.core.handle_hooked(self.now(), &id, kind, gone);
+        };
+        let run = async move { init.hook(&hook, limit, &from, &halt).await };
+        self.job(run, move |actor, outcome| {
+            let now = actor.now();
+            actor.core.handle_hooked(now, &id, kind, outcome);
+        });
+    }
+
+    /// Where a probe or a hook of a container goes, and comes from.
+    fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, Vantage, Halt)> {
+        let task = self.tasks.get(id)?;
+        let from = Vantage {
+            place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
+            ports: task.facts.ports.clone(),
+        };
+        Some((task.handle.clone()?, from, task.halt.clone()))
+    }
+}
