@@ -16,8 +16,10 @@ const SHIM: &str = "shim";
 const OCI_RUNTIME: &str = "OCI runtime";
 const DRIVER: &str = "cgroup driver";
 
-/// What containerd knows the runtime as.
+/// What containerd knows the runtime as, by its own name.
 pub(super) const TYPE: &str = "io.containerd.usher.v2";
+/// What it knows containerd's own as. It treats nothing else so well, and lets its program be any.
+const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// Kubelet's configuration file, as kubeadm places it.
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 /// The shim's program.
@@ -33,6 +35,7 @@ pub(super) fn findings(node: &Node) -> Vec<Finding> {
         findings.push(entry(node));
     }
     for (name, runtime) in ours(node) {
+        findings.extend(how_known(node, name, runtime));
         findings.extend(driver(node, Path::new(KUBELET), name, runtime));
     }
     findings.push(oci_runtime(node));
@@ -41,16 +44,74 @@ pub(super) fn findings(node: &Node) -> Vec<Finding> {
 
 /// The entries of containerd's configuration that run pods with our shim.
 pub(super) fn ours(node: &Node) -> impl Iterator<Item = (&str, &Table)> {
-    node.runtimes().filter(|(_, runtime)| {
-        text(runtime, "runtime_type") == Some(TYPE)
-            || text(runtime, "runtime_path").is_some_and(|path| path.ends_with(PROGRAM))
-    })
+    node.runtimes().filter(|(_, runtime)| is_ours(runtime))
+}
+
+fn is_ours(runtime: &Table) -> bool {
+    text(runtime, "runtime_type") == Some(TYPE)
+        || text(runtime, "runtime_path").is_some_and(|path| path.ends_with(PROGRAM))
+}
+
+/// What containerd makes of an entry of ours with this type and path.
+fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
+    let version = node.version.as_ref()?;
+    let is_by_path = text(runtime, "runtime_path").is_some_and(|path| !path.is_empty());
+    let is_runcs = text(runtime, "runtime_type") == Some(RUNC_TYPE);
+    if is_by_path && version.text.starts_with("1.6") {
+        return Some(
+            Finding::problem(
+                RUNTIME,
+                format!(
+                    "containerd {} does not look at runtime_path, so {name} runs another shim",
+                    version.text
+                ),
+            )
+            .add(lines(node, name, false)),
+        );
+    }
+    if version.major < 2 || is_runcs {
+        return None;
+    }
+    let has_options = runtime.get("options").and_then(Value::as_table);
+    let has_options = has_options.is_some_and(|options| !options.is_empty());
+    let refused = version.text.starts_with("2.0.")
+        || version.text.starts_with("2.1.")
+        || version.text.starts_with("2.2.");
+    let what = match (has_options, refused) {
+        (true, _) => "cannot start pods with a user namespace, as it has options",
+        (false, true) => {
+            "has neither user namespaces nor recursive read-only mounts, as kubelet is told"
+        }
+        (false, false) => return None,
+    };
+    let says = format!("of type {TYPE}, {name} {what}; expected type {RUNC_TYPE} and the path");
+    Some(Finding::warning(RUNTIME, says).add(lines(node, name, true)))
+}
+
+/// The lines for containerd's configuration.
+fn lines(node: &Node, name: &str, by_path: bool) -> String {
+    let known_as = match by_path {
+        true => {
+            let program = node.shim(PROGRAM);
+            let program = program.unwrap_or_else(|| Path::new("/usr/local/bin").join(PROGRAM));
+            format!(
+                "runtime_type = \"{RUNC_TYPE}\"\n  runtime_path = \"{}\"",
+                program.display()
+            )
+        }
+        false => format!("runtime_type = \"{TYPE}\""),
+    };
+    format!(
+        "[plugins.\"{}\".containerd.runtimes.{name}]\n  {known_as}\n  \
+         pod_annotations = {POD_ANNOTATIONS}\n  container_annotations = {CONTAINER_ANNOTATIONS}",
+        node.cri_name()
+    )
 }
 
 fn entry(node: &Node) -> Finding {
     let names: Vec<&str> = ours(node).map(|(name, _)| name).collect();
     if !names.is_empty() {
-        let said = format!("containerd runs {TYPE} as {}", names.join(", "));
+        let said = format!("containerd runs pods with it as {}", names.join(", "));
         return match names.contains(&"usher") {
             true => Finding::ok(RUNTIME, said),
             false => Finding::ok(RUNTIME, format!("{said}: the RuntimeClass's handler")),
@@ -59,15 +120,11 @@ fn entry(node: &Node) -> Finding {
     Finding::problem(
         RUNTIME,
         format!(
-            "containerd knows no runtime of type {TYPE}; expected in {}",
+            "containerd knows no runtime of type {TYPE} or with the path of {PROGRAM}; expected in {}",
             node.config.display()
         ),
     )
-    .add(format!(
-        "[plugins.\"{}\".containerd.runtimes.usher]\n  runtime_type = \"{TYPE}\"\n  \
-         pod_annotations = {POD_ANNOTATIONS}\n  container_annotations = {CONTAINER_ANNOTATIONS}",
-        node.cri_name()
-    ))
+    .add(lines(node, "usher", !node.is_1()))
 }
 
 /// The shim that containerd would run, and whether it is of this version.
@@ -113,8 +170,7 @@ fn driver(node: &Node, kubelet: &Path, name: &str, runtime: &Table) -> Option<Fi
         .map(|driver| ("kubelet", driver))
         .or_else(|| {
             node.runtimes().find_map(|(other, runtime)| {
-                let is_another = text(runtime, "runtime_type") != Some(TYPE);
-                Some((other, systemd(runtime).filter(|_| is_another)?))
+                Some((other, systemd(runtime).filter(|_| !is_ours(runtime))?))
             })
         })?;
     let version = node.version.as_ref().map(|it| it.text.as_str());
@@ -218,6 +274,30 @@ mod tests {
             let finding = entry(&Node::with(version, &added));
             assert_eq!(finding.level, Level::Ok, "{version}");
         }
+    }
+
+    #[test]
+    fn a_name_that_containerd_treats_worse_than_runcs_is_judged_by_its_version() {
+        let level = |version: &str, plugin: &str, lines: &str| {
+            let dump = format!("[plugins.'{plugin}'.containerd.runtimes.usher]\n{lines}");
+            let node = Node::with(version, &dump);
+            let (name, runtime) = ours(&node).next().unwrap();
+            how_known(&node, name, runtime).map(|finding| finding.level)
+        };
+        let own = format!("runtime_type = '{TYPE}'\n");
+        let options = format!(
+            "{own}[plugins.'{V3}'.containerd.runtimes.usher.options]\nSystemdCgroup = true\n"
+        );
+        let by_path =
+            format!("runtime_type = '{RUNC_TYPE}'\nruntime_path = '/opt/bin/{PROGRAM}'\n");
+        assert_eq!(level("1.6.20", V2, &own), None);
+        assert_eq!(level("1.6.20", V2, &by_path), Some(Level::Problem));
+        assert_eq!(level("1.7.24", V2, &own), None);
+        assert_eq!(level("1.7.24", V2, &by_path), None);
+        assert_eq!(level("2.1.9", V3, &own), Some(Level::Warning));
+        assert_eq!(level("2.1.9", V3, &by_path), None);
+        assert_eq!(level("2.3.0", V3, &own), None);
+        assert_eq!(level("2.3.0", V3, &options), Some(Level::Warning));
     }
 
     #[test]
