@@ -54,6 +54,7 @@ const CASES: &[Named] = cases![
     starting::a_debug_container_is_a_guest,
     starting::a_sidecar_that_ends_is_started_again,
     starting::native_sidecars_work_as_under_runc,
+    starting::a_recursive_read_only_mount_is_one,
     starting::a_container_is_resized_in_place,
     traffic::a_sidecar_is_reached_until_the_apps_have_ended,
     traffic::a_sidecar_that_is_not_ready_has_no_endpoint,

@@ -286,6 +286,31 @@ pub fn native_sidecars_work_as_under_runc(case: &Case) {
     case.await_gone("pod");
 }
 
+/// KEP-3857: kubelet refuses the pod where containerd has not told it that the runtime can do this.
+pub fn a_recursive_read_only_mount_is_one(case: &Case) {
+    if !case.cluster.programs.has_native_sidecars() {
+        return;
+    }
+    let volume = serde_json::json!({
+        "name": "shared", "mountPath": "/shared-too", "readOnly": true, "recursiveReadOnly": "Enabled",
+    });
+    let mut app = witness("app", &[]);
+    app["volumeMounts"]
+        .as_array_mut()
+        .expect("mounts")
+        .push(volume);
+    case.create(
+        &Pod::new("pod")
+            .annotation("usher/apps", "app")
+            .container(app),
+    );
+    let pod = case.await_ready("pod");
+    let mounts = &status_of(&pod, "app")["volumeMounts"];
+    let mounts = mounts.as_array().expect("mounts in the status");
+    let enabled = |mount: &serde_json::Value| mount["recursiveReadOnly"] == "Enabled";
+    assert!(mounts.iter().any(enabled), "{mounts:?}");
+}
+
 /// KEP-1287's resize subresource: the container's cgroup is changed, and nobody is restarted.
 pub fn a_container_is_resized_in_place(case: &Case) {
     if case.cluster.programs.version < (1, 33) {
