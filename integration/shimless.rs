@@ -283,11 +283,74 @@ fn a_half_made_bundle_is_deleted() {
     fs::remove_file(shim.bundle().join("config.json")).expect("remove the configuration");
     let deleted = answer(&delete(&shim));
     assert_eq!((deleted.exit_status, deleted.pid), (137, 0));
-    for name in ["config.json", "options.json", "init.pid", "address"] {
+    for name in [
+        "config.json",
+        "options.json",
+        "init.pid",
+        "address",
+        "exit.json",
+    ] {
         fs::write(shim.bundle().join(name), "{ nonsense").expect("nonsense");
     }
     let deleted = answer(&delete(&shim));
     assert_eq!((deleted.exit_status, deleted.pid), (137, 0));
+}
+
+#[test]
+fn what_has_ended_keeps_its_code_when_its_shim_dies() {
+    let host = Containerd::start();
+    let spec = |id: &str, args: &[&str]| ContainerSpec::new(id).args(args).in_pod("pod1", id);
+    let ended = [("a", 0), ("b", 42), ("c", 255)];
+    host.run(&spec("d", &["/bin/sleep", "1000"]));
+    for (id, code) in ended {
+        host.run(&spec(id, &["/bin/sh", "-c", &format!("exit {code}")]));
+        assert_eq!(host.wait_exit(id), code);
+    }
+    kill_process(host.shim("d").pid);
+    for (id, code) in ended.into_iter().chain([("d", 137)]) {
+        host.await_events("the task was deleted", |events| {
+            let mut deleted = events.iter().filter(|e| e.topic == "/tasks/delete");
+            deleted.any(|e| e.container() == id)
+        });
+        let exit = format!("/tasks/exit {code}");
+        let mut expected = vec![exit.clone(), format!("/tasks/delete {code}")];
+        // Those that had ended were told before.
+        if id != "d" {
+            expected.insert(0, exit);
+        }
+        let mut topics = host.topics(id);
+        topics
+            .retain(|topic| topic.starts_with("/tasks/exit") || topic.ends_with(char::is_numeric));
+        assert_eq!(topics, expected, "{id}");
+    }
+    nothing_remains(&host);
+}
+
+/// A pod may live through an exchange of the shims, and what containerd's own has written down counts.
+#[test]
+fn what_another_shim_has_written_down_is_what_delete_says() {
+    let host = Containerd::start();
+    let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
+    let theirs = r#"{"Timestamp":"2026-11-22T22:08:09.5+01:30","Pid":4242,"Status":0}"#;
+    fs::write(shim.bundle().join("exit.json"), theirs).expect("the exit");
+    let deleted = answer(&delete(&shim));
+    assert_eq!((deleted.exit_status, deleted.pid), (0, 4242));
+    let at = deleted.exited_at;
+    assert_eq!((at.seconds, at.nanos), (1_795_379_889, 500_000_000));
+}
+
+#[test]
+fn an_exit_that_cannot_be_written_down_is_told_all_the_same() {
+    let host = Containerd::start();
+    let shim = bare(&host, &["/bin/sh", "-c", "exit 3"], |_| ());
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("create");
+    fs::create_dir(shim.bundle().join("exit.json")).expect("what is in its place");
+    let pid = api.start("a", "").expect("start").pid;
+    assert_eq!(api.wait("a", "").expect("wait").exit_status, 3);
+    end_shim(&host, &shim);
+    let deleted = answer(&delete(&shim));
+    assert_eq!((deleted.exit_status, deleted.pid), (137, pid));
 }
 
 #[test]

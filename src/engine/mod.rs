@@ -30,7 +30,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
@@ -160,6 +160,12 @@ pub trait Container: fmt::Debug + Send + Sync {
     ///
     /// [`EngineError`], in the engine's own words.
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError>;
+
+    /// Writes down how it has ended, as its caller is about to be told, for whoever removes what is left
+    /// should this shim die before its deletion. `pid` is that of its init; none is zero.
+    ///
+    /// Law: it does not wait for anybody, and what cannot be written down is no reason to keep the exit.
+    fn record_exit(&self, pid: i32, code: u32, at: SystemTime);
 
     /// Says something to the owner of the container, in the stream for its errors; `last_words`, why it
     /// was ended, are left where its caller reads them as well. It never waits, and what nobody can hear

@@ -199,11 +199,13 @@ impl Actor {
             // It is being undone: nobody has heard of it.
             return;
         }
-        let event = exit_event(id, id.as_str(), task.init.pid, exit);
+        // Before anybody is told: who asks after the death of this shim is to be told the same.
+        let pid = task.init.pid;
+        task.container.record_exit(pid, code, exit.at);
+        let event = exit_event(id, id.as_str(), pid, exit);
         self.node.publish(event);
         task.init.ended(exit);
         // Where it had no second life there is no first one to be remembered.
-        let pid = task.init.pid;
         drop(task.first_pid.take_if(|first| first.pid() == pid));
         tracing::info!(container = %id, code, "exited");
         let delete = task.life.take_deleter();

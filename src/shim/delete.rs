@@ -9,6 +9,7 @@ use containerd_shim::protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::api::DeleteResponse;
 
 use crate::cgroup::{place, remains};
+use crate::engine::oci::exit::{self, RecordedExit};
 use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
 use crate::events::timestamp;
 use crate::reaper::Reaper;
@@ -38,6 +39,8 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let address = address::of_bundle(&bundle);
     let address = address
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
+    // As early, for the same reason.
+    let exit = exit::recorded(&bundle);
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
     let config = Bundle::read(&bundle).unwrap_or_default();
@@ -63,13 +66,22 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     control::sweep(socket.parent().unwrap_or(Path::new("/")));
     // Not before: containerd tries again when it is restarted, and until then this is all there is.
     deleted?;
-    let mut answer = DeleteResponse::new();
-    answer.set_pid(init_pid(&bundle));
-    answer.set_exit_status(KILLED);
-    answer.exited_at = MessageField::some(timestamp(SystemTime::now()));
-    answer
+    answer(&bundle, exit)
         .write_to_bytes()
         .map_err(|error| format!("the answer cannot be encoded: {error}"))
+}
+
+/// How it has ended: as its shim has told, or killed just now.
+fn answer(bundle: &Path, exit: Option<RecordedExit>) -> DeleteResponse {
+    let mut answer = DeleteResponse::new();
+    let (pid, code, at) = match exit {
+        Some(RecordedExit { pid, code, at }) => (pid.get(), code, at),
+        None => (init_pid(bundle), KILLED, SystemTime::now()),
+    };
+    answer.set_pid(pid);
+    answer.set_exit_status(code);
+    answer.exited_at = MessageField::some(timestamp(at));
+    answer
 }
 
 fn force_delete(

@@ -48,6 +48,7 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ),
     ("an exit has the true code", true_codes),
     ("Wait, Delete and the event give the same code", codes_agree),
+    ("an exit is written down as it is told", exits_are_recorded),
     ("events come in their order", events_are_in_order),
     ("only what ran out of memory is told to have", oom_is_told),
     ("only the named calls wait", only_the_named_wait),
@@ -236,6 +237,29 @@ fn codes_agree(account: &Account<'_>) -> Verdict {
                 call, id, exec_id, ..
             } = called;
             format!("{call} of {id} {exec_id} gives {code}, the event {told}")
+        })?;
+    }
+    Ok(())
+}
+
+fn exits_are_recorded(account: &Account<'_>) -> Verdict {
+    let mut recorded: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
+    for (_, happening) in &account.story {
+        if let Happening::ExitRecorded { id, pid, code } = happening {
+            recorded.insert(id, (pid.unsigned_abs(), *code));
+        }
+    }
+    for (_, id, notice) in &account.told {
+        let Notice::Exited {
+            exec_id, pid, code, ..
+        } = notice
+        else {
+            continue;
+        };
+        let recorded = recorded.get(id.as_str());
+        let is_recorded = recorded == Some(&(*pid, *code));
+        broken(!exec_id.is_empty() || is_recorded, || {
+            format!("{id} exits as {pid} with {code}, written down is {recorded:?}")
         })?;
     }
     Ok(())

@@ -39,7 +39,7 @@ pub fn set_oom_score(bundle: &Path, score: i32) -> Result<(), BundleError> {
     let path = bundle.join(CONFIG);
     let written = fs::read_to_string(&path).and_then(|config| {
         let changed = with_oom_score(&config, score)?;
-        replace(&path, changed.as_bytes())
+        replace(&path, changed.as_bytes(), fs::metadata(&path)?.mode())
     });
     written.map_err(|source| BundleError::Unwritten { path, source })
 }
@@ -112,10 +112,9 @@ fn splice(text: &str, range: Option<Range<usize>>, with: &str) -> Option<String>
     Some([text.get(..start)?, with, text.get(end..)?].concat())
 }
 
-/// Nobody ever sees half of a file.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+/// Writes a file of which nobody ever sees half.
+pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let unfinished = path.with_extension("json.usher");
-    let mode = fs::metadata(path)?.mode();
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(mode);
     let written = options

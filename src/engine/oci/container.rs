@@ -1,8 +1,9 @@
 //! A container: from a bundle to an init process that is parked, and back to nothing.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
@@ -18,9 +19,10 @@ use crate::stdio::{self, Owner, Paths, ProcessStdio, Setting, Streams};
 
 use super::checkpoint::Restore;
 use super::error::RuntimeError;
+use super::exit::RecordedExit;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
-use super::{Bundle, OciRuntime, Options, config, insist, options};
+use super::{Bundle, OciRuntime, Options, config, exit, insist, options};
 
 /// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
 /// loads a driver.
@@ -69,6 +71,7 @@ impl Container for Arc<OciContainer> {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         self.write_score(wishes.oom_score);
+        exit::forget(&self.bundle);
         if self.options != Options::default() {
             options::save(&self.bundle, &self.options).map_err(EngineError::failed)?;
         }
@@ -128,6 +131,16 @@ impl Container for Arc<OciContainer> {
         stdio::drain(streams).await;
         rootfs::unmount(&self.bundle);
         Ok(deleted?)
+    }
+
+    fn record_exit(&self, pid: i32, code: u32, at: SystemTime) {
+        // What has had no process leaves nothing to be read.
+        let Some(pid) = u32::try_from(pid).ok().and_then(NonZeroU32::new) else {
+            return;
+        };
+        if let Err(error) = exit::save(&self.bundle, RecordedExit { pid, code, at }) {
+            tracing::warn!(container = self.id, %error, "its exit is lost if this shim dies");
+        }
     }
 
     fn tell(&self, message: &str, last_words: bool) {

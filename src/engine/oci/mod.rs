@@ -3,7 +3,7 @@
 //! | file | what it is about |
 //! |---|---|
 //! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs` | the runtime's commands, one method a verb; how long they take, why they fail |
-//! | `bundle.rs`, `config.rs`, `options.rs` | what is read of a bundle, what is changed in it, containerd's options |
+//! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs` | what is read of a bundle, what is changed in it, containerd's options, how it has ended |
 //! | `container.rs`, `restoration.rs` | a container: made, made again, restored, removed |
 //! | `init.rs`, `release.rs` | its init process: released, killed, frozen, changed |
 //! | `exec.rs` | further processes |
@@ -18,6 +18,7 @@ mod config;
 mod container;
 mod error;
 mod exec;
+pub mod exit;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod init;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use tokio::time::{sleep, timeout};
@@ -192,6 +192,12 @@ impl Container for Arc<SimContainer> {
         self.unmount();
         self.engine.answer(Deed::Delete, &self.id).await;
         deleted
+    }
+
+    fn record_exit(&self, pid: i32, code: u32, _: SystemTime) {
+        let id = self.id.clone();
+        let recorded = Happening::ExitRecorded { id, pid, code };
+        self.engine.lock().tell(recorded);
     }
 
     fn tell(&self, words: &str, last_words: bool) {

@@ -98,6 +98,12 @@ pub enum Happening {
     HookEnded {
         id: String,
     },
+    /// How it has ended was written down.
+    ExitRecorded {
+        id: String,
+        pid: i32,
+        code: u32,
+    },
     /// The engine knows it no more.
     Forgotten {
         id: String,
