@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 
+use super::terminals::ctr_in_terminal;
 use super::{both, script};
-use crate::harness::{BareShim, PATIENCE, eventually};
+use crate::harness::{BareShim, ContainerSpec, PATIENCE, eventually};
 
 #[test]
 fn output_and_error_are_kept_apart() {
@@ -168,4 +169,28 @@ fn output_can_go_to_a_file() {
     });
     let expected: String = (1..=20000).map(|n| format!("{n}\n")).collect();
     assert_eq!(seen, format!("out\n{expected}"));
+}
+
+/// How many lines name what is missing.
+fn namings(said: &str) -> usize {
+    said.lines()
+        .filter(|line| line.contains("/bin/nope"))
+        .count()
+}
+
+#[test]
+fn a_program_that_is_missing_is_named_once() {
+    let seen = both(|host, runtime| {
+        let spec = |id: &str| ContainerSpec::new(id).runtime(runtime).args(&["/bin/nope"]);
+        let run = host.run_attached(&spec("a"));
+        let fifos = host.dir().join("fifo").display().to_string();
+        let run_in_terminal = ["run", "--tty", "--fifo-dir", &fifos];
+        let in_terminal = ctr_in_terminal(&spec("b").ctr_command(host, &run_in_terminal));
+        let in_terminal = in_terminal.finish(PATIENCE);
+        host.run(&script(runtime, "c", "sleep 1000"));
+        let exec = host.exec("c", &["/bin/nope"]);
+        let outcomes = [run, in_terminal, exec];
+        outcomes.map(|done| (done.ok(), namings(&done.out()) + namings(&done.err())))
+    });
+    assert_eq!(seen, [(false, 1); 3]);
 }

@@ -304,7 +304,7 @@ fn the_tail_of_a_containers_terminal_is_never_lost() {
 }
 
 /// `ctr` in a terminal, which it wants for `--tty`.
-fn ctr_in_terminal(command: &Command) -> Background {
+pub(super) fn ctr_in_terminal(command: &Command) -> Background {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quoted: Vec<String> = words
         .map(|word| format!("'{}'", word.to_str().expect("text").replace('\'', r"'\''")))

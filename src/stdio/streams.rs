@@ -34,6 +34,8 @@ pub struct Streams {
     stdin: Option<File>,
     /// The caller has said that it writes no more, which it may do before the FIFO is connected.
     is_closed: bool,
+    /// Pipes whose output nobody passes on yet, and where it will go.
+    silent: Vec<(&'static str, OwnedFd, Outlet, Keep)>,
     /// A terminal that the OCI runtime has not sent yet, and where its output will go.
     expected: Option<(ConsoleSocket, Outlet, Keep)>,
     /// Its pumps have it.
@@ -154,8 +156,7 @@ async fn open_pipes(
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
         *slot = Some(write);
-        let output = pump::spawn_output(read, outlet, keep, streams.phase.subscribe());
-        streams.output.push(output.map_err(failed)?);
+        streams.silent.push((stream, read, outlet, keep));
     }
     Ok((process, streams))
 }
@@ -232,13 +233,31 @@ impl Streams {
         }
     }
 
-    /// Takes the terminal that the OCI runtime has made, if the process has one, when the runtime's
-    /// command is over. `has_stdin` says whether it will be [connected](Streams::connect_stdin).
+    /// Passes on what comes out of the pipes from now on, and what is in them. Until then the OCI runtime
+    /// has them: why it fails is in its log as well, and the caller is not told twice.
     ///
     /// # Errors
     ///
-    /// [`StdioError::Terminal`] if the runtime has sent none; the process must not live on then.
-    pub async fn receive_terminal(&mut self, has_stdin: bool) -> Result<(), StdioError> {
+    /// [`StdioError`] if a pipe cannot be watched; its output is lost.
+    pub fn pass_on(&mut self) -> Result<(), StdioError> {
+        for (stream, read, outlet, keep) in mem::take(&mut self.silent) {
+            let failed = |source| StdioError::stream(stream, "", source);
+            let output = pump::spawn_output(read, outlet, keep, self.phase.subscribe());
+            self.output.push(output.map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    /// Takes the streams when the OCI runtime's command is over that has made the process:
+    /// [passes on](Streams::pass_on) its output, and has its terminal, if it has one. `has_stdin` says
+    /// whether that will be [connected](Streams::connect_stdin).
+    ///
+    /// # Errors
+    ///
+    /// [`StdioError`], such as [`StdioError::Terminal`] if the runtime has sent none; the process must not
+    /// live on then.
+    pub async fn take_over(&mut self, has_stdin: bool) -> Result<(), StdioError> {
+        self.pass_on()?;
         let Some((socket, outlet, keep)) = self.expected.take() else {
             return Ok(());
         };

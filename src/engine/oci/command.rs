@@ -136,10 +136,15 @@ impl OciRuntime {
                 let silence = || match (status, &self.place) {
                     // What comes before it has not found it.
                     (ExitStatus::Code(127), Some(_)) => format!("{:?} cannot be run", self.binary),
-                    _ => format!("it ended with {} and said nothing", status.code()),
+                    _ => format!("it ended with {} and gave no reason", status.code()),
                 };
-                let message = log::last_error(&log.0).unwrap_or_else(silence);
-                Err(RuntimeError::Failed { verb, message })
+                Err(match log::last_error(&log.0) {
+                    Some(message) => RuntimeError::Failed { verb, message },
+                    None => RuntimeError::Silent {
+                        verb,
+                        why: silence(),
+                    },
+                })
             }
             Waited::Late => Err(RuntimeError::Late { verb, limit }),
             Waited::Halted => Err(RuntimeError::Halted { verb }),

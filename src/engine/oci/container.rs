@@ -204,6 +204,7 @@ impl OciContainer {
         let (stdio, mut streams) =
             opened.map_err(|error| EngineError::Invalid(error.to_string()))?;
         if let Some(restore) = restore {
+            streams.pass_on().map_err(EngineError::failed)?;
             let restoration = OciRestoration::new(Arc::clone(self), restore, stdio);
             let beginning = Beginning::ToRestore(Box::new(restoration));
             return Ok(Created { beginning, streams });
@@ -231,9 +232,10 @@ impl OciContainer {
         stdio: ProcessStdio,
         streams: &mut Streams,
     ) -> Result<Child, EngineError> {
-        let child = caught(runtime.create(&self.id, stdio)).await?;
-        let terminal = streams.receive_terminal(!self.paths.stdin.is_empty());
-        terminal.await.map_err(EngineError::failed)?;
+        let created = caught(runtime.create(&self.id, stdio)).await;
+        let child = created.inspect_err(|error| error.unless_said(streams))?;
+        let taken = streams.take_over(!self.paths.stdin.is_empty());
+        taken.await.map_err(EngineError::failed)?;
         let is_there = runtime.is_in(&self.id, &child, &self.joins);
         is_there.map_err(EngineError::failed)?;
         Ok(child)
@@ -249,8 +251,8 @@ impl OciContainer {
     ) -> Result<Child, EngineError> {
         let is_there = runtime.is_in(&self.id, &child, &self.joins);
         is_there.map_err(EngineError::failed)?;
-        let terminal = streams.receive_terminal(!self.paths.stdin.is_empty());
-        terminal.await.map_err(EngineError::failed)?;
+        let taken = streams.take_over(!self.paths.stdin.is_empty());
+        taken.await.map_err(EngineError::failed)?;
         if self.paths.terminal {
             let connected = streams.connect_stdin(&self.paths.stdin);
             connected.map_err(EngineError::failed)?;

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::caught::Panicked;
 use crate::engine::EngineError;
+use crate::stdio::Streams;
 use crate::text::Shortened;
 
 use super::runtime::is_shortage;
@@ -19,6 +20,8 @@ pub enum RuntimeError {
     NotRun { binary: String, source: io::Error },
     #[error("OCI runtime {verb} failed: {message}", message = said(.message))]
     Failed { verb: Verb, message: String },
+    #[error("OCI runtime {verb} failed: {why}")]
+    Silent { verb: Verb, why: String },
     #[error("OCI runtime {verb} wrote {written:?} to its pid file, expected a process id")]
     NoPid { verb: Verb, written: String },
     #[error("OCI runtime {verb} did not end within {limit:?}, and was ended")]
@@ -42,6 +45,16 @@ fn said(text: &str) -> Shortened<'_> {
 }
 
 impl RuntimeError {
+    /// Has the caller hear what the runtime has written to the streams of the process it was to make,
+    /// unless the error says it.
+    pub(super) fn unless_said(&self, streams: &mut Streams) {
+        if !matches!(self, RuntimeError::Failed { .. })
+            && let Err(error) = streams.pass_on()
+        {
+            tracing::warn!(%error, "the OCI runtime's words are lost");
+        }
+    }
+
     /// Whether the runtime says that it knows no such container.
     pub fn is_unknown_container(&self) -> bool {
         matches!(self, RuntimeError::Failed { message, .. } if message.contains("does not exist"))

@@ -43,7 +43,10 @@ impl Execution<'_> {
             opened.map_err(|error| EngineError::Invalid(error.to_string()))?;
         let executed = match self.runtime.exec(&self.container.id, &spec, stdio).await {
             Ok(child) => self.connect(child, &mut streams).await,
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                error.unless_said(&mut streams);
+                Err(error.into())
+            }
         };
         match executed {
             Ok(child) => Ok(self.executed(child, streams)),
@@ -57,8 +60,8 @@ impl Execution<'_> {
 
     async fn connect(&self, child: Child, streams: &mut Streams) -> Result<Child, EngineError> {
         let has_stdin = !self.order.paths.stdin.is_empty();
-        if let Err(error) = streams.receive_terminal(has_stdin).await {
-            // It runs, but has no terminal.
+        if let Err(error) = streams.take_over(has_stdin).await {
+            // It runs, but without its streams.
             if let Err(error) = kill(&self.container.reaper, child.pid(), Signal::KILL) {
                 tracing::debug!(%error, "it has ended already");
             }

@@ -42,7 +42,7 @@ impl Restoration for OciRestoration {
         let child = restored.await?;
         let has_stdin = !container.paths.stdin.is_empty();
         if let Some(streams) = terminal
-            && let Err(error) = streams.receive_terminal(has_stdin).await
+            && let Err(error) = streams.take_over(has_stdin).await
         {
             tracing::warn!(id = container.id, %error, "its terminal is lost");
         }
