@@ -8,8 +8,10 @@ use tokio::time::Instant;
 
 use crate::lifecycle::ContainerId;
 
-/// How long a shim lives that has nothing to look after and that nobody talks to.
-const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(300);
+/// How long a shim lives that has nothing to look after and that nobody wants anything of, though somebody
+/// is connected: containerd keeps the connection, and the bundle with it, where a Create has failed for
+/// more than one reason at once. Its Create comes a moment after the shim's start, or never.
+const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(30);
 
 /// How often such a shim looks whether the containerd that had it started is still there, whose Create
 /// may come late. If it has died nothing will come.
@@ -183,7 +185,7 @@ mod tests {
             let publisher = Publisher::new("/nowhere", "test");
             let node = this_node("test", publisher, Reaper::default());
             let (mut actor, pod) = Actor::new("test", node, Rules::default());
-            let asked = Duration::from_secs(200);
+            let asked = Duration::from_secs(20);
             tokio::spawn(async move {
                 tokio::time::sleep(asked).await;
                 let pid = pod.ask(|actor, reply| actor.connect("web", reply)).await;
@@ -213,7 +215,7 @@ mod tests {
             announced(&mut actor);
             actor.started_by(move || begun.elapsed() < Duration::from_secs(dies));
             tokio::spawn(async move {
-                tokio::time::sleep(Duration::from_secs(35)).await;
+                tokio::time::sleep(Duration::from_secs(15)).await;
                 // Who only looks changes nothing.
                 let _ = pod
                     .ask(|actor, reply| drop(reply.send(Ok(actor.watch()))))
@@ -229,7 +231,7 @@ mod tests {
         let for_one = |actor: &mut Actor| actor.announce("web");
         assert_eq!(ends_after(0, for_one), 10);
         assert_eq!(ends_after(12, for_one), 20);
-        assert_eq!(ends_after(55, for_one), 60);
+        assert_eq!(ends_after(18, for_one), 20);
         assert_eq!(ends_after(1000, for_one), ENDS_WHEN_EMPTY_FOR.as_secs());
     }
 
@@ -240,6 +242,6 @@ mod tests {
             let announced = &mut actor.shim_end.announced;
             announced.insert(ContainerId::from("web"), until);
         };
-        assert_eq!(ends_after(0, late), 30);
+        assert_eq!(ends_after(0, late), 25);
     }
 }
