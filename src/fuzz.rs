@@ -116,7 +116,6 @@ pub fn options(input: &[u8]) {
 /// Files in `/proc`.
 pub fn proc(input: &[u8]) {
     crate::cgroup::fuzz::status(input);
-    crate::cli::fuzz::proc(input);
     crate::reaper::fuzz(input);
     crate::rootfs::fuzz::mountinfo(input);
     crate::cgroup::fuzz::mountinfo(input);

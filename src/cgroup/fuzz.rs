@@ -5,8 +5,8 @@ use containerd_shim_protos::cgroups_v2::metrics as v2_metrics;
 
 use crate::fuzz::cost::assert_bounded;
 
-use super::pod::{self, Note};
-use super::{blkio, devices, hierarchy, read, remains, scores, v1, v2};
+use super::pod::Note;
+use super::{blkio, devices, hierarchy, read, remains, scores, v1, v2, values};
 
 /// How many bytes may be allocated at once for each that is read, and in any case: a line of a few
 /// bytes becomes an entry with a dozen fields.
@@ -34,7 +34,7 @@ pub(crate) fn files(input: &[u8]) {
     let rdma = assert_bounded(size, EACH, ANYWAY, || devices::rdma(text));
     assert!(rdma.iter().all(|device| !device.name.contains(' ')));
     let _ = devices::huge_page(text);
-    let _ = pod::quota_v2(text);
+    let _ = values::quota_v2(text);
     let _ = v2::pressure(text);
     assert_bounded(size, EACH, ANYWAY, || v2::io(text));
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use cgroups_rs::fs::Controllers;
-use cgroups_rs::fs::hierarchies::{UNIFIED_MOUNTPOINT, V1, is_cgroup2_unified_mode};
+use cgroups_rs::fs::hierarchies::{UNIFIED_MOUNTPOINT, V1};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 /// The controllers of version 1 that are read here. In `devices` runc looks for the processes.
 const CONTROLLERS: [Controllers; 9] = [
@@ -19,6 +20,15 @@ const CONTROLLERS: [Controllers; 9] = [
     Controllers::HugeTlb,
     Controllers::Rdma,
 ];
+
+/// Which versions a machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    V1,
+    /// Version 1, and beside its hierarchies one of version 2, which has no controllers.
+    Hybrid,
+    V2,
+}
 
 /// What is mounted, which does not change while the machine runs.
 #[derive(Debug)]
@@ -36,13 +46,32 @@ pub(super) struct Mount {
     root: PathBuf,
 }
 
+impl Layout {
+    /// What is mounted here; none if nothing is.
+    pub fn at(mount: &Path) -> Option<Layout> {
+        let is_v2 = |path: &Path| {
+            statfs(path).is_ok_and(|found| found.filesystem_type() == CGROUP2_SUPER_MAGIC)
+        };
+        match (is_v2(mount), is_v2(&mount.join("unified"))) {
+            (true, _) => Some(Layout::V2),
+            (false, true) => Some(Layout::Hybrid),
+            (false, false) => mount.join("memory").is_dir().then_some(Layout::V1),
+        }
+    }
+
+    /// What this machine has.
+    pub fn here() -> Option<Layout> {
+        Layout::at(unified())
+    }
+}
+
 impl Hierarchy {
     /// Found out once: the table of mounts is long on a node with many pods.
     pub fn get() -> &'static Hierarchy {
         static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
-        HIERARCHY.get_or_init(|| match is_cgroup2_unified_mode() {
-            true => Hierarchy::V2,
-            false => {
+        HIERARCHY.get_or_init(|| match Layout::here() {
+            Some(Layout::V2) => Hierarchy::V2,
+            _ => {
                 let v1 = V1::new();
                 let mounts = CONTROLLERS.into_iter().filter_map(|controller| {
                     let (point, root) = v1.get_mount_point(controller.clone())?;

@@ -7,6 +7,7 @@ mod freezer;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod hierarchy;
+mod join;
 mod kill;
 pub mod moves;
 mod oom;
@@ -17,6 +18,7 @@ pub mod remains;
 pub mod scores;
 mod v1;
 mod v2;
+pub mod values;
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -33,7 +35,10 @@ use nix::errno::Errno;
 use hierarchy::Hierarchy;
 use v1::V1;
 use v2::V2;
+use values::Values;
 
+pub use hierarchy::Layout;
+pub use join::join;
 pub use oom::OomWatch;
 pub use place::Place;
 pub use pod::PodCgroup;
@@ -122,6 +127,20 @@ impl Cgroup {
         let mut directories: Vec<_> = self.directory().into_iter().chain(self.freezer()).collect();
         directories.dedup();
         kill::until_empty(&directories, within, || true).await
+    }
+
+    /// The cgroup above it; none if that is the first one.
+    pub fn parent(&self) -> Option<Cgroup> {
+        let version = match &self.version {
+            Version::V1(cgroup) => Version::V1(cgroup.parent()?),
+            Version::V2(cgroup) => Version::V2(cgroup.parent()?),
+        };
+        Some(Cgroup { version })
+    }
+
+    /// How much memory is charged to it, in bytes; none where that is not accounted for.
+    pub fn memory_usage(&self) -> Option<u64> {
+        Values::of(self)?.memory_usage()
     }
 
     /// How many of its processes the kernel has killed because memory ran out; none where memory is

@@ -7,21 +7,14 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use cgroups_rs::fs::Controllers;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Allotment;
 use crate::sizing::{Limit, Limits, Millicores, Requests};
 
-use super::read::{number, text};
-use super::{Cgroup, Place, Version};
-
-/// No bound. The kernel has other words for it.
-pub const UNLIMITED: u64 = u64::MAX;
-
-/// From here on a limit of memory of version 1 is none: the kernel says the largest multiple of its
-/// page size.
-const UNLIMITED_MEMORY_V1: u64 = 1 << 62;
+use super::read::text;
+use super::values::{Knob, UNLIMITED, Values};
+use super::{Cgroup, Place};
 
 /// The least quota that the kernel takes, in microseconds.
 const LEAST_QUOTA: u64 = 1000;
@@ -33,26 +26,10 @@ const WEIGHTS: (u64, u64) = (1, 10_000);
 /// What systemd takes quotas in: hundredths of a CPU.
 const SYSTEMD_MILLIS: u64 = 10;
 
-/// One of the values of a pod's cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knob {
-    /// Bytes; [`UNLIMITED`] for no bound.
-    Memory,
-    /// Microseconds of CPU time in each period; [`UNLIMITED`] for no bound.
-    CpuQuota,
-    /// How much of the CPU it gets when others want it too: shares in version 1, a weight in 2.
-    CpuWeight,
-}
-
 /// The cgroup of a pod.
 #[derive(Debug)]
 pub struct PodCgroup {
-    /// Where memory is accounted for, and CPU time; the same in version 2.
-    memory: Option<PathBuf>,
-    cpu: Option<PathBuf>,
-    /// Where CPU time is counted; the same as that in version 2, and mostly in 1.
-    cpuacct: Option<PathBuf>,
-    is_v2: bool,
+    values: Values,
 }
 
 /// A value that was put in force, for whoever restores it when we cannot.
@@ -70,110 +47,51 @@ pub struct Note {
 impl PodCgroup {
     /// The parent of a container's cgroup, if it is that of the pod with this UID.
     pub fn of(container: &Cgroup, uid: &str) -> Option<PodCgroup> {
-        let of_pod = |directory: Option<PathBuf>| {
-            let parent = directory?.parent()?.to_owned();
+        let of_pod = |directory: PathBuf| {
+            let parent = directory.parent()?.to_owned();
             is_of_pod(&parent, uid).then_some(parent)
         };
-        let pod = match &container.version {
-            Version::V1(cgroup) => PodCgroup {
-                memory: of_pod(cgroup.directory(&Controllers::Mem)),
-                cpu: of_pod(cgroup.directory(&Controllers::Cpu)),
-                cpuacct: of_pod(cgroup.directory(&Controllers::CpuAcct)),
-                is_v2: false,
-            },
-            Version::V2(cgroup) => {
-                let directory = of_pod(Some(cgroup.directory().to_owned()));
-                PodCgroup {
-                    memory: directory.clone(),
-                    cpuacct: directory.clone(),
-                    cpu: directory,
-                    is_v2: true,
-                }
-            }
-        };
-        (pod.memory.is_some() || pod.cpu.is_some()).then_some(pod)
+        let values = Values::in_directories_of(container, of_pod)?;
+        Some(PodCgroup { values })
     }
 
     /// Files in a directory, as they are in version 1.
     #[cfg(test)]
     pub fn in_directory(directory: &Path) -> PodCgroup {
         PodCgroup {
-            memory: Some(directory.to_owned()),
-            cpu: Some(directory.to_owned()),
-            cpuacct: Some(directory.to_owned()),
-            is_v2: false,
+            values: Values::in_directory(directory),
         }
     }
 
     /// Where commands run whose CPU time is to be the pod's. In version 1 no more than that: the pod's
     /// bounds of memory and processes are for what its author runs.
     pub fn place(&self) -> Option<Place> {
-        if self.is_v2 {
-            return self.cpu.as_deref().map(Place::below_v2);
+        let values = &self.values;
+        if values.is_v2 {
+            return values.cpu.as_deref().map(Place::below_v2);
         }
-        let mut directories: Vec<_> = self.cpu.iter().chain(&self.cpuacct).cloned().collect();
+        let counted = values.cpu.iter().chain(&values.cpuacct);
+        let mut directories: Vec<_> = counted.cloned().collect();
         directories.dedup();
         (!directories.is_empty()).then(|| Place::in_v1(directories))
     }
 
     /// The unit that it is to systemd, where systemd has made it.
     pub fn unit(&self) -> Option<&str> {
-        let directory = self.memory.as_deref().or(self.cpu.as_deref())?;
+        let values = &self.values;
+        let directory = values.memory.as_deref().or(values.cpu.as_deref())?;
         let name = directory.file_name()?.to_str()?;
         name.ends_with(".slice").then_some(name)
     }
 
     /// How much memory is charged to it and to all below it, in bytes.
     pub fn memory_usage(&self) -> Option<u64> {
-        let name = if self.is_v2 {
-            "memory.current"
-        } else {
-            "memory.usage_in_bytes"
-        };
-        number(&self.memory.as_ref()?.join(name))
+        self.values.memory_usage()
     }
 
     /// The value that is in force; none if there is no such value.
     pub fn read(&self, knob: Knob) -> Option<u64> {
-        let file = self.file(knob)?;
-        match (knob, self.is_v2) {
-            (Knob::CpuQuota, true) => quota_v2(&text(&file)?).map(|(quota, _)| quota),
-            (Knob::CpuQuota, false) => {
-                let quota: i64 = text(&file)?.trim().parse().ok()?;
-                Some(u64::try_from(quota).unwrap_or(UNLIMITED))
-            }
-            (Knob::Memory, false) => {
-                let limit = number(&file)?;
-                Some(if limit >= UNLIMITED_MEMORY_V1 {
-                    UNLIMITED
-                } else {
-                    limit
-                })
-            }
-            _ => number(&file),
-        }
-    }
-
-    /// How much of a value that was found is for none of the pod's containers, in its own unit: the
-    /// pod's overhead. Nothing where it is not known what they are allotted.
-    pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
-        let allotted =
-            match (knob, self.is_v2) {
-                (Knob::Memory, _) => allotment.memory,
-                (Knob::CpuQuota, _) => allotment.quota.zip(self.period()).and_then(
-                    |((quota, allotted_period), period)| {
-                        let quota = u128::from(quota).saturating_mul(period.into());
-                        let quota = quota.checked_div(allotted_period.into())?;
-                        u64::try_from(quota).ok()
-                    },
-                ),
-                (Knob::CpuWeight, false) => allotment.shares,
-                (Knob::CpuWeight, true) => allotment.shares.map(weight),
-            };
-        match (found, allotted) {
-            (UNLIMITED, _) | (_, None) => 0,
-            (found, Some(allotted)) => found.saturating_sub(allotted),
-        }
+        self.values.read(knob)
     }
 
     /// Puts a value in force.
@@ -182,25 +100,36 @@ impl PodCgroup {
     ///
     /// The kernel's refusal.
     pub fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
-        let file = self.file(knob).ok_or(io::ErrorKind::NotFound)?;
-        // In version 2 a quota that is written without a period keeps the one that there is.
-        fs::write(file, self.words(value))
+        self.values.write(knob, value)
     }
 
-    fn words(&self, value: u64) -> String {
-        match (value, self.is_v2) {
-            (UNLIMITED, true) => "max".to_owned(),
-            (UNLIMITED, false) => "-1".to_owned(),
-            (value, _) => value.to_string(),
+    /// How much of a value that was found is for none of the pod's containers, in its own unit: the
+    /// pod's overhead. Nothing where it is not known what they are allotted.
+    pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
+        let allotted = match (knob, self.values.is_v2) {
+            (Knob::Memory, _) => allotment.memory,
+            (Knob::CpuQuota, _) => allotment.quota.zip(self.values.period()).and_then(
+                |((quota, allotted_period), period)| {
+                    let quota = u128::from(quota).saturating_mul(period.into());
+                    let quota = quota.checked_div(allotted_period.into())?;
+                    u64::try_from(quota).ok()
+                },
+            ),
+            (Knob::CpuWeight, false) => allotment.shares,
+            (Knob::CpuWeight, true) => allotment.shares.map(weight),
+        };
+        match (found, allotted) {
+            (UNLIMITED, _) | (_, None) => 0,
+            (found, Some(allotted)) => found.saturating_sub(allotted),
         }
     }
 
     /// What is to be remembered of a value that is in force now in place of `ceiling`.
     pub fn note(&self, knob: Knob, ceiling: u64) -> Option<Note> {
-        let file = self.file(knob)?;
+        let file = self.values.file(knob)?;
         Some(Note {
             in_force: text(&file)?,
-            ceiling: self.words(ceiling),
+            ceiling: self.values.words(ceiling),
             systemd: self
                 .unit()
                 .zip(self.property(knob, ceiling))
@@ -220,12 +149,19 @@ impl PodCgroup {
                         .saturating_mul(SYSTEMD_MILLIS),
                     None => millis,
                 };
-                let quota = millis.saturating_mul(self.period()?).div_ceil(1000);
-                quota.max(LEAST_QUOTA).max(self.largest_child())
+                let quota = millis.saturating_mul(self.values.period()?).div_ceil(1000);
+                quota.max(LEAST_QUOTA).max(self.values.largest_child())
             }
         };
         let shares = shares(requests.cpu);
-        Some((quota, if self.is_v2 { weight(shares) } else { shares }))
+        Some((
+            quota,
+            if self.values.is_v2 {
+                weight(shares)
+            } else {
+                shares
+            },
+        ))
     }
 
     /// How `systemctl set-property` is told of a value.
@@ -234,62 +170,17 @@ impl PodCgroup {
             UNLIMITED => "infinity".to_owned(),
             value => value.to_string(),
         };
-        Some(match (knob, self.is_v2) {
+        Some(match (knob, self.values.is_v2) {
             (Knob::Memory, true) => format!("MemoryMax={amount}"),
             (Knob::Memory, false) => format!("MemoryLimit={amount}"),
             (Knob::CpuWeight, true) => format!("CPUWeight={amount}"),
             (Knob::CpuWeight, false) => format!("CPUShares={amount}"),
             (Knob::CpuQuota, _) if value == UNLIMITED => "CPUQuota=".to_owned(),
             (Knob::CpuQuota, _) => {
-                let percent = value.saturating_mul(100).div_ceil(self.period()?);
+                let percent = value.saturating_mul(100).div_ceil(self.values.period()?);
                 format!("CPUQuota={percent}%")
             }
         })
-    }
-
-    fn file(&self, knob: Knob) -> Option<PathBuf> {
-        let name = match (knob, self.is_v2) {
-            (Knob::Memory, true) => "memory.max",
-            (Knob::Memory, false) => "memory.limit_in_bytes",
-            (Knob::CpuQuota, true) => "cpu.max",
-            (Knob::CpuQuota, false) => "cpu.cfs_quota_us",
-            (Knob::CpuWeight, true) => "cpu.weight",
-            (Knob::CpuWeight, false) => "cpu.shares",
-        };
-        let directory = match knob {
-            Knob::Memory => self.memory.as_ref()?,
-            Knob::CpuQuota | Knob::CpuWeight => self.cpu.as_ref()?,
-        };
-        Some(directory.join(name))
-    }
-
-    /// How long a quota lasts, in microseconds.
-    fn period(&self) -> Option<u64> {
-        let cpu = self.cpu.as_ref()?;
-        let period = match self.is_v2 {
-            true => quota_v2(&text(&cpu.join("cpu.max"))?)?.1,
-            false => number(&cpu.join("cpu.cfs_period_us"))?,
-        };
-        Some(period).filter(|period| *period > 0)
-    }
-
-    /// The quota that is enough for each of the cgroups in it: version 1 refuses one that is not.
-    fn largest_child(&self) -> u64 {
-        let (Some(cpu), Some(period), false) = (&self.cpu, self.period(), self.is_v2) else {
-            return 0;
-        };
-        let children = fs::read_dir(cpu).into_iter().flatten().flatten();
-        let quota = |directory: PathBuf| {
-            // Without a bound it has none of its own.
-            let quota: u64 = number(&directory.join("cpu.cfs_quota_us"))?;
-            let own = number(&directory.join("cpu.cfs_period_us"))?.max(1);
-            Some(quota.saturating_mul(period).div_ceil(own))
-        };
-        children
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .filter_map(|entry| quota(entry.path()))
-            .max()
-            .unwrap_or_default()
     }
 }
 
@@ -316,19 +207,6 @@ impl Note {
     }
 }
 
-impl Cgroup {
-    /// How much memory is charged to it, in bytes; none where that is not accounted for.
-    pub fn memory_usage(&self) -> Option<u64> {
-        match &self.version {
-            Version::V1(cgroup) => {
-                let memory = cgroup.directory(&Controllers::Mem)?;
-                number(&memory.join("memory.usage_in_bytes"))
-            }
-            Version::V2(cgroup) => number(&cgroup.file("memory.current")),
-        }
-    }
-}
-
 /// Whether a directory is named as kubelet names the cgroup of the pod with this UID, with its
 /// cgroupfs or its systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
 fn is_of_pod(directory: &Path, uid: &str) -> bool {
@@ -337,16 +215,6 @@ fn is_of_pod(directory: &Path, uid: &str) -> bool {
     };
     let slice = format!("-pod{}.slice", uid.replace('-', "_"));
     !uid.is_empty() && (name == format!("pod{uid}") || name.ends_with(&slice))
-}
-
-/// `cpu.max`: a quota and its period.
-pub(super) fn quota_v2(text: &str) -> Option<(u64, u64)> {
-    let (quota, period) = text.trim().split_once(' ')?;
-    let quota = match quota {
-        "max" => UNLIMITED,
-        quota => quota.parse().ok()?,
-    };
-    Some((quota, period.parse().ok()?))
 }
 
 /// What kubelet makes of a request (its `MilliCPUToShares`).

@@ -100,6 +100,18 @@ impl V1 {
         })
     }
 
+    /// The cgroup above it; none if that is the first one.
+    pub fn parent(&self) -> Option<V1> {
+        let above = |path: &Path| -> Option<Box<Path>> { path.parent().map(Box::from) };
+        let below = above(&self.below).filter(|below| !below.as_os_str().is_empty())?;
+        let others = self.others.iter();
+        let others = others.filter_map(|(name, other)| Some((name.clone(), above(other)?)));
+        Some(V1 {
+            below,
+            others: others.collect(),
+        })
+    }
+
     /// The directory of a controller; none if the machine does not have it.
     pub fn directory(&self, controller: &Controllers) -> Option<PathBuf> {
         let mut others = self.others.iter();
@@ -231,4 +243,26 @@ fn rdma_of(rdma: &Path) -> Option<RdmaStat> {
         limit: entries("rdma.max")?,
         ..RdmaStat::new()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cgroup_is_nobodys_parent() {
+        let parent = |path: &str| {
+            let cgroup = V1 {
+                below: Path::new(path).into(),
+                others: Box::new([(Controllers::Mem, Path::new("other/a").into())]),
+            };
+            let parent = cgroup.parent()?;
+            Some((parent.below, parent.others))
+        };
+        let (below, others) = parent("pod/a").unwrap();
+        assert_eq!(&*below, Path::new("pod"));
+        assert_eq!(&*others[0].1, Path::new("other"));
+        assert!(parent("pod").is_none());
+        assert!(parent("").is_none());
+    }
 }

@@ -85,6 +85,15 @@ impl V2 {
         }
     }
 
+    /// The cgroup above it; none if that is the first one.
+    pub fn parent(&self) -> Option<V2> {
+        let above = self.directory.parent()?;
+        let is_one = above.starts_with(unified()) && above != unified();
+        is_one.then(|| V2 {
+            directory: above.into(),
+        })
+    }
+
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -238,6 +247,14 @@ pub(super) fn io(text: &str) -> Vec<IOEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_cgroup_is_nobodys_parent() {
+        let parent = |path| V2::new(path).parent().map(|parent| parent.directory);
+        assert_eq!(parent("/pod/a"), Some(unified().join("pod").into()));
+        assert_eq!(parent("/pod"), None);
+        assert_eq!(parent("/"), None);
+    }
 
     #[test]
     fn devices_with_no_figures_yet_are_no_entries() {

@@ -11,7 +11,7 @@ use super::explain::explain as explain_one;
 use super::manifest::{self, Node};
 use super::output::{self, Failure};
 use super::timeline::draw_all;
-use super::{inspect, json, kernel, metrics, node, ps};
+use super::{inspect, json, metrics, node, ps};
 
 /// How many bytes may be allocated at once for each of a manifest, and in any case: an item of a list
 /// that is `-` and a line break becomes a node.
@@ -132,16 +132,6 @@ fn assert_plain(text: &str) {
             assert_eq!(end, Some('m'), "{text:?}");
         } else {
             assert!(char == '\n' || !char.is_control(), "{text:?}");
-        }
-    }
-}
-
-/// `/proc/<pid>/cgroup`.
-pub(crate) fn proc(input: &[u8]) {
-    let table = &*String::from_utf8_lossy(input);
-    for controller in ["", "memory", "cpu"] {
-        if let Some(path) = kernel::path_in(table, controller) {
-            assert!(path.len() < table.len());
         }
     }
 }

@@ -1,44 +1,14 @@
 //! Where the process that serves a pod belongs: its cgroup, its core scheduling group.
 
-use std::path::PathBuf;
+use crate::{cgroup, sys};
 
-use cgroups_rs::fs::hierarchies;
-
-use crate::sys;
-
-/// Moves process `pid` to `cgroup`, a path below the root: of the unified hierarchy, or of every
-/// hierarchy that has such a cgroup.
+/// Moves process `pid` to the cgroup that ShimCgroup names.
 ///
 /// # Errors
 ///
 /// One sentence if there is no such cgroup, or the process cannot be moved there.
 pub(super) fn join_cgroup(pid: u32, cgroup: &str) -> Result<(), String> {
-    let below = cgroup.trim_start_matches('/');
-    let hierarchies = hierarchies::auto();
-    let roots = match hierarchies.v2() {
-        true => vec![hierarchies.root()],
-        false => hierarchies
-            .subsystems()
-            .iter()
-            .map(|subsystem| subsystem.to_controller().path().to_owned())
-            .collect(),
-    };
-    let paths = roots.into_iter().map(|root| root.join(below));
-    let there: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
-    if there.is_empty() {
-        return Err(format!(
-            "ShimCgroup {cgroup:?} does not exist, expected the path of a cgroup"
-        ));
-    }
-    for path in there {
-        std::fs::write(path.join("cgroup.procs"), pid.to_string()).map_err(|error| {
-            format!(
-                "ShimCgroup {cgroup:?} cannot be joined: {}: {error}",
-                path.display()
-            )
-        })?;
-    }
-    Ok(())
+    cgroup::join(pid, cgroup).map_err(|error| format!("ShimCgroup {cgroup:?} {error}"))
 }
 
 /// Begins a core scheduling group of its own for the processes of our process group: what they

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use toml::{Table, Value};
+
+use crate::cgroup::Layout;
 
 use super::node::{Node, text};
 use super::{Finding, Level};
@@ -211,13 +212,11 @@ fn capabilities(status: &str) -> Option<u64> {
 
 /// Which cgroups there are, and who makes them.
 fn cgroups(mount: &Path) -> Finding {
-    let is_v2 =
-        |path: &Path| statfs(path).is_ok_and(|it| it.filesystem_type() == CGROUP2_SUPER_MAGIC);
-    let version = match (is_v2(mount), is_v2(&mount.join("unified"))) {
-        (true, _) => "version 2",
-        (false, true) => "version 1, with a hierarchy of version 2 beside it (hybrid)",
-        (false, false) if mount.join("memory").is_dir() => "version 1",
-        (false, false) => {
+    let version = match Layout::at(mount) {
+        Some(Layout::V2) => "version 2",
+        Some(Layout::Hybrid) => "version 1, with a hierarchy of version 2 beside it (hybrid)",
+        Some(Layout::V1) => "version 1",
+        None => {
             return Finding::new(
                 CGROUPS,
                 Level::Problem,
