@@ -5,7 +5,7 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::TaskOOM;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use crate::engine::{Cgroup, PidHold};
+use crate::engine::Cgroup;
 use crate::lifecycle::ContainerId;
 use crate::record::What;
 
@@ -93,7 +93,7 @@ impl Actor {
         let answer = self.task(id).and_then(|task| {
             task.life.allows(Call::Pids, id)?;
             if task.life.is_without_process() {
-                return Ok(Members::Ended(task.first_pid.as_ref().map(PidHold::pid)));
+                return Ok(Members::Ended(task.lives.first_pid()));
             }
             let cgroup = task.cgroup.clone().ok_or_else(|| {
                 let message = format!("task {id} has no processes: its cgroup is not known");

@@ -69,7 +69,7 @@ impl Actor {
         {
             // Some runtimes leave something to its deletion, and those that do not say so then.
             task.life.leaves(Remains::All);
-            if task.restart_due {
+            if task.lives.is_next_due() {
                 // Its end came before this, and its next life has waited for it.
                 self.restart(id);
             } else if task.life.published().is_some()

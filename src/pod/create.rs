@@ -14,6 +14,7 @@ use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
 
 use super::life::Life;
+use super::lives::Lives;
 use super::process::{Facts, Process, Task};
 use super::scores::Score;
 use super::stop::known_end;
@@ -98,10 +99,7 @@ impl Actor {
                 execs: BTreeMap::new(),
                 life: Life::new(),
                 score: Score::new(read.oom_score),
-                restart_due: false,
-                first_pid: None,
-                post_start: None,
-                resources: None,
+                lives: Lives::default(),
                 exit_delayed: false,
                 releasing: None,
             },
@@ -162,9 +160,8 @@ impl Actor {
         task.life.born();
         task.init.pid = init.pid();
         task.handle = Some(Arc::clone(&init));
-        if task.first_pid.is_none() && self.core.may_outlive_its_process(id) {
-            task.first_pid = Some(init.hold_pid());
-        }
+        let may_outlive = self.core.may_outlive_its_process(id);
+        task.lives.begins(&*init, may_outlive);
         if task.life.is_known() {
             self.watch_cgroup(id);
         }

@@ -103,7 +103,7 @@ impl Actor {
             }
         };
         task.life.leaves(remains);
-        if task.restart_due {
+        if task.lives.is_next_due() {
             return self.restart(id);
         }
         if task.life.published().is_some()

@@ -67,7 +67,7 @@ impl Actor {
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
         {
-            task.post_start = Some(call.spec.clone());
+            task.lives.post_start = Some(call.spec.clone());
         }
         if let Entry::Vacant(place) = self.task_mut(&call.id)?.execs.entry(call.exec_id.clone()) {
             let process = Process::new(call.paths);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::engine::oci::lower;
 use crate::fuzz::cost::assert_bounded;
 
-use super::{checkpoint, restart};
+use super::{checkpoint, lives};
 
 /// How many bytes may be allocated at once for each that is read, and in any case. A value of JSON
 /// that is `0,` in a list becomes one of 32 bytes, and its list is larger than it need be.
@@ -21,10 +21,10 @@ pub(crate) fn calls(input: &[u8]) {
     });
     let mut changed = None;
     assert_bounded(input.len(), EACH, ANYWAY, || {
-        restart::merge(&mut changed, input);
+        lives::merge(&mut changed, input);
     });
     let before = changed.clone();
-    restart::merge(&mut changed, input);
+    lives::merge(&mut changed, input);
     assert_eq!(before, changed);
     let any = Any {
         type_url: "containerd.runc.v1.CheckpointOptions".to_owned(),

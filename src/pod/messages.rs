@@ -11,7 +11,6 @@ use crate::stdio;
 
 use super::life::Call;
 use super::process::{Exit, Process, StateAnswer, Status, Task};
-use super::restart;
 use super::{Actor, CallError, Reply};
 
 impl Actor {
@@ -168,7 +167,7 @@ impl Actor {
             return drop(reply.send(Err(error)));
         }
         if task.life.is_without_process() {
-            restart::merge(&mut task.resources, &resources);
+            task.lives.keep(&resources);
             self.resize_container(&ContainerId::from(id), &resources);
             return drop(reply.send(Ok(())));
         }
@@ -190,8 +189,8 @@ impl Actor {
             actor.settle_size_now(true);
             let outcome = outcome.map(|resources| {
                 let task = actor.tasks.get_mut(&id);
-                if let Some(task) = task.filter(|task| task.first_pid.is_some()) {
-                    restart::merge(&mut task.resources, &resources);
+                if let Some(task) = task.filter(|task| task.lives.first_pid().is_some()) {
+                    task.lives.keep(&resources);
                 }
             });
             let _ = reply.send(outcome.map_err(CallError::unknown));

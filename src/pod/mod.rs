@@ -18,6 +18,7 @@ mod exec;
 pub(crate) mod fuzz;
 mod jobs;
 mod life;
+mod lives;
 mod manual;
 mod messages;
 mod node;

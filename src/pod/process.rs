@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
-use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::engine::{Cgroup, Container, Halt, Init, OomWatch, PidHold, Process as Executed};
+use crate::engine::{Cgroup, Container, Halt, Init, OomWatch, Process as Executed};
 use crate::lifecycle::RequestId;
 use crate::plan::Allotment;
 use crate::stdio::{Paths, Size, Streams};
 
 use super::life::Life;
+use super::lives::Lives;
 use super::scores::Score;
 use super::{CallError, Kind, Reply};
 
@@ -57,15 +57,7 @@ pub(super) struct Task {
     pub execs: BTreeMap<String, Exec>,
     pub life: Life,
     pub score: Score,
-    /// It is to be restarted as soon as the engine has forgotten it.
-    pub restart_due: bool,
-    /// Its first init process, the one that the caller was told of, if it may read running without.
-    pub first_pid: Option<PidHold>,
-    /// What was taken for its postStart handler, if it may have several lives: the process as its caller
-    /// wants it.
-    pub post_start: Option<Vec<u8>>,
-    /// What the caller has changed of its resources, if it may have several lives.
-    pub resources: Option<Value>,
+    pub lives: Lives,
     /// Its exit waits for its execs to end.
     pub exit_delayed: bool,
     /// While its program is being released; dropped when the init process ends meanwhile.

@@ -5,8 +5,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::caught::Panicked;
 use crate::engine::{Born, Halt, LastLife};
 use crate::lifecycle::ContainerId;
@@ -21,8 +19,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.restart_due = task.life.remains() == Remains::Going;
-        if task.restart_due {
+        if !task.lives.next_is_wanted(task.life.remains()) {
             return;
         }
         task.halt = Halt::default();
@@ -30,7 +27,7 @@ impl Actor {
         let mut last = LastLife {
             cgroup: task.cgroup.clone(),
             is_forgotten: task.life.remains() == Remains::Gone,
-            resources: task.resources.clone(),
+            resources: task.lives.resources().cloned(),
             oom_score: None,
         };
         last.oom_score = self.score_for_bundle(id);
@@ -66,7 +63,7 @@ impl Actor {
             return;
         };
         task.halt.call();
-        if std::mem::take(&mut task.restart_due) {
+        if task.lives.next_is_unwanted() {
             return self.restarted(id, Err("it is not wanted any more".to_owned()));
         }
         if let Some(task) = self.tasks.get(id)
@@ -102,46 +99,5 @@ impl Actor {
 
     fn restarted(&mut self, id: &ContainerId, outcome: Result<(), String>) {
         self.core.handle_restarted(self.now(), id, outcome);
-    }
-}
-
-/// Adds to what the caller has changed of a container's resources (`LinuxResources` of the OCI
-/// specification) what it changes now. As deep as JSON is parsed, no deeper.
-pub(super) fn merge(changed: &mut Option<Value>, change: &[u8]) {
-    match serde_json::from_slice(change) {
-        Ok(change) => merge_value(changed.get_or_insert(Value::Null), change),
-        Err(error) => {
-            tracing::warn!(%error, "resources that are no JSON will not be applied again")
-        }
-    }
-}
-
-fn merge_value(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge_value(into.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => *into = from,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_changed_last_counts_and_the_rest_stays() {
-        let mut changed = None;
-        for change in [
-            r#"{"cpu":{"shares":2,"quota":5},"memory":{"limit":1}}"#,
-            "nonsense",
-            r#"{"cpu":{"shares":9}}"#,
-        ] {
-            merge(&mut changed, change.as_bytes());
-        }
-        let expected = r#"{"cpu":{"quota":5,"shares":9},"memory":{"limit":1}}"#;
-        assert_eq!(changed.unwrap().to_string(), expected);
     }
 }

@@ -205,8 +205,7 @@ impl Actor {
         let event = exit_event(id, id.as_str(), pid, exit);
         self.node.publish(event);
         task.init.ended(exit);
-        // Where it had no second life there is no first one to be remembered.
-        drop(task.first_pid.take_if(|first| first.pid() == pid));
+        task.lives.are_over(pid);
         tracing::info!(container = %id, code, "exited");
         let delete = task.life.take_deleter();
         let now = self.now();
