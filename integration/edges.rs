@@ -10,7 +10,7 @@ use containerd_shim_protos::shim::oci::Options;
 use serde_json::Value;
 
 use crate::harness::{
-    BareShim, Containerd, PATIENCE, add_poststart_hook, eventually, move_below, run,
+    BareShim, Containerd, PATIENCE, Reader, add_poststart_hook, eventually, move_below, run,
     runtime_under_test, write_program,
 };
 
@@ -302,6 +302,34 @@ fn an_oci_runtime_that_is_missing_is_named() {
     assert!(message.contains("\"no-runc\""), "{message}");
     shim.api().shutdown("a").expect("shutdown");
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
+}
+
+/// Why a create fails is told once: in the error if the runtime's log says it, as crun 1.28 writes it, and
+/// otherwise where the runtime has said it.
+#[test]
+fn the_words_of_a_runtime_that_fails_are_heard_once() {
+    let logged = r#"printf '{\n  "msg": "out of order",\n  "level": "error"\n}\n' > "$4"; "#;
+    for (log, in_error, in_stream) in [
+        (logged, "OCI runtime create failed: out of order", ""),
+        (
+            "",
+            "OCI runtime create failed: it ended with 7",
+            "out of order\n",
+        ),
+    ] {
+        let host = Containerd::start();
+        let shim = bare(&host, &FOR_EVER);
+        let instead = format!("{log}echo out of order >&2; exit 7");
+        let request = CreateTaskRequest {
+            stderr: shim.fifo("stderr"),
+            ..with_script(&host, &shim, "create", &instead)
+        };
+        let stream = Reader::of(&request.stderr);
+        let (_, message) = shim.api().create(&request).expect_err("it fails");
+        assert!(message.contains(in_error), "{message}");
+        stream.await_open();
+        assert_eq!(stream.finish(), in_stream);
+    }
 }
 
 #[test]
