@@ -1,5 +1,6 @@
 //! A node that is simulated: nothing of it is the machine's that the test runs on, its time included.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +22,7 @@ pub struct SimNode {
     pub engine: SimEngine,
     pub events: Recorder<Box<dyn Event>>,
     pub archive: Recorder<api::Pod>,
-    origin: Instant,
+    pub origin: Instant,
 }
 
 /// What was given away, and when: since the node began.
@@ -32,8 +33,12 @@ pub struct Recorder<T> {
 }
 
 /// tokio's time, on the wall.
-#[derive(Clone, Copy, Debug)]
-struct SimClock(Instant);
+#[derive(Debug)]
+struct SimClock {
+    origin: Instant,
+    /// Each look costs the thread a microsecond.
+    looks: AtomicU64,
+}
 
 impl SimNode {
     /// A node with this engine, on which nothing has happened yet.
@@ -52,7 +57,10 @@ impl SimNode {
         Node {
             engine: Arc::new(self.engine.clone()),
             publisher: Arc::new(self.events.clone()),
-            clock: Arc::new(SimClock(self.origin)),
+            clock: Arc::new(SimClock {
+                origin: self.origin,
+                looks: AtomicU64::new(0),
+            }),
             archive: Arc::new(self.archive.clone()),
         }
     }
@@ -105,11 +113,11 @@ impl api::Archive for Recorder<api::Pod> {
 
 impl Clock for SimClock {
     fn wall(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_secs(BEGINS_AT) + self.0.elapsed()
+        UNIX_EPOCH + Duration::from_secs(BEGINS_AT) + self.origin.elapsed()
     }
 
     fn cpu(&self) -> Duration {
-        Duration::ZERO
+        Duration::from_micros(self.looks.fetch_add(1, Ordering::Relaxed))
     }
 }
 

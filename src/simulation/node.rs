@@ -1,9 +1,9 @@
 //! What the kubelet of the simulated world calls: a containerd, shims, and a machine below.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use containerd_shim_protos::api::{
     CloseIORequest, ConnectRequest, PauseRequest, PidsRequest, ResizePtyRequest, ResumeRequest,
@@ -12,16 +12,15 @@ use containerd_shim_protos::api::{
 use containerd_shim_protos::shim_async::Task;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{sleep, sleep_until};
 use usher_core::lifecycle::{Exec, RequestId, Time};
 use usher_core::simulator::case::Case;
 use usher_core::simulator::chance::Dice;
 use usher_core::simulator::{Call, Node, Script, Seen, name_of};
 
-use crate::api::{self, Archive};
-use crate::clock::Clock;
 use crate::engine::sim::{Happening, Left, OnStop, Program, SimBundle, SimEngine};
 use crate::plan::{Rules, Signal};
+use crate::pod::sim::SimNode;
 use crate::pod::{self, Actor};
 use crate::process::ExitStatus;
 use crate::task::Service;
@@ -31,24 +30,21 @@ use super::faults::Faults;
 
 const USUAL: Duration = Duration::from_secs(120);
 
-/// Where a simulated clock begins: any time will do.
-const EPOCH: Duration = Duration::from_secs(1_700_000_000);
-
 const POD_UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
 /// A node with its time.
 pub struct SimulatedNode {
-    engine: SimEngine,
+    node: SimNode,
     pub containerd: Containerd,
     /// The loops of all shims that there were.
     pub shims: Vec<JoinHandle<()>>,
-    origin: Instant,
     seen: Vec<(Time, Seen)>,
     annotations: BTreeMap<String, String>,
     by_hand: bool,
     patience: Option<Duration>,
     runs: BTreeMap<String, AbortHandle>,
-    kills: Arc<Mutex<BTreeMap<u64, bool>>>,
+    /// The Kills that have been answered.
+    kills: Arc<Mutex<BTreeSet<u64>>>,
     requests: u64,
     execs: u64,
     sandboxes: u64,
@@ -62,32 +58,6 @@ pub struct SimulatedNode {
     is_over: Arc<AtomicBool>,
     // The last to go: what runs on it has handles of the others.
     runtime: Runtime,
-}
-
-/// The clock of a node: it stands with tokio's.
-#[derive(Debug)]
-struct SimClock {
-    origin: Instant,
-    /// Each look costs the thread a microsecond.
-    looks: AtomicU64,
-}
-
-impl Clock for SimClock {
-    fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + EPOCH + self.origin.elapsed()
-    }
-
-    fn cpu(&self) -> Duration {
-        Duration::from_micros(self.looks.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-/// Keeps nothing of pods that have ended.
-#[derive(Debug)]
-struct Nowhere;
-
-impl Archive for Nowhere {
-    fn keep(&self, _: api::Pod) {}
 }
 
 impl SimulatedNode {
@@ -104,7 +74,8 @@ impl SimulatedNode {
         let delays = (0..500).map(|_| Duration::from_millis(dice.within(0, faults.events)));
         containerd.delay_events(delays);
         runtime.spawn(containerd.clone().listen());
-        let origin = Instant::now();
+        let node = SimNode::new(engine.clone());
+        let origin = node.origin;
         for (at, away) in &faults.deaths {
             let (containerd, at) = (containerd.clone(), origin + Duration::from_millis(*at));
             let away = Duration::from_millis(*away);
@@ -126,10 +97,9 @@ impl SimulatedNode {
         }
         drop(entered);
         SimulatedNode {
-            engine,
+            node,
             containerd,
             shims: Vec::new(),
-            origin,
             seen: Vec::new(),
             annotations: case.annotations(),
             by_hand: case.by_hand,
@@ -152,13 +122,8 @@ impl SimulatedNode {
     /// A shim, as containerd has it started.
     fn boot(&mut self) {
         let node = pod::Node {
-            engine: Arc::new(self.engine.clone()),
             publisher: Arc::new(self.containerd.clone()),
-            clock: Arc::new(SimClock {
-                origin: self.origin,
-                looks: AtomicU64::new(0),
-            }),
-            archive: Arc::new(Nowhere),
+            ..self.node.node()
         };
         let _entered = self.runtime.enter();
         let (mut actor, pod) = Actor::new("k8s.io", node, Rules::default());
@@ -177,7 +142,7 @@ impl SimulatedNode {
             let containerd = self.containerd.clone();
             let seed = self.dice.within(0, u64::MAX / 2);
             let is_over = Arc::clone(&self.is_over);
-            let engine = self.engine.clone();
+            let engine = self.node.engine.clone();
             let number = self.sandboxes;
             tokio::spawn(others(
                 containerd,
@@ -235,20 +200,20 @@ impl SimulatedNode {
 
     /// What a further process of a container does: until it is told to, or for so long.
     fn behave_exec(&self, id: &str, exec_id: &str, ends: Option<(Duration, u8)>) {
-        behave_exec(&self.engine, id, exec_id, ends);
+        behave_exec(&self.node.engine, id, exec_id, ends);
     }
 
     /// What has happened on the machine, with its time since the node began.
     pub fn story(&self) -> Vec<(Duration, Happening)> {
-        let machine = self.engine.lock();
+        let machine = self.node.engine.lock();
         let story = machine.story.iter();
-        let story = story.map(|(at, happening)| (*at - self.origin, happening.clone()));
+        let story = story.map(|(at, happening)| (*at - self.node.origin, happening.clone()));
         story.collect()
     }
 
     /// What is left on the machine.
     pub fn left(&self) -> Left {
-        self.engine.lock().left()
+        self.node.engine.lock().left()
     }
 
     fn bundle(&mut self, id: &str, name: &str, own: &BTreeMap<String, String>) {
@@ -291,7 +256,7 @@ impl SimulatedNode {
             exec: Program::exits_after(Duration::from_millis(5), 0),
             ..SimBundle::default()
         };
-        self.engine.put(format!("/bundles/{id}"), bundle);
+        self.node.engine.put(format!("/bundles/{id}"), bundle);
     }
 
     fn exec_id(&mut self, what: &str) -> String {
@@ -314,12 +279,12 @@ impl SimulatedNode {
 impl Node for SimulatedNode {
     fn now(&self) -> Time {
         let _entered = self.runtime.enter();
-        Time::from_origin(self.origin.elapsed())
+        Time::from_origin(self.node.origin.elapsed())
     }
 
     fn advance(&mut self, end: Time) {
-        let end = self.origin + end.since_origin();
-        let (engine, containerd) = (self.engine.clone(), self.containerd.clone());
+        let end = self.node.origin + end.since_origin();
+        let (engine, containerd) = (self.node.engine.clone(), self.containerd.clone());
         self.runtime.block_on(async {
             tokio::select! {
                 biased;
@@ -388,7 +353,7 @@ impl Node for SimulatedNode {
                 });
             }
             Call::Crash(id, code) => {
-                let (id, engine) = (self.id(id), self.engine.clone());
+                let (id, engine) = (self.id(id), self.node.engine.clone());
                 self.spawn(async move {
                     sleep(wait).await;
                     if engine.lock().is_running(&id) {
@@ -407,7 +372,7 @@ impl Node for SimulatedNode {
                 });
             }
             Call::PreStopOver(id) => {
-                let engine = self.engine.clone();
+                let engine = self.node.engine.clone();
                 let Some(exec_id) = self.handlers.get(id).cloned() else {
                     return;
                 };
@@ -434,7 +399,7 @@ impl Node for SimulatedNode {
                 .kill(&id, "", (signal, false), Some(patience))
                 .await;
             let mut kills = kills.lock().unwrap_or_else(PoisonError::into_inner);
-            kills.insert(request, true);
+            kills.insert(request);
         });
         self.settle();
         RequestId(request)
@@ -442,7 +407,7 @@ impl Node for SimulatedNode {
 
     fn is_answered(&self, request: RequestId) -> bool {
         let kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
-        kills.get(&request.0).copied().unwrap_or_default()
+        kills.contains(&request.0)
     }
 
     fn exec(&mut self, id: &'static str, exec: &Exec<'_>) -> bool {
@@ -494,15 +459,15 @@ impl Node for SimulatedNode {
     }
 
     fn is_alive(&self, id: &str) -> bool {
-        self.engine.lock().init_of(&self.id(id)).is_some()
+        self.node.engine.lock().init_of(&self.id(id)).is_some()
     }
 
     fn is_executing(&self, id: &str) -> bool {
-        self.engine.lock().is_running(&self.id(id))
+        self.node.engine.lock().is_running(&self.id(id))
     }
 
     fn is_anything_alive(&self) -> bool {
-        self.engine.lock().is_anything_alive()
+        self.node.engine.lock().is_anything_alive()
     }
 }
 
@@ -576,95 +541,43 @@ async fn ask(
     takes: u64,
 ) {
     let takes = Duration::from_millis(takes);
-    let whole = (id, "");
-    let name = id.to_owned();
+    /// Has the shim asked something about the whole of a task.
+    macro_rules! ask {
+        ($name:literal, $call:ident, $request:ident { $($field:ident: $value:expr),* }) => {{
+            let request = $request {
+                id: id.to_owned(),
+                $($field: $value,)*
+                ..$request::new()
+            };
+            let work = |service: Arc<Service>, context| async move {
+                service.$call(&context, request).await.map(|_| 0)
+            };
+            containerd.call($name, (id, ""), Some(USUAL), work).await
+        }};
+    }
     let answer = match what {
         0..30 => containerd.state(id).await.map(|_| 0),
-        30..40 => {
-            let request = PidsRequest {
-                id: name,
-                ..PidsRequest::new()
-            };
-            let work = |service: Arc<Service>, context| async move {
-                service.pids(&context, request).await.map(|_| 0)
-            };
-            containerd.call("Pids", whole, Some(USUAL), work).await
-        }
-        40..50 => {
-            let request = StatsRequest {
-                id: name,
-                ..StatsRequest::new()
-            };
-            let work = |service: Arc<Service>, context| async move {
-                service.stats(&context, request).await.map(|_| 0)
-            };
-            containerd.call("Stats", whole, Some(USUAL), work).await
-        }
-        50..55 => {
-            let request = ConnectRequest {
-                id: name,
-                ..ConnectRequest::new()
-            };
-            let work = |service: Arc<Service>, context| async move {
-                service.connect(&context, request).await.map(|_| 0)
-            };
-            containerd.call("Connect", whole, Some(USUAL), work).await
-        }
+        30..40 => ask!("Pids", pids, PidsRequest {}),
+        40..50 => ask!("Stats", stats, StatsRequest {}),
+        50..55 => ask!("Connect", connect, ConnectRequest {}),
         55..58 => {
-            let request = ResizePtyRequest {
-                id: name,
-                width: 80,
-                height: 25,
-                ..ResizePtyRequest::new()
-            };
-            let work = |service: Arc<Service>, context| async move {
-                service.resize_pty(&context, request).await.map(|_| 0)
-            };
-            containerd.call("ResizePty", whole, Some(USUAL), work).await
+            ask!(
+                "ResizePty",
+                resize_pty,
+                ResizePtyRequest {
+                    width: 80,
+                    height: 25
+                }
+            )
         }
-        58..60 => {
-            let request = CloseIORequest {
-                id: name,
-                stdin: true,
-                ..CloseIORequest::new()
-            };
-            let work = |service: Arc<Service>, context| async move {
-                service.close_io(&context, request).await.map(|_| 0)
-            };
-            containerd.call("CloseIO", whole, Some(USUAL), work).await
-        }
+        58..60 => ask!("CloseIO", close_io, CloseIORequest { stdin: true }),
         60..65 => containerd.kill(id, "", (0, false), Some(USUAL)).await,
-        65..75 => {
-            let request = UpdateTaskRequest {
-                id: name,
-                ..UpdateTaskRequest::new()
-            };
-            let work = |service: Arc<Service>, context| async move {
-                service.update(&context, request).await.map(|_| 0)
-            };
-            containerd.call("Update", whole, Some(USUAL), work).await
-        }
+        65..75 => ask!("Update", update, UpdateTaskRequest {}),
         75..80 => {
-            let (pause, resume) = (
-                PauseRequest {
-                    id: name.clone(),
-                    ..PauseRequest::new()
-                },
-                ResumeRequest {
-                    id: name,
-                    ..ResumeRequest::new()
-                },
-            );
-            let work = |service: Arc<Service>, context| async move {
-                service.pause(&context, pause).await.map(|_| 0)
-            };
-            let paused = containerd.call("Pause", whole, Some(USUAL), work).await;
+            let paused = ask!("Pause", pause, PauseRequest {});
             sleep(takes / 10).await;
             // Nobody leaves what he has frozen.
-            let work = |service: Arc<Service>, context| async move {
-                service.resume(&context, resume).await.map(|_| 0)
-            };
-            let resumed = containerd.call("Resume", whole, Some(USUAL), work).await;
+            let resumed = ask!("Resume", resume, ResumeRequest {});
             paused.and(resumed)
         }
         // A probe of kubelet's, or a person.
