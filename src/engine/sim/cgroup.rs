@@ -5,10 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
 
 use crate::engine::{Cgroup, Change, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED};
 use crate::plan::Allotment;
@@ -19,6 +22,9 @@ use super::fate::Deed;
 
 /// How long a quota lasts, in microseconds.
 const PERIOD: u64 = 100_000;
+
+/// How long the kernel's notice of a kill is on its way.
+const NOTICED_AFTER: Duration = Duration::from_millis(50);
 
 /// The values of a pod's cgroup, and who is to restore them.
 #[derive(Clone, Debug, Default)]
@@ -78,11 +84,25 @@ impl Cgroup for SimCgroup {
     }
 
     fn watch_oom(self: Arc<Self>, tell: Box<dyn Fn() + Send + Sync>) -> Option<Box<dyn OomWatch>> {
-        Some(Box::new(SimOomWatch {
+        let killed = {
+            let machine = self.engine.lock();
+            Arc::clone(&machine.containers.get(&self.id)?.killed)
+        };
+        let kills = Arc::new(Kills {
             seen: AtomicU64::new(self.oom_kills()),
             cgroup: self,
             tell,
-        }))
+        });
+        let follows = Arc::clone(&kills);
+        let notices = tokio::spawn(async move {
+            loop {
+                killed.notified().await;
+                sleep(NOTICED_AFTER).await;
+                follows.look();
+            }
+        });
+        let notices = notices.abort_handle();
+        Some(Box::new(SimOomWatch { kills, notices }))
     }
 
     async fn change_scores(&self, change: Change, _: &Notify) -> Result<ScoreOutcome, String> {
@@ -104,14 +124,20 @@ impl Cgroup for SimCgroup {
     }
 }
 
-/// Looks when it is asked to: before the end of a process is told.
+/// Looks when it is asked to, and in a while when a process was killed.
+#[derive(Debug)]
 struct SimOomWatch {
+    kills: Arc<Kills>,
+    notices: AbortHandle,
+}
+
+struct Kills {
     cgroup: Arc<SimCgroup>,
     seen: AtomicU64,
     tell: Box<dyn Fn() + Send + Sync>,
 }
 
-impl OomWatch for SimOomWatch {
+impl Kills {
     fn look(&self) {
         let count = self.cgroup.oom_kills();
         if count > self.seen.swap(count, Ordering::Relaxed) {
@@ -120,9 +146,21 @@ impl OomWatch for SimOomWatch {
     }
 }
 
-impl std::fmt::Debug for SimOomWatch {
+impl OomWatch for SimOomWatch {
+    fn look(&self) {
+        self.kills.look();
+    }
+}
+
+impl Drop for SimOomWatch {
+    fn drop(&mut self) {
+        self.notices.abort();
+    }
+}
+
+impl std::fmt::Debug for Kills {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("SimOomWatch").field(&self.cgroup).finish()
+        f.debug_tuple("Kills").field(&self.cgroup).finish()
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::time::{sleep, timeout};
 
+use crate::caught::caught;
 use crate::engine::{
     Beginning, Born, Container, Created, Deletion, Ending, EngineError, Halt, LastLife, Order,
     Restoration, Wishes,
@@ -116,7 +117,8 @@ impl Container for Arc<SimContainer> {
             let beginning = Beginning::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
             return Ok(Created { beginning, streams });
         }
-        let met = self.engine.meet(Deed::Create, &self.id, Some(halt)).await;
+        // What panics here is a mistake of the shim's own, and leaves no mount either.
+        let met = caught(self.engine.meet(Deed::Create, &self.id, Some(halt))).await;
         let is_known = self.engine.lock().containers.contains_key(&self.id);
         let created = met.and(match is_known {
             true => Err(EngineError::Failed(format!("{} exists already", self.id))),

@@ -123,6 +123,8 @@ pub(super) struct Known {
     pub is_frozen: bool,
     /// How many of its processes were killed because memory ran out.
     pub oom_kills: u64,
+    /// Told of each.
+    pub killed: Arc<Notify>,
     pub memory_usage: u64,
 }
 
@@ -556,6 +558,7 @@ impl SimEngine {
             };
             let known = machine.containers.entry(id.to_owned()).or_default();
             known.oom_kills += 1;
+            known.killed.notify_one();
             let id = id.to_owned();
             machine.tell(Happening::OutOfMemory { id });
             victim
