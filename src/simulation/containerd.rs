@@ -103,8 +103,8 @@ struct Inner {
     connections: CancellationToken,
     shims: Vec<Arc<Service>>,
     tasks: BTreeMap<String, Known>,
-    /// Events on their way, in the order of each shim.
-    queue: VecDeque<Any>,
+    /// Events on their way, and when each is here.
+    queue: VecDeque<(Instant, Any)>,
     told: Vec<(Duration, String, Notice)>,
     called: Vec<Called>,
     seen: Vec<Seen>,
@@ -240,23 +240,15 @@ impl Containerd {
     pub async fn listen(self) {
         loop {
             let came = self.shared.came.notified();
-            let (delay, is_empty) = {
-                let mut inner = self.inner();
-                let delay = match inner.delays.len() {
-                    0 => Duration::ZERO,
-                    1 => inner.delays.front().copied().unwrap_or_default(),
-                    _ => inner.delays.pop_front().unwrap_or_default(),
-                };
-                (delay, inner.queue.is_empty())
-            };
-            if is_empty {
+            let first = self.inner().queue.front().map(|(at, _)| *at);
+            let Some(at) = first else {
                 came.await;
                 continue;
-            }
+            };
+            sleep_until(at).await;
             self.there().await;
-            sleep(delay).await;
             let event = self.inner().queue.pop_front();
-            if let Some(event) = event {
+            if let Some((_, event)) = event {
                 self.take(&event);
             }
         }
@@ -346,7 +338,18 @@ fn notice(event: &Any) -> (String, Notice) {
 impl Publish for Containerd {
     fn publish(&self, event: Box<dyn Event>) {
         let event = convert_to_any(event).expect("an event that can be encoded");
-        self.inner().queue.push_back(event);
+        let mut inner = self.inner();
+        let delay = match inner.delays.len() {
+            0 | 1 => inner.delays.front().copied(),
+            _ => inner.delays.pop_front(),
+        };
+        // None overtakes another.
+        let after = inner.queue.back().map(|(at, _)| *at);
+        let at = Instant::now() + delay.unwrap_or_default();
+        inner
+            .queue
+            .push_back((after.map_or(at, |after| at.max(after)), event));
+        drop(inner);
         self.shared.came.notify_one();
     }
 }
@@ -586,7 +589,6 @@ impl Containerd {
                     .kill(&id, "", killed, Some(CLEANS_UP_WITHIN))
                     .await;
                 containerd.delete(&id, CLEANS_UP_WITHIN).await;
-                containerd.shut_down(&id).await;
             });
             return;
         }

@@ -12,6 +12,9 @@ use crate::engine::sim::{Deed, Fate, Fates};
 /// What a panic begins with that is a fault of the seed, not of the shim.
 pub const SIMULATED: &str = "simulated: ";
 
+/// What a call that hangs fails with in the end.
+pub const TOOK_TOO_LONG: &str = "took too long";
+
 /// What goes wrong on a node beside what does in its pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
@@ -152,7 +155,7 @@ impl Fates for Luck {
             luck if luck < fails + hangs => Fate {
                 after: limit(deed),
                 outcome: Err(EngineError::CutShort(format!(
-                    "{deed:?} of {id} took too long"
+                    "{deed:?} of {id} {TOOK_TOO_LONG}"
                 ))),
             },
             luck if luck < fails + hangs + panics && is_a_job(deed) => {

@@ -7,9 +7,10 @@ use std::time::Duration;
 use usher_core::simulator::case::{Case, Part};
 use usher_core::simulator::name_of;
 
-use crate::engine::sim::{Happening, Left};
+use crate::engine::sim::{Deed, Happening, Left};
 
 use super::containerd::{Called, Notice};
+use super::faults::TOOK_TOO_LONG;
 
 pub type Verdict = Result<(), String>;
 
@@ -280,7 +281,10 @@ fn oom_is_told(account: &Account<'_>) -> Verdict {
         let is_it = |happening: &Happening| matches!(happening, Happening::OutOfMemory { id: of } if of == id);
         let happened = account.story.iter().any(|(_, happening)| is_it(happening));
         let told = account.of(id).any(|notice| *notice == Notice::OutOfMemory);
-        broken(happened == told, || {
+        // A watch could not begin where the cgroup could not be found out.
+        let is_hidden = |happening: &Happening| matches!(happening, Happening::Failed { deed: Deed::FindCgroup, id: of, .. } if of == id);
+        let may_be_missed = account.story.iter().any(|(_, it)| is_hidden(it));
+        broken(happened == told || happened && may_be_missed, || {
             format!("{id}: out of memory {happened}, told {told}")
         })?;
     }
@@ -307,7 +311,7 @@ fn only_the_named_wait(account: &Account<'_>) -> Verdict {
     }
     // What hangs in the engine is what they may wait for at most, and twice.
     let hangs = account.story.iter().filter(
-        |(_, happening)| matches!(happening, Happening::Failed { why, .. } if why.contains("took too long")),
+        |(_, happening)| matches!(happening, Happening::Failed { why, .. } if why.contains(TOOK_TOO_LONG)),
     );
     let bound = Duration::from_secs(30) + hangs.count() as u32 * Duration::from_secs(120);
     for called in &account.called {

@@ -1,19 +1,26 @@
 //! The runs: some hundred nodes with each test, and as many as somebody has the time for.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use usher_core::simulator::case::Case;
+use usher_core::simulator::case::{Case, Fault};
 use usher_core::simulator::kubelet::Log;
 use usher_core::simulator::survey::{self, Broken, check, noting_panics, number};
 use usher_core::simulator::{Node as _, Seen};
 
-use super::faults::{Faults, SIMULATED};
+use crate::engine::sim::Happening;
+
+use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG};
 use super::invariants::{Account, INVARIANTS};
 use super::node::SimulatedNode;
 
 /// What is broken where the run itself panics.
 const SOUND: &str = "the simulation goes through";
+
+/// What has gone wrong on all nodes, by its kind, and how often.
+static INJECTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
 /// A pod on a node, and all that goes wrong with both.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,13 +41,15 @@ impl World {
     fn live(&self) -> (SimulatedNode, Account<'_>, Option<String>) {
         let mut node = SimulatedNode::new(&self.case, &self.faults);
         let mut log = Log::default();
-        let (mut panics, panic) = noting_panics(|| {
+        let (panics, panic) = noting_panics(|| {
             self.case.live_on(&mut node, &mut log);
             node.calm_down();
             // Whoever has called, and whatever hangs, is over then.
             node.live(Duration::from_secs(3_600));
         });
-        panics.retain(|panic| !panic.contains(SIMULATED));
+        let (simulated, panics) = panics
+            .into_iter()
+            .partition::<Vec<_>, _>(|panic| panic.contains(SIMULATED));
         let account = Account {
             case: &self.case,
             story: node.story(),
@@ -53,6 +62,7 @@ impl World {
             panics,
             is_over: log.over.is_some(),
         };
+        account.count(simulated.len(), self.faults.deaths.len());
         (node, account, panic)
     }
 
@@ -60,6 +70,39 @@ impl World {
     fn told(&self) -> String {
         let (node, account, _) = self.live();
         timeline(&node, &account)
+    }
+}
+
+impl Account<'_> {
+    /// Notes how often what went wrong.
+    fn count(&self, panics: usize, deaths: usize) {
+        let mut injected = INJECTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut note = |kind, count: usize| *injected.entry(kind).or_default() += count as u64;
+        let hangs = |why: &str| why.contains(TOOK_TOO_LONG);
+        for (_, happening) in &self.story {
+            match happening {
+                Happening::Failed { why, .. } if hangs(why) => note("calls of the engine hung", 1),
+                Happening::Failed { .. } => note("calls of the engine failed", 1),
+                Happening::OutOfMemory { .. } => note("memory ran out", 1),
+                _ => {}
+            }
+        }
+        let cut = self.called.iter().filter(|called| called.is_cut).count();
+        note("calls of the engine panicked", panics);
+        note("containerd died", deaths);
+        note("calls were given up, or lost with containerd", cut);
+        let faults = self.case.faults.iter().chain(&self.case.late);
+        for (_, fault) in faults {
+            let kind = match fault {
+                Fault::Crash(..) => "containers crashed",
+                Fault::Unhealthy(_) => "containers were unhealthy to kubelet",
+                Fault::Image(_) => "images were changed",
+                Fault::SandboxDies => "sandboxes died",
+                Fault::Restart(_) => "kubelet was away",
+                Fault::Hurry(_) => "deletions were hurried",
+            };
+            note(kind, 1);
+        }
     }
 }
 
@@ -157,4 +200,7 @@ fn simulate() {
     let (from, seeds) = (number("USHER_FROM", 0), number("USHER_SEEDS", 1_000));
     let shown = number("USHER_SHOW", 1) as usize;
     check(from..from + seeds, shown, |seed| Some(World::of(seed)));
+    for (kind, count) in &*INJECTED.lock().unwrap_or_else(PoisonError::into_inner) {
+        println!("injected: {count:>9}  {kind}");
+    }
 }
