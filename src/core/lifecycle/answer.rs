@@ -57,8 +57,14 @@ impl Pod {
         let own = request.map_or(Duration::MAX, |request| {
             request.deadline().since(request.at())
         });
-        // What is left of it after a preStop handler says nothing of the whole.
-        let whole = self.termination.as_ref().map(Termination::grace);
+        // What is left of it after a preStop handler says nothing of the whole, though it be this one that
+        // makes it the end.
+        let begins = || {
+            let (known, end) = self.inferred()?;
+            (known <= self.now).then_some(end.grace())
+        };
+        let under_way = self.termination.as_ref().map(Termination::grace);
+        let whole = under_way.or_else(begins);
         let grace = whole.map_or(own, |whole| whole.max(own));
         let budget = Budget::new(plan.settings(), grace);
         match budget.extension.filter(|_| self.is_extension_pending()) {

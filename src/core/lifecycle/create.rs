@@ -40,6 +40,8 @@ impl Pod {
             return Err(Refusal::AlreadyExists { id: id.clone() });
         }
         if new.kind == ContainerKind::Workload && self.sandbox_is_gone {
+            // Its caller creates it in the next sandbox.
+            self.history.wanted(&new.name);
             return Err(Refusal::SandboxGone { name: new.name });
         }
         self.adopt(&new.name, plan)?;

@@ -76,6 +76,14 @@ impl History {
         past.fatal = None;
     }
 
+    /// Its caller wants a container of the name that cannot be created: whatever the last one ended with,
+    /// its work is not done.
+    pub fn wanted(&mut self, name: &str) {
+        if let Some(past) = self.names.get_mut(name) {
+            past.code = None;
+        }
+    }
+
     /// The container of the name with creation number `number` has ended; `fatal` is what that
     /// means to the pod. Only the container that counts for the name does.
     pub fn ended(&mut self, name: &str, number: u64, end: End, fatal: Option<Cause>) {

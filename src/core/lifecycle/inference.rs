@@ -13,7 +13,6 @@ use crate::plan::PreStop;
 use super::Pod;
 use super::action::{Cause, Why};
 use super::container::{AtTheEnd, Container, HookState};
-use super::duty::Part;
 use super::grace::LEAST;
 use super::report::Report;
 use super::request::StopRequest;
@@ -95,12 +94,8 @@ impl Pod {
         if others.clone().next().is_none() {
             return Some(request.at());
         }
-        let works = |other: &Container| {
-            let is_at_work = other.duty().part == Some(Part::Succeed) && !other.life.is_withheld();
-            other.duty().is_work || is_at_work
-        };
         let is_held_defer = container.defer_turn().is_some() && container.life.is_held();
-        let ends = is_held_defer && !others.any(works);
+        let ends = is_held_defer && !others.any(|other| other.duty().is_work);
         ends.then(|| request.at().after(self.termination_window()))
     }
 

@@ -3,7 +3,7 @@
 use crate::lifecycle::{Cause, Exec, Phase, Report};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::fixtures::{TERM, ask_all, deaf, running};
+use super::fixtures::{TERM, ask_all, deaf, never_ready, running};
 use crate::simulator::{Call, Node, Script, Seen, World, ms, secs};
 
 /// A stop request as kubelet makes it, with so many seconds of grace.
@@ -296,4 +296,79 @@ fn a_hook_that_was_under_way_at_an_end_that_was_none_runs_again_at_the_real_one(
     world.call(kill("proxy", 30));
     world.run_for(secs(10));
     assert_eq!(begun(&world), 2, "{:#?}", world.seen);
+}
+
+#[test]
+fn a_held_defer_that_is_asked_while_an_init_container_works_runs() {
+    let annotations = [("init", "setup"), ("pre-exit", "drain"), ("apps", "web")];
+    let handler = KubeletFacts {
+        pre_stop: Some(PreStop::HttpGet),
+        ..KubeletFacts::default()
+    };
+    let world = pod(&annotations).facts("setup", handler);
+    let mut world = running(world, &["drain", "setup"]);
+    // The request for the other follows its handler, of which nothing is seen.
+    world.call(kill("drain", 4));
+    world.run_for(secs(3));
+    assert!(world.executed("drain").is_some(), "{:#?}", world.seen);
+}
+
+#[test]
+fn the_request_that_makes_it_the_end_is_answered_as_the_whole_grace_period_has_it() {
+    let annotations = [
+        ("sidecars", "proxy"),
+        ("grace-policy", "Reserve"),
+        ("grace-period", "6s"),
+    ];
+    let mut world = running(pod(&annotations).script("web", deaf()), &["proxy", "web"]);
+    world.call(kill("web", 6));
+    // After its preStop handler kubelet gives two seconds.
+    world.run_for(secs(5));
+    world.call(kill("proxy", 2));
+    let request = world.asked.last().copied().unwrap();
+    world.run_for(ms(10));
+    assert!(
+        !world.answered.contains_key(&request),
+        "its two seconds begin at the answer: {:#?}",
+        world.seen
+    );
+}
+
+#[test]
+fn a_run_is_not_complete_whose_app_is_created_once_more_when_its_sandbox_has_died() {
+    let annotations = [
+        ("post-exit", "clean"),
+        ("apps", "web"),
+        ("restart-policy", "OnFailure"),
+    ];
+    let world = pod(&annotations).script("clean", runs_to(0));
+    let mut world = running(world, &["web", "clean"]);
+    world.call(kill("web", 10));
+    world.run_for(ms(300));
+    world.call(Call::Crash("pause", 137));
+    world.run_for(ms(20));
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("clean"), Some(143), "{:#?}", world.seen);
+}
+
+#[test]
+fn an_app_that_comes_after_an_end_is_ended_soon_if_that_has_stopped_the_sidecar_it_waits_for() {
+    let annotations = [
+        ("sidecars", "proxy logs"),
+        ("apps", "api"),
+        ("essential", "proxy"),
+        ("restart-policy", "Never"),
+        (
+            "startup-probe.usher/logs",
+            r#"{"tcpSocket":{"port":1},"failureThreshold":100}"#,
+        ),
+    ];
+    let world = pod(&annotations).script("logs", never_ready());
+    let mut world = running(world, &["proxy", "logs"]);
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(ms(10));
+    world.call(Call::Run("api", None));
+    world.run_for(secs(35));
+    assert_eq!(world.reported("api"), Some(1), "{:#?}", world.seen);
 }
