@@ -273,6 +273,12 @@ impl Case {
             .filter(move |member| member.part == part)
     }
 
+    /// Whether there is something that is to be done when it terminates.
+    pub fn has_an_ending(&self) -> bool {
+        let mut members = self.members.iter();
+        members.any(|member| member.part.is_defer() || member.hook.is_some())
+    }
+
     /// The pod's.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();

@@ -315,6 +315,11 @@ fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             {
                 continue;
             }
+            // Nor is more to be shared than what is left when it is decided, after a request that was its
+            // first: "it ends, within the table".
+            (Some(ending), GracePolicy::Reserve) if run.is_decided_late(ending, secs(6)) => {
+                continue;
+            }
             // Of a lone request the window is a part.
             (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
             (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
@@ -742,12 +747,17 @@ fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item = Tim
         let handled = life.answered.map(|(at, _)| at.after(post_start));
         let handled = handled.max(run.taken_for_post_start(life));
         let started = started.max(handled.unwrap_or(started));
-        let died = life
-            .died
+        let died = life.died.iter().map(|(died, _)| died);
+        // What has been told to stop is not made ready any more, nor anything when the shim has decided
+        // that the pod ends: "a gate that opens after termination began starts nothing but defers".
+        let told = life.signals.iter().map(|(told, _)| told);
+        let decided = run
+            .taken
             .iter()
-            .map(|(died, _)| *died)
-            .find(|died| died >= at);
-        died.is_none_or(|died| died > started).then_some(started)
+            .filter(|taken| taken.sandbox == life.sandbox && taken.because.is_decided());
+        let decided = decided.map(|taken| &taken.at);
+        let mut ends = died.chain(told).chain(decided).filter(|end| *end >= at);
+        ends.all(|end| *end > started).then_some(started)
     })
 }
 
@@ -759,7 +769,12 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         let mut asks = run.log.asks.iter();
         let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
         let is_unwell = sidecar.member.unwell.is_some();
-        if ending.forced || was_asked_alone || is_unwell {
+        // "Elsewhere a lone request for a sidecar is delivered": what was told so has had its signal, and its
+        // caller kills it at its own time.
+        let mut signals = sidecar.signals.iter();
+        let was_told_alone =
+            signals.any(|(at, _)| *at < ending.from && run.is_told_alone(sidecar, *at));
+        if ending.forced || was_asked_alone || was_told_alone || is_unwell {
             continue;
         }
         let told = sidecar

@@ -25,6 +25,8 @@ pub struct Life<'a> {
     pub member: &'a Member,
     pub sandbox: usize,
     pub created: Time,
+    /// How much had been seen before that.
+    pub created_after: usize,
     pub answered: Option<(Time, bool)>,
     pub executed: Vec<Time>,
     pub signals: Vec<(Time, Signal)>,
@@ -41,6 +43,7 @@ pub struct Life<'a> {
 /// The end of a sandbox.
 #[derive(Clone, Debug)]
 pub struct Ending {
+    pub sandbox: usize,
     pub from: Time,
     /// When its caller's time is over.
     pub deadline: Time,
@@ -112,6 +115,7 @@ impl<'a> Run<'a> {
                         member: self.case.member(name_of(id)),
                         sandbox,
                         created: at,
+                        created_after: n,
                         answered: None,
                         executed: Vec::new(),
                         signals: Vec::new(),
@@ -245,15 +249,23 @@ impl<'a> Run<'a> {
         let by_shim = by_shim.into_iter().chain(self.died_alone(sandbox)).min();
         let recognised = inferred.map(|taken| (taken.at, taken.after));
         let mut asks = self.asks_of_end(sandbox, by_shim, recognised.map(|(at, _)| at));
-        // What comes to life for what follows a decided end is no part of it, and what has nothing left to
-        // stop shortens none.
-        let counts = |id: &str, asked: Time, decided: Time| {
+        // What comes to life for what follows a decided end is no part of it, though it be in the same
+        // breath; and what was asked before, and has nothing left to stop, shortens none. One that is asked
+        // later tells what its caller gives, as long as it reads RUNNING.
+        let counts = |ask: &Ask, at: Time| {
             let mut lives = self.lives.iter();
-            let life = lives.find(|life| life.id == id);
-            life.is_some_and(|life| life.created <= decided && life.is_alive(asked))
+            let life = lives.find(|life| life.id == ask.id);
+            life.is_some_and(|life| {
+                let is_of_it = match decided.filter(|taken| taken.at == at) {
+                    Some(taken) => life.created_after < taken.after,
+                    None => life.created <= at,
+                };
+                let tells = ask.at >= at && life.reads_running(ask.at);
+                is_of_it && (life.is_alive(ask.at) || tells)
+            })
         };
         if let Some(at) = by_shim {
-            asks.retain(|ask| ask.is_kill || counts(ask.id, ask.at, at));
+            asks.retain(|ask| ask.is_kill || counts(ask, at));
         }
         let first = asks.first().map(|ask| ask.at);
         let from = first.into_iter().chain(by_shim).min()?;
@@ -263,23 +275,45 @@ impl<'a> Run<'a> {
             Some(at) => at.after(own),
             None => Time::default().after(Duration::MAX),
         };
+        // "Or from an Exec with the argv of its exec preStop handler": a caller that begins with that once
+        // more, before anything is known of an end, counts from there.
+        let known_from = [by_shim, recognised.map(|(at, _)| at)];
+        let known_from = known_from.into_iter().flatten().min();
+        let is_begun_again = |ask: &Ask| {
+            let mut later = asks.iter().filter(|later| later.at > ask.at);
+            let is_again = |later: &Ask| {
+                let is_before = known_from.is_none_or(|known| later.at <= known);
+                later.id == ask.id && later.is_handler && is_before
+            };
+            ask.is_handler && later.any(|later| is_again(later))
+        };
+        let mut first_time = deadline;
         for ask in asks.iter().filter(|ask| !ask.is_kill) {
-            deadline = deadline.min(ask.at.after(ask.grace.min(own)));
+            let ends = ask.at.after(ask.grace.min(own));
+            first_time = first_time.min(ends);
+            if !is_begun_again(ask) {
+                deadline = deadline.min(ends);
+            }
         }
         // One that was asked before, and had not ended when that was taken for the end, is a part of it.
-        let (mut was_given_time, mut soonest) = (false, deadline);
+        let (mut was_given_time, mut soonest) = (false, first_time);
         let mut is_entangled = false;
         let began = asks.first().map(|ask| (ask.at, ask.after));
         let decided = decided.map(|taken| (taken.at, taken.after));
         let began = [began, decided, recognised].into_iter().flatten().min();
         let (begun, after) = began.unwrap_or((from, usize::MAX));
+        // A request that was heeded alone, and is open still, gave it time as well.
+        let log = self.log.asks.iter();
+        let before = log.filter(|ask| ask.at <= begun && self.ask_sandbox(ask) == sandbox);
+        for ask in before.filter(|ask| self.is_open_of_ours(ask, begun, after)) {
+            was_given_time |= ask.grace > LEAST;
+        }
         for ask in self.asks_of_living(sandbox).filter(|ask| ask.at <= begun) {
             let life = self.lives.iter().find(|life| life.id == ask.id);
             let is_ours = self.case.member(name_of(ask.id)).part.is_ours();
             let is_open = is_ours && ask.at.after(ask.grace) > begun;
             if is_open && life.is_some_and(|life| life.read_running(begun, after)) {
                 is_entangled = true;
-                was_given_time |= ask.grace > LEAST;
                 soonest = soonest.min(ask.at.after(ask.grace));
                 if !asks.iter().any(|other| other.id == ask.id) {
                     deadline = deadline.min(ask.at.after(ask.grace));
@@ -295,7 +329,11 @@ impl<'a> Run<'a> {
             soonest = soonest.min(ask.at.after(ask.grace));
         }
         for (at, id) in &self.log.kills {
-            let is_in = asks.iter().any(|ask| ask.id == *id) || self.log.asked_again.contains(id);
+            let mut of_it = self.log.asks.iter().filter(|ask| ask.id == *id);
+            // Who was heeded alone, and whose time was over by then, is of no end that began later.
+            let is_again = self.log.asked_again.contains(id)
+                && of_it.any(|ask| ask.end || self.closes(ask) > from);
+            let is_in = asks.iter().any(|ask| ask.id == *id) || is_again;
             if is_in && *at >= from {
                 deadline = deadline.min(*at);
             }
@@ -315,6 +353,7 @@ impl<'a> Run<'a> {
             && !asks.is_empty()
             && asks.iter().filter(is_short).count() == asks.len();
         Some(Ending {
+            sandbox,
             from,
             deadline,
             soonest: soonest.min(deadline),
@@ -326,6 +365,22 @@ impl<'a> Run<'a> {
                     .first()
                     .is_some_and(|ask| self.is_like_a_post_start(ask)),
             forced,
+        })
+    }
+
+    /// Whether it is the request, of what usher orders, that reads RUNNING, and its time is not over.
+    fn is_open_of_ours(&self, ask: &Ask, at: Time, after: usize) -> bool {
+        let is_ours = self.case.member(name_of(ask.id)).part.is_ours();
+        let mut lives = self.lives.iter().filter(|life| life.id == ask.id);
+        is_ours && self.closes(ask) > at && lives.any(|life| life.read_running(at, after))
+    }
+
+    /// Whether what leaves no doubt of an end came so long after its first request that less than that was
+    /// left.
+    pub fn is_decided_late(&self, ending: &Ending, least: Duration) -> bool {
+        self.taken.iter().any(|taken| {
+            let is_late = taken.at > ending.from && ending.soonest.since(taken.at) < least;
+            taken.sandbox == ending.sandbox && taken.because.is_decided() && is_late
         })
     }
 
@@ -398,10 +453,11 @@ impl<'a> Run<'a> {
             own[place] = !is_known
                 && match (second, by_shim) {
                     (Some(second), by_shim) if by_shim.is_none_or(|at| asks[second].at < at) => {
+                        let (next, after) = (asks[second].at, asks[second].after);
                         let is_own = own[second] || self.is_alone(ask, asks[second]);
-                        self.is_over(ask, asks[second].at) && is_own
+                        self.is_over(ask, next, after) && is_own
                     }
-                    (_, Some(by_shim)) => self.is_over(ask, by_shim),
+                    (_, Some(by_shim)) => self.is_over(ask, by_shim, 0),
                     // With `ctr` one kill after another is the end, and one alone is none.
                     (_, None) => self.case.by_hand || self.heeded_at(ask).is_some(),
                 };
@@ -410,14 +466,14 @@ impl<'a> Run<'a> {
         asks.split_off(first.unwrap_or(asks.len()))
     }
 
-    /// Whether a request was over at `next`, or heeded: it is "open … until it has exited or its own
+    /// Whether a request was over at `next`, when so much had been seen, or heeded: it is "open … until it has exited or its own
     /// deadline has passed", and a lone one is delivered when nothing can come any more that it may be
     /// kept for.
-    fn is_over(&self, ask: &Ask, next: Time) -> bool {
+    fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
         let Some(life) = self.lives.iter().find(|life| life.id == ask.id) else {
             return true;
         };
-        let has_ended = life.ended().is_some_and(|ended| ended < next);
+        let has_ended = life.had_ended(ask.at, next, after);
         match ask.is_handler {
             true => {
                 let over = self.taken_for_post_start(life);
@@ -459,18 +515,22 @@ impl<'a> Run<'a> {
     }
 
     /// Whether two requests were not made at once: what was asked first ended before the second came,
-    /// though later than that could have come with it; or each has a time of its own. (Kubelet counts
-    /// whole seconds, and gives two where nothing is left.)
+    /// though later than that could have come with it, or without having been told; or each has a time of
+    /// its own. (Kubelet counts whole seconds, and gives two where nothing is left.)
     fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
         let is_clock = one.max(other).since(one.min(other)) <= LEAST;
         let life = self.lives.iter().find(|life| life.id == first.id);
-        let has_ended = life
-            .and_then(Life::ended)
-            .is_some_and(|ended| ended < second.at);
-        match has_ended {
-            true => self.case.by_hand || second.at.since(first.at) > WINDOW,
-            false => first.is_handler || self.closes(first) <= second.at || !is_clock,
+        let ended = life.filter(|life| life.had_ended(first.at, second.at, second.after));
+        match ended {
+            Some(life) => {
+                let is_later = second.at.since(first.at) > WINDOW;
+                // "A lone request for an app is delivered at once; in a pod that has an ending after the
+                // window."
+                let at_once = !self.case.has_an_ending();
+                self.case.by_hand || is_later || at_once || life.ended_by_itself()
+            }
+            None => first.is_handler || self.closes(first) <= second.at || !is_clock,
         }
     }
 
@@ -493,7 +553,8 @@ impl<'a> Run<'a> {
         let mut taken = self.taken.iter();
         let was_taken = taken.any(|taken| {
             let is_before = taken.sandbox == asked.sandbox && taken.at < told;
-            is_before && taken.disproved.is_none_or(|at| at >= told)
+            let over = taken.disproved.or(taken.followed);
+            is_before && over.is_none_or(|at| at >= told)
         });
         let is_alone = self.log.asks.iter().filter(shows).count() == 0 && !was_taken;
         is_alone && self.kept_until(own, asked) <= told
@@ -506,8 +567,9 @@ impl<'a> Run<'a> {
         if life.part() == Part::App {
             return window;
         }
+        // An init container whose success is withheld reads RUNNING as an app does.
         let apps = self.of(life.sandbox).filter(|app| {
-            let is_app = app.part() == Part::App && app.id != life.id;
+            let is_app = matches!(app.part(), Part::App | Part::Init) && app.id != life.id;
             is_app && app.read_running(ask.at, ask.after)
         });
         let hidden = apps.filter_map(|app| match app.member.pre_stop? {
@@ -573,6 +635,20 @@ impl Life<'_> {
     pub fn read_running(&self, at: Time, after: usize) -> bool {
         let was_answered = self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at);
         was_answered && self.reported_after >= after
+    }
+
+    /// Whether it had ended when another was asked at that time, after so much had been seen. "The exit is
+    /// published when the container is asked to stop": of what was withheld nothing is left at once.
+    fn had_ended(&self, asked: Time, at: Time, after: usize) -> bool {
+        let is_at_once = |ended: Time| ended == asked && self.reported_after < after;
+        self.ended()
+            .is_some_and(|ended| ended < at || is_at_once(ended))
+    }
+
+    /// It ended before anybody sent it a signal.
+    pub fn ended_by_itself(&self) -> bool {
+        let died = self.died.last().map(|(at, _)| *at);
+        died.is_some_and(|died| self.signals.iter().all(|(told, _)| *told > died))
     }
 
     pub fn part(&self) -> Part {
