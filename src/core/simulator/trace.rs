@@ -257,6 +257,8 @@ impl<'a> Run<'a> {
             let life = lives.find(|life| life.id == ask.id);
             life.is_some_and(|life| {
                 let is_of_it = match decided.filter(|taken| taken.at == at) {
+                    // But for defers, "whose turn may still come".
+                    Some(_) if life.part().is_defer() => life.created <= at,
                     Some(taken) => life.created_after < taken.after,
                     None => life.created <= at,
                 };
