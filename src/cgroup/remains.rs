@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::hierarchy::all_mounted;
-use super::{below, kill};
+use super::{below, is_named_after, kill};
 
 /// How long killed processes, and their cgroups, may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
@@ -20,9 +20,10 @@ struct RuncState {
     cgroup_paths: std::collections::BTreeMap<String, PathBuf>,
 }
 
-/// The directories of a container's cgroups: as runc has noted them in its state directory, or as the
-/// bundle wants them, for one that was being created.
-pub fn of_container(state_dir: &Path, wanted: Option<&str>) -> BTreeSet<PathBuf> {
+/// The directories of a container's own cgroups: as runc has noted them in its state directory, or as the
+/// bundle wants them, for one that was being created. They are its own by their name, which has its id: in
+/// any other there may be anybody.
+pub fn of_container(state_dir: &Path, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
     let state = fs::read(state_dir.join("state.json")).unwrap_or_default();
     let mut cgroups = noted(&state);
     // Of systemd's form is what does not begin so: those are systemd's to remove.
@@ -33,7 +34,7 @@ pub fn of_container(state_dir: &Path, wanted: Option<&str>) -> BTreeSet<PathBuf>
             cgroups.extend(all_mounted().into_iter().map(|root| root.join(path)));
         }
     }
-    cgroups.retain(|directory| directory.is_dir());
+    cgroups.retain(|directory| is_named_after(directory, id) && directory.is_dir());
     cgroups
 }
 
@@ -60,5 +61,23 @@ pub async fn raze(cgroups: &BTreeSet<PathBuf>) {
     };
     if !kill::until_empty(&roots, GONE_WITHIN, remove).await {
         tracing::warn!(?cgroups, "cgroups are left behind");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_that_others_may_be_in_is_nobodys_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let [own, shared] = ["web", "shared"].map(|name| directory.path().join(name));
+        for path in [&own, &shared] {
+            fs::create_dir(path).unwrap();
+        }
+        let state = serde_json::json!({ "cgroup_paths": { "memory": own, "pids": shared } });
+        fs::write(directory.path().join("state.json"), state.to_string()).unwrap();
+        let found = of_container(directory.path(), None, "web");
+        assert_eq!(found, BTreeSet::from([own]));
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let mut deleted = Ok(());
     if was_busy || runtime.state_dir(&flags.id).exists() {
         let state = runtime.state_dir(&flags.id);
-        let cgroups = remains::of_container(&state, config.cgroups_path());
+        let cgroups = remains::of_container(&state, config.cgroups_path(), &flags.id);
         rootfs::unmount_state(&state);
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));

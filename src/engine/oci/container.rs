@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use crate::caught::caught;
-use crate::cgroup::{self, remains};
+use crate::cgroup::remains;
 use crate::engine::{
     Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
     Order, Wishes,
@@ -269,9 +269,7 @@ impl OciContainer {
     async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         let config = Bundle::read(&self.bundle).unwrap_or_default();
         let state = runtime.state_dir(&self.id);
-        let mut cgroups = remains::of_container(&state, config.cgroups_path());
-        // One of its own, by its name: in any other there may be anybody.
-        cgroups.retain(|directory| cgroup::is_named_after(directory, &self.id));
+        let cgroups = remains::of_container(&state, config.cgroups_path(), &self.id);
         rootfs::unmount_state(&state);
         let deleted = match runtime.halt.is_called() {
             false => insist(|| runtime.delete(&self.id, true)).await,
