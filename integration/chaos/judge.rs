@@ -133,8 +133,6 @@ pub fn codes(host: &Containerd, pods: &[PodPlan], state: &mut State) -> Judged {
             codes.push(("TaskExit", event.exit_status()));
         }
     }
-    let killed = |done: &Done| done.kind == Kind::ContainerdKilled;
-    let containerd_died = state.faults.iter().any(killed);
     for pod in pods {
         let is_shimless = state.shimless.contains(&pod.name);
         for member in &pod.members {
@@ -144,11 +142,8 @@ pub fn codes(host: &Containerd, pods: &[PodPlan], state: &mut State) -> Judged {
                 if expected.contains(&code) {
                     continue;
                 }
-                // What containerd says when the shim is gone without having told it of the end of the
-                // task: it was killed, or its answer to Delete had nobody to go to any more.
-                let codes = &state.codes[&member.id];
-                let was_told = codes.iter().any(|(_, told)| expected.contains(told));
-                if code == KILLED && (is_shimless || was_told || containerd_died) {
+                // What nobody knows when the shim was killed before it had written down how the task ended.
+                if code == KILLED && is_shimless {
                     judged.killed_by_cleanup += 1;
                     continue;
                 }
