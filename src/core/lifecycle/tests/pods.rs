@@ -1,245 +1,190 @@
-//! Pods as kubelet runs them, from the first container to the last.
+//! Pods as kubelet runs them: what is let live comes up, and comes up again whatever has gone wrong. What
+//! their ends promise is told of any pod, in [`trouble`](super::trouble).
 
-use proptest::prelude::*;
+use std::fmt;
 
-use crate::lifecycle::Phase;
+use crate::lifecycle::Time;
 use crate::plan::RestartPolicy;
 
-use super::kubelet::{Kind, Kubelet, alive, pod, regular, runs};
-use crate::simulator::{Node, Script, ms, secs};
+use crate::simulator::case::{Case, Deletion, Life, Member, Part, WELL};
+use crate::simulator::kubelet::{End, Log};
+use crate::simulator::promises::Promise;
+use crate::simulator::survey::{self, Broken, check};
+use crate::simulator::trace::{self, Run};
+use crate::simulator::{World, ms};
 
-const PROBE: (&str, &str) = (
-    "startup-probe.usher/proxy",
-    r#"{"tcpSocket":{"port":80},"periodMilliseconds":200,"failureThreshold":1000}"#,
-);
+use super::trouble::broken_promises;
 
-fn ends(after: u64, code: u8) -> Script {
-    Script {
-        exits_after: Some((ms(after), code)),
-        ..Script::default()
+/// Longer than kubelet's longest back-off, and all of those before it.
+const SETTLES: u64 = 1_500_000;
+
+/// A pod that is let live until all has settled, with what went wrong in it before.
+#[derive(Clone, Debug)]
+struct LeftAlone(Case);
+
+impl LeftAlone {
+    fn new(mut case: Case) -> LeftAlone {
+        let never = case.policy == RestartPolicy::Never;
+        if never {
+            // What fails has failed for good.
+            case.faults.clear();
+        }
+        for member in &mut case.members {
+            (member.restart, member.unwell, member.then) = (None, None, None);
+            settle(member, case.policy);
+        }
+        case.by_hand = false;
+        case.late.clear();
+        let last = case.faults.iter().map(|(at, _)| *at).max();
+        case.deleted = (last.unwrap_or_default() + SETTLES, Deletion::Usual);
+        LeftAlone(case)
+    }
+
+    /// Nothing of it ever ends that is not to, and nobody does anything to it.
+    fn is_well(&self) -> bool {
+        let is_well = |member: &Member| member.lives.len() == 1;
+        self.0.faults.is_empty() && self.0.members.iter().all(is_well)
     }
 }
 
-const POLICIES: [(&str, RestartPolicy); 3] = [
-    ("Always", RestartPolicy::Always),
-    ("OnFailure", RestartPolicy::OnFailure),
-    ("Never", RestartPolicy::Never),
-];
+/// Its last life is as it should be, and the one before is at most what its caller makes up for.
+fn settle(member: &mut Member, policy: RestartPolicy) {
+    if member.part.is_defer() {
+        return;
+    }
+    // In place it is always the same life.
+    let has_one = policy == RestartPolicy::Never || member.part == Part::Sidecar;
+    let last = member.lives.pop().unwrap_or(WELL);
+    if has_one {
+        member.lives.clear();
+    }
+    let ends = match member.part {
+        Part::Init | Part::NativeInit => last.ends.map(|(after, _)| (after, 0)),
+        _ => None,
+    };
+    member.lives.push(Life { ends, ..last });
+}
 
-#[test]
-fn a_chain_of_init_containers_and_sidecars_starts_under_every_policy_and_listed_in_any_order() {
-    for (word, policy) in POLICIES {
-        for names in [
-            ["one", "proxy", "two", "web"],
-            ["web", "two", "proxy", "one"],
-        ] {
-            let mut world = pod(&[
-                ("init", "one two"),
-                ("sidecars", "proxy"),
-                ("startup-order", "one proxy two"),
-                ("restart-policy", word),
-                PROBE,
-            ])
-            .script("one", ends(1_500, 0))
-            .script("two", ends(700, 0));
-            let mut kubelet = Kubelet::new(policy, secs(30), &regular(&names));
-            kubelet.run_for(&mut world, secs(60));
-            assert!(runs(&world, &kubelet, "web"), "{word}: {:#?}", world.seen);
-            // Kubelet has no reason to start anything anew.
-            assert!(names.iter().all(|name| kubelet.creations(name) == 1));
-            assert_eq!(kubelet.start_errors, 0);
+impl fmt::Display for LeftAlone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl survey::World for LeftAlone {
+    fn run(&self) -> Vec<Broken> {
+        let promises: [(&str, Promise); 2] = [
+            ("a pod that is left alone comes up", comes_up),
+            (
+                "in a pod that is well nothing is created twice",
+                nothing_twice,
+            ),
+        ];
+        let others = if self.is_well() { 2 } else { 1 };
+        broken_promises(&self.0, &promises[..others])
+    }
+
+    fn simpler(&self) -> Vec<LeftAlone> {
+        let simpler = self.0.simpler().into_iter().map(LeftAlone::new);
+        simpler.filter(|simpler| simpler.0 != self.0).collect()
+    }
+}
+
+/// Just before its deletion.
+fn settled(run: &Run<'_>) -> Time {
+    Time::default().after(ms(run.case.deleted.0 - 1))
+}
+
+fn comes_up(run: &Run<'_>) -> Result<(), String> {
+    let at = settled(run);
+    // Complete, and stopped as a whole.
+    let is_over = |(ended, _, end): &(Time, usize, End)| *ended <= at && *end == End::Over;
+    if run.log.ends.iter().any(is_over) {
+        return Ok(());
+    }
+    for member in &run.case.members {
+        let is_to_run = matches!(
+            member.part,
+            Part::App | Part::Sidecar | Part::Guest | Part::NativeSidecar
+        );
+        if !is_to_run {
+            continue;
+        }
+        let mut lives = run.lives.iter().rev();
+        let life = lives.find(|life| life.member.name == member.name && life.created <= at);
+        // What is done, or was stopped and has ended with 0, does not come again. A sidecar is never done.
+        let is_done = |life: &trace::Life<'_>| {
+            let (_, code) = life.reported.unwrap_or((at, u32::MAX));
+            let may_be = member.part != Part::Sidecar || !life.signals.is_empty();
+            run.case.policy == RestartPolicy::OnFailure && code == 0 && may_be
+        };
+        let is_well = life.is_some_and(|life| life.runs(at) || is_done(life));
+        if !is_well {
+            return Err(format!("{} does not run", member.name));
         }
     }
+    Ok(())
+}
+
+fn nothing_twice(run: &Run<'_>) -> Result<(), String> {
+    let at = settled(run);
+    let again = run.lives.iter().filter(|life| life.created <= at);
+    let again = again.map(|life| &life.id).find(|id| id.contains('#'));
+    match again.or(run.log.given_up.first().map(|id| (*id).to_owned()).as_ref()) {
+        None => Ok(()),
+        Some(id) => Err(format!("{id} was created, or given up")),
+    }
+}
+
+#[test]
+fn every_pod_that_is_left_alone_comes_up_whatever_went_wrong() {
+    check(0..500, 1, |seed| Some(LeftAlone::new(Case::random(seed))));
+}
+
+/// A pod's whole life, in which nothing goes wrong.
+fn lived(case: &Case) -> (World, Log) {
+    let (mut world, mut log) = (World::with_plan(case.plan()), Log::default());
+    case.live_on(&mut world, &mut log);
+    (world, log)
 }
 
 #[test]
 fn a_job_with_a_sidecar_completes() {
-    for (word, policy) in &POLICIES[1..] {
-        let mut world = pod(&[
-            ("init", "setup"),
-            ("sidecars", "proxy"),
-            ("apps", "work"),
-            ("restart-policy", word),
-            PROBE,
-        ])
-        .script("setup", ends(300, 0))
-        .script("work", ends(5_000, 0));
-        let mut kubelet = Kubelet::new(*policy, secs(30), &regular(&["proxy", "setup", "work"]));
-        kubelet.run_for(&mut world, secs(60));
-        assert!(kubelet.is_over(), "{word}: {:#?}", world.seen);
-        for name in ["proxy", "setup", "work"] {
-            assert_eq!(kubelet.code(name), Some(0), "{name} under {word}");
-            assert_eq!(kubelet.creations(name), 1, "{name} under {word}");
-        }
-    }
-}
-
-#[test]
-fn an_init_container_that_fails_is_restarted_by_kubelet_until_it_succeeds() {
-    let mut world = pod(&[("init", "setup"), ("restart-policy", "OnFailure")])
-        .script("setup", ends(300, 1))
-        .script("setup#3", ends(300, 0));
-    let mut kubelet = Kubelet::new(
-        RestartPolicy::OnFailure,
-        secs(30),
-        &regular(&["setup", "web"]),
-    );
-    kubelet.run_for(&mut world, secs(60));
-    assert_eq!(kubelet.creations("setup"), 3);
-    assert!(runs(&world, &kubelet, "web"), "{:#?}", world.seen);
-}
-
-#[test]
-fn with_kubelets_own_init_containers_and_sidecars_nothing_waits_twice() {
-    let mut world = pod(&[
-        ("native-init", "setup mesh"),
-        ("sidecars", "proxy"),
-        ("restart-policy", "Always"),
-        PROBE,
-    ])
-    .script("setup", ends(2_000, 0));
-    let spec = [
-        ("setup", Kind::NativeInit),
-        ("mesh", Kind::NativeSidecar),
-        ("proxy", Kind::Regular),
-        ("web", Kind::Regular),
-    ];
-    let mut kubelet = Kubelet::new(RestartPolicy::Always, secs(30), &spec);
-    kubelet.run_for(&mut world, secs(20));
-    assert!(runs(&world, &kubelet, "web") && runs(&world, &kubelet, "mesh"));
-    let asked = world.now;
-    kubelet.delete(&world);
-    kubelet.run_for(&mut world, secs(20));
-    assert_eq!(alive(&world), Vec::<&crate::lifecycle::ContainerId>::new());
-    assert!(world.died("proxy") <= world.signalled("mesh"));
-    assert!(
-        world.died("mesh").unwrap() < asked.after(secs(5)),
-        "{:#?}",
-        world.seen
-    );
-}
-
-#[derive(Clone, Debug)]
-struct Case {
-    inits: usize,
-    sidecars: usize,
-    apps: usize,
-    policy: usize,
-    serial: bool,
-    mode: &'static str,
-    order: Vec<&'static str>,
-    scripts: Vec<Script>,
-}
-
-const INITS: [&str; 2] = ["one", "two"];
-const SIDECARS: [&str; 3] = ["proxy", "logs", "mesh"];
-const APPS: [&str; 3] = ["web", "api", "worker"];
-
-fn case() -> impl Strategy<Value = Case> {
-    let shape = (0_usize..=2, 1_usize..=3, 1_usize..=3, 0_usize..3);
-    let mode = prop::sample::select(vec!["Auto", "Hold"]);
-    (
-        shape,
-        any::<bool>(),
-        mode,
-        prop::collection::vec((0_u64..8_000, 0_u64..4_000), 8),
-    )
-        .prop_flat_map(|((inits, sidecars, apps, policy), serial, mode, times)| {
-            let names: Vec<_> = INITS[..inits]
-                .iter()
-                .chain(&SIDECARS[..sidecars])
-                .chain(&APPS[..apps])
-                .copied()
-                .collect();
-            let scripts = times.iter().enumerate().map(|(n, (ready, stops))| Script {
-                ready_after: Some(ms(*ready)),
-                stops_after: Some(ms(*stops)),
-                exits_after: (n < 2).then(|| (ms(*ready), 0)),
-                ..Script::default()
-            });
-            let scripts: Vec<_> = scripts.collect();
-            Just(names).prop_shuffle().prop_map(move |order| Case {
-                inits,
-                sidecars,
-                apps,
-                policy,
-                serial,
-                mode,
-                order,
-                scripts: scripts.clone(),
-            })
-        })
-}
-
-impl Case {
-    fn run(&self) -> (crate::simulator::World, Kubelet) {
-        let (inits, sidecars) = (
-            INITS[..self.inits].join(" "),
-            SIDECARS[..self.sidecars].join(" "),
-        );
-        let (word, policy) = POLICIES[self.policy];
-        let mut annotations = vec![
-            ("sidecars", sidecars.as_str()),
-            ("start-mode", self.mode),
-            ("restart-policy", word),
-            PROBE,
+    for policy in [RestartPolicy::OnFailure, RestartPolicy::Never] {
+        let mut work = Member::well("work", Part::App);
+        work.lives[0].ends = Some((5_000, 0));
+        let members = vec![
+            Member::well("proxy", Part::Sidecar),
+            Member::well("setup", Part::Init),
+            work,
         ];
-        if self.inits > 0 {
-            annotations.push(("init", &inits));
+        let case = Case {
+            listed: true,
+            ..Case::plain(policy, members, 60_000)
+        };
+        let (world, log) = lived(&case);
+        let run = Run::new(&case, &world, &log);
+        let [(ended, _, end)] = run.log.ends[..] else {
+            panic!("{:?}", run.log.ends);
+        };
+        assert_eq!(end, End::Over, "{policy:?}");
+        assert!(ended < Time::default().after(ms(20_000)), "{ended}");
+        assert_eq!(run.lives.len(), 3, "{policy:?}");
+        for life in &run.lives {
+            assert_eq!(life.reported.map(|(_, code)| code), Some(0), "{}", life.id);
         }
-        let order = format!("{} {inits}", sidecars);
-        if self.serial {
-            annotations.push(("startup-order", order.trim()));
-        }
-        let mut world = pod(&annotations);
-        let scripted = INITS.iter().chain(&SIDECARS).chain(&APPS);
-        for (name, script) in scripted.zip(&self.scripts) {
-            world = world.script(name, script.clone());
-        }
-        (world, Kubelet::new(policy, secs(20), &regular(&self.order)))
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn kubelet_gets_every_pod_up_without_a_restart(case in case()) {
-        let (mut world, mut kubelet) = case.run();
-        kubelet.run_for(&mut world, secs(240));
-        for name in SIDECARS[..case.sidecars].iter().chain(&APPS[..case.apps]) {
-            prop_assert!(runs(&world, &kubelet, name), "{name} does not run: {:#?}", world.seen);
-        }
-        for name in &case.order {
-            prop_assert_eq!(kubelet.creations(name), 1, "{}: {:#?}", name, world.seen);
-        }
-        prop_assert_eq!(kubelet.start_errors, 0);
-        prop_assert_eq!(world.pod.phase(), Phase::Running);
-        let last_init = INITS[..case.inits].iter().map(|name| world.died(name).unwrap()).max();
-        for app in &APPS[..case.apps] {
-            prop_assert!(world.executed(app) >= last_init);
-        }
-    }
-
-    #[test]
-    fn kubelet_gets_rid_of_every_pod_at_any_moment(case in case(), moment in 0_u64..40_000) {
-        let (mut world, mut kubelet) = case.run();
-        kubelet.run_for(&mut world, ms(moment));
-        world.seen.clear();
-        let mut kubelet = kubelet.deaf();
-        let ran: Vec<_> = case.order.iter().filter(|name| world.is_executing(name)).collect();
-        let asked = world.now;
-        kubelet.delete(&world);
-        kubelet.run_for(&mut world, secs(180));
-        prop_assert!(alive(&world).is_empty(), "{:?} live: {:#?}", alive(&world), world.seen);
-        for sidecar in SIDECARS.iter().filter(|name| ran.contains(name)) {
-            let Some(signalled) = world.signalled(sidecar) else { continue };
-            let deadline = asked.after(secs(20));
-            for app in APPS.iter().filter(|name| ran.contains(name)) {
-                if let Some(died) = world.died(app) {
-                    prop_assert!(signalled >= died.min(deadline), "{sidecar} before {app}: {:#?}", world.seen);
-                }
-            }
-        }
-    }
+#[test]
+fn with_kubelets_own_sidecars_the_defers_run_before_they_are_asked() {
+    let members = vec![
+        Member::well("mesh", Part::NativeSidecar),
+        Member::well("web", Part::App),
+        Member::well("third", Part::PostExit),
+    ];
+    let case = Case::plain(RestartPolicy::Always, members, 20_000);
+    let (world, _) = lived(&case);
+    assert!(world.executed("third") >= world.died("web"));
+    assert!(world.signalled("mesh") >= world.died("third"));
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::simulator::case::{Case, Deletion};
 use crate::simulator::kubelet::{Kubelet, Log};
-use crate::simulator::promises::PROMISES;
+use crate::simulator::promises::{PROMISES, Promise};
 use crate::simulator::survey::{self, Broken, check, noting_panics, number};
 use crate::simulator::trace::Run;
 use crate::simulator::{Seen, World};
@@ -13,26 +13,30 @@ use crate::simulator::{Seen, World};
 /// What the world itself checks, and the core: an action that was forgotten, an exit that is told twice.
 const SOUND: &str = "nothing panics";
 
+/// What of its promises, and of these others, a pod's life breaks.
+pub(super) fn broken_promises(case: &Case, others: &[(&'static str, Promise)]) -> Vec<Broken> {
+    let mut world = World::with_plan(case.plan());
+    let mut log = Log::default();
+    let (_, panic) = noting_panics(|| case.live_on(&mut world, &mut log));
+    let broken = |promise, what| Broken {
+        promise,
+        what,
+        timeline: timeline(&world),
+    };
+    if let Some(panic) = panic {
+        return vec![broken(SOUND, panic)];
+    }
+    let run = Run::new(case, &world, &log);
+    let verdicts = PROMISES.iter().chain(others);
+    let verdicts = verdicts.map(|(promise, holds)| (*promise, holds(&run)));
+    verdicts
+        .filter_map(|(promise, verdict)| Some(broken(promise, verdict.err()?)))
+        .collect()
+}
+
 impl survey::World for Case {
     fn run(&self) -> Vec<Broken> {
-        let mut world = World::with_plan(self.plan());
-        let mut log = Log::default();
-        let (_, panic) = noting_panics(|| self.live_on(&mut world, &mut log));
-        let broken = |promise, what| Broken {
-            promise,
-            what,
-            timeline: timeline(&world),
-        };
-        if let Some(panic) = panic {
-            return vec![broken(SOUND, panic)];
-        }
-        let run = Run::new(self, &world, &log);
-        let verdicts = PROMISES
-            .iter()
-            .map(|(promise, holds)| (*promise, holds(&run)));
-        verdicts
-            .filter_map(|(promise, verdict)| Some(broken(promise, verdict.err()?)))
-            .collect()
+        broken_promises(self, &[])
     }
 
     fn simpler(&self) -> Vec<Case> {
