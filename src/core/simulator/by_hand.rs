@@ -130,7 +130,8 @@ impl<'a> Person<'a> {
             if left.is_empty() {
                 return;
             }
-            for id in left.iter().filter(|id| ids.contains(id)) {
+            // What is left of the round before may read running: an exit that is withheld is told so.
+            for id in left.iter().filter(|id| deletes || ids.contains(id)) {
                 self.world.did(format!("kill -9 {id}"));
                 self.world.call(Call::Kill(id, Signal::KILL, None));
             }
