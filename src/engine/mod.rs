@@ -44,7 +44,6 @@ use crate::sizing::{Limits, Requests, Size};
 use crate::stdio::{self, Paths, Streams};
 
 pub use crate::cgroup::Place;
-
 pub use crate::cgroup::scores::{Change, Outcome as ScoreOutcome};
 pub use crate::cgroup::values::{Knob, UNLIMITED};
 pub use crate::probe::Attempted;

@@ -169,12 +169,12 @@ mod tests {
     use super::*;
     use crate::events::Publisher;
     use crate::plan::Rules;
-    use crate::pod::Actor;
+    use crate::pod::{Actor, Pod};
     use crate::reaper::Reaper;
     use crate::shim::serve::this_node;
 
-    #[test]
-    fn a_shim_that_nobody_wants_anything_of_ends_by_itself() {
+    /// After how many seconds a shim without a task ends to which this is done.
+    fn ends_after_this(this: impl FnOnce(&mut Actor, Pod)) -> u64 {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
@@ -185,34 +185,31 @@ mod tests {
             let publisher = Publisher::new("/nowhere", "test");
             let node = this_node("test", publisher, Reaper::default());
             let (mut actor, pod) = Actor::new("test", node, Rules::default());
-            let asked = Duration::from_secs(20);
+            this(&mut actor, pod);
+            actor.run().await;
+            begun.elapsed().as_secs()
+        })
+    }
+
+    #[test]
+    fn a_shim_that_nobody_wants_anything_of_ends_by_itself() {
+        let asked = Duration::from_secs(20);
+        let ends = ends_after_this(|_, pod| {
             tokio::spawn(async move {
                 tokio::time::sleep(asked).await;
                 let pid = pod.ask(|actor, reply| actor.connect("web", reply)).await;
                 assert_eq!(pid, Ok(0));
             });
-            actor.run().await;
-            assert_eq!(
-                begun.elapsed().as_secs(),
-                (asked + ENDS_WHEN_EMPTY_FOR).as_secs()
-            );
         });
+        assert_eq!(ends, (asked + ENDS_WHEN_EMPTY_FOR).as_secs());
     }
 
     /// After how many seconds a shim ends that was started for a task which never comes, if the one
     /// who had it started dies after `dies`.
     fn ends_after(dies: u64, announced: impl Fn(&mut Actor)) -> u64 {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        ends_after_this(|actor, pod| {
             let begun = Instant::now();
-            let publisher = Publisher::new("/nowhere", "test");
-            let node = this_node("test", publisher, Reaper::default());
-            let (mut actor, pod) = Actor::new("test", node, Rules::default());
-            announced(&mut actor);
+            announced(actor);
             actor.started_by(move || begun.elapsed() < Duration::from_secs(dies));
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(15)).await;
@@ -221,8 +218,6 @@ mod tests {
                     .ask(|actor, reply| drop(reply.send(Ok(actor.watch()))))
                     .await;
             });
-            actor.run().await;
-            begun.elapsed().as_secs()
         })
     }
 

@@ -128,11 +128,12 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
 
 fn nothing_twice(run: &Run<'_>) -> Result<(), String> {
     let at = settled(run);
-    let again = run.lives.iter().filter(|life| life.created <= at);
-    let again = again.map(|life| &life.id).find(|id| id.contains('#'));
-    match again.or(run.log.given_up.first().map(|id| (*id).to_owned()).as_ref()) {
-        None => Ok(()),
-        Some(id) => Err(format!("{id} was created, or given up")),
+    let created = run.lives.iter().filter(|life| life.created <= at);
+    let mut again = created.filter(|life| life.id.contains('#'));
+    match (again.next(), run.log.given_up.first()) {
+        (None, None) => Ok(()),
+        (Some(life), _) => Err(format!("{} was created", life.id)),
+        (None, Some(id)) => Err(format!("{id} was given up")),
     }
 }
 
