@@ -39,7 +39,8 @@ pub(super) struct Node {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Version {
     pub(super) text: String,
-    pub(super) major: u32,
+    /// Its first two numbers: 1.7 comes before 1.10.
+    pub(super) release: (u32, u32),
 }
 
 /// What of it the report says.
@@ -114,7 +115,7 @@ impl Node {
 
     pub(super) fn is_1(&self) -> bool {
         match &self.version {
-            Some(version) => version.major < 2,
+            Some(version) => version.release < (2, 0),
             None => self.cri().is_none_or(|(name, _)| name == CRI[1]),
         }
     }
@@ -215,10 +216,16 @@ impl Version {
     /// From `containerd <where it is from> v1.7.24 <revision>`.
     fn read(said: &str) -> Option<Version> {
         let text = said.split_whitespace().nth(2)?.trim_start_matches('v');
-        let major = text.split('.').next()?.parse().ok()?;
+        let mut numbers = text.split('.').map(|part| {
+            let digits = part.find(|c: char| !c.is_ascii_digit());
+            part.get(..digits.unwrap_or(part.len()))?.parse().ok()
+        });
         Some(Version {
             text: text.to_owned(),
-            major,
+            release: (
+                numbers.next()??,
+                numbers.next().flatten().unwrap_or_default(),
+            ),
         })
     }
 }
@@ -361,20 +368,20 @@ mod tests {
 
     #[test]
     fn a_version_is_read_from_what_containerd_says() {
-        for (said, text, major) in [
+        for (said, text, release) in [
             (
                 "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n",
                 "1.6.20~ds1",
-                1,
+                (1, 6),
             ),
             (
                 "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7",
                 "2.1.4",
-                2,
+                (2, 1),
             ),
         ] {
             let version = Version::read(said).unwrap();
-            assert_eq!((version.text.as_str(), version.major), (text, major));
+            assert_eq!((version.text.as_str(), version.release), (text, release));
         }
         assert_eq!(Version::read("containerd"), None);
     }

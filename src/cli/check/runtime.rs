@@ -57,7 +57,7 @@ fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
     let version = node.version.as_ref()?;
     let is_by_path = text(runtime, "runtime_path").is_some_and(|path| !path.is_empty());
     let is_runcs = text(runtime, "runtime_type") == Some(RUNC_TYPE);
-    if is_by_path && version.text.starts_with("1.6") {
+    if is_by_path && version.release == (1, 6) {
         return Some(
             Finding::problem(
                 RUNTIME,
@@ -69,20 +69,16 @@ fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
             .add(lines(node, name, false)),
         );
     }
-    if version.major < 2 || is_runcs {
+    if node.is_1() || is_runcs {
         return None;
     }
-    let has_options = runtime.get("options").and_then(Value::as_table);
-    let has_options = has_options.is_some_and(|options| !options.is_empty());
-    let refused = version.text.starts_with("2.0.")
-        || version.text.starts_with("2.1.")
-        || version.text.starts_with("2.2.");
-    let what = match (has_options, refused) {
-        (true, _) => "cannot start pods with a user namespace, as it has options",
-        (false, true) => {
-            "has neither user namespaces nor recursive read-only mounts, as kubelet is told"
-        }
-        (false, false) => return None,
+    let options = runtime.get("options").and_then(Value::as_table);
+    let what = if options.is_some_and(|options| !options.is_empty()) {
+        "cannot start pods with a user namespace, as it has options"
+    } else if version.release < (2, 3) {
+        "has neither user namespaces nor recursive read-only mounts, as kubelet is told"
+    } else {
+        return None;
     };
     let says = format!("of type {TYPE}, {name} {what}; expected type {RUNC_TYPE} and the path");
     Some(Finding::warning(RUNTIME, says).add(lines(node, name, true)))
@@ -173,8 +169,7 @@ fn driver(node: &Node, kubelet: &Path, name: &str, runtime: &Table) -> Option<Fi
                 Some((other, systemd(runtime).filter(|_| !is_ours(runtime))?))
             })
         })?;
-    let version = node.version.as_ref().map(|it| it.text.as_str());
-    if version.is_some_and(|version| version.starts_with("1.6")) {
+    if node.version.as_ref().is_some_and(|it| it.release == (1, 6)) {
         // Options are not passed on.
         return None;
     }
