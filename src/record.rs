@@ -267,6 +267,7 @@ impl Record {
             Report::Released { .. }
             | Report::Stretched { .. }
             | Report::Misplaced { .. }
+            | Report::TooLate { .. }
             | Report::DeferOver { .. }
             | Report::OtherPlan { .. } => {}
         }

@@ -293,7 +293,7 @@ fn log(report: &Report) {
         | Report::Misplaced { .. } => {
             warn!("{report}")
         }
-        Report::ProbeFailed { .. } => debug!("{report}"),
+        Report::ProbeFailed { .. } | Report::TooLate { .. } => debug!("{report}"),
         _ => info!("{report}"),
     }
 }

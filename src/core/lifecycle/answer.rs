@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::Pod;
 use super::action::{ContainerId, RequestId};
-use super::container::WithheldAnswer;
+use super::container::{Container, WithheldAnswer};
+use super::deeds::Hand;
 use super::grace::{Budget, LEAST};
 use super::rules::{Deed, Due, Subject};
 use super::termination::Termination;
@@ -28,32 +29,19 @@ impl Pod {
         request: RequestId,
         patience: Option<Duration>,
     ) {
-        let longest = self.withholds(id);
         let bound = patience.map(|patience| patience.saturating_sub(ANSWER_LEAD));
-        let withheld = bound.map_or(longest, |bound| longest.min(bound));
-        let until = self.now.after(withheld);
-        match self.containers.get_mut(id) {
-            Some(container)
-                if !withheld.is_zero() && container.answers.len() < WITHHELD_AT_MOST =>
-            {
-                if let Some(request) = &mut container.request {
-                    request.answered_after(withheld);
-                }
-                container.answers.push(WithheldAnswer { request, until });
-            }
-            _ => self.out.answer_kill(request),
-        }
+        self.heard(id, Pod::withholds, |hand, longest| {
+            let withheld = bound.map_or(longest, |bound| longest.min(bound));
+            hand.withhold(request, withheld);
+        });
     }
 
     /// The longest that an answer of the container may wait.
-    fn withholds(&self, id: &ContainerId) -> Duration {
+    fn withholds(&self, container: &Container) -> Duration {
         let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_empty()) else {
             return Duration::ZERO;
         };
-        let request = self
-            .containers
-            .get(id)
-            .and_then(|container| container.request);
+        let request = container.request;
         let own = request.map_or(Duration::MAX, |request| {
             request.deadline().since(request.at())
         });
@@ -83,18 +71,19 @@ impl Pod {
             .map(|container| self.annotated_grace(container));
         graces.max().unwrap_or_default()
     }
+}
 
-    /// The container is going: nobody who asked for it waits any longer.
-    pub(super) fn answer_all(&mut self, id: &ContainerId) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let answers = std::mem::take(&mut container.answers);
-        let kills = std::mem::take(&mut container.kills);
-        let requests = answers.into_iter().map(|answer| answer.request);
-        for request in requests.chain(kills.into_iter().map(|(request, _)| request)) {
-            self.out.answer_kill(request);
+impl Hand<'_> {
+    fn withhold(&mut self, request: RequestId, withheld: Duration) {
+        let container = &mut self.container;
+        if withheld.is_zero() || container.answers.len() >= WITHHELD_AT_MOST {
+            return self.out.answer_kill(request);
         }
+        if let Some(request) = &mut container.request {
+            request.answered_after(withheld);
+        }
+        let until = self.now.after(withheld);
+        container.answers.push(WithheldAnswer { request, until });
     }
 }
 

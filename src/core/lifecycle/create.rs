@@ -7,15 +7,23 @@ use crate::plan::{ContainerKind, Plan, Role};
 use super::Pod;
 use super::action::{ContainerId, Refusal};
 use super::container::{AtTheEnd, Container, NewContainer};
+use super::deeds::Hand;
 use super::duty::Duty;
 use super::history::{End, NEVER_CREATED};
 use super::life::Life;
 use super::report::Report;
 use super::restart::BackOff;
-use super::rules::Deed;
 use super::stop::STOPPED;
-use super::termination::Termination;
 use super::time::Time;
+
+/// Whether a container comes in time that has just been created.
+enum Comes {
+    InTime,
+    /// The end was over when it was still being created: it has to do with what comes after it.
+    ForTheNextRun,
+    /// The pod is being stopped by hand.
+    TooLate,
+}
 
 impl Pod {
     /// The caller wants a container created. `timeout` is what its call is willing to wait.
@@ -106,71 +114,55 @@ impl Pod {
         }
     }
 
-    /// What was still being created when the end was over has to do with what comes after it, where no
-    /// sandbox container says how long a pod lasts.
-    fn join_next_run(&mut self, id: &ContainerId) {
-        let is_over = |ended: &Termination| ended.is_over() && !ended.is_by_hand();
-        if self.has_sandbox() || !self.termination.as_ref().is_some_and(is_over) {
-            return;
-        }
-        if let Some(container) = self.containers.get_mut(id)
-            && container.kind == ContainerKind::Workload
-            && container.life.is_created()
-            && container.defer_turn().is_none()
-        {
-            container.is_of_next_run = true;
-        }
-    }
-
-    /// A container has been created in a pod that is being stopped by hand: it is too late.
-    fn end_if_stopped(&mut self, id: &ContainerId) {
-        let is_being_stopped = self
-            .termination
-            .as_ref()
-            .is_some_and(Termination::is_by_hand);
-        let is_too_late = self.containers.get(id).is_some_and(|container| {
-            // A defer container has its turn, if that is not past.
-            let is_left = container.defer_turn().is_none() && container.life.is_created();
-            container.kind == ContainerKind::Workload && is_left && !container.is_of_next_run
-        });
-        if is_being_stopped && is_too_late {
-            let (code, words) = (STOPPED, None);
-            self.do_to(id, Deed::End { code, words });
-        }
-    }
-
     /// The container has been created: its init process is parked.
     pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
-        if let Some(mut hand) = self.hand(id) {
-            let is_sandbox = hand.container.kind == ContainerKind::Sandbox;
-            let outcome = hand.container.life.created();
-            if hand.noted(outcome).is_some() && is_sandbox {
-                self.sandbox_is_gone = false;
-            }
-        }
-        self.join_next_run(id);
-        self.end_if_stopped(id);
+        self.heard(id, Pod::comes, |hand, comes| hand.created(comes));
         self.settle(now);
+    }
+
+    /// Whether a container comes in time that has just been created.
+    fn comes(&self, container: &Container) -> Comes {
+        // A defer container has its turn, if that is not past.
+        let is_late = container.kind == ContainerKind::Workload
+            && container.defer_turn().is_none()
+            && !container.is_of_next_run;
+        match self.termination.as_ref().filter(|_| is_late) {
+            Some(termination) if termination.is_by_hand() => Comes::TooLate,
+            // No sandbox container says how long a pod lasts.
+            Some(termination) if termination.is_over() && !self.has_sandbox() => {
+                Comes::ForTheNextRun
+            }
+            _ => Comes::InTime,
+        }
     }
 
     /// The container is gone: it was deleted, or could not be created. With the last one the pod is
     /// over, and the next container opens a new one.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
-        self.answer_all(id);
-        let removed = self.containers.remove(id);
-        if let Some(container) = &removed
-            && container.kind == ContainerKind::Workload
+        match self.containers.remove(id) {
+            Some(container) => self.removed(id, &container),
+            None => self.out.report(Report::TooLate { id: id.clone() }),
+        }
+        self.settle(now);
+    }
+
+    fn removed(&mut self, id: &ContainerId, container: &Container) {
+        // Nobody who asked for its end waits any longer.
+        let kills = container.kills.iter().map(|(request, _)| *request);
+        let answers = container.answers.iter().map(|answer| answer.request);
+        for request in answers.chain(kills) {
+            self.out.answer_kill(request);
+        }
+        if container.kind == ContainerKind::Workload
             && !container.life.is_exited()
             && !container.is_of_next_run
         {
             self.undo(container);
         }
         // One that is restored from a checkpoint has no process whose end would answer its Start.
-        if let Some(container) = removed
-            && let Some(blocked) = container.life.as_blocked()
-        {
+        if let Some(blocked) = container.life.as_blocked() {
             let refusal = Refusal::EndedBeforeStart {
                 name: container.name.clone(),
             };
@@ -183,7 +175,6 @@ impl Pod {
                 ..Pod::default()
             };
         }
-        self.settle(now);
     }
 
     /// The creation of a container came to nothing.
@@ -226,5 +217,22 @@ impl Pod {
             }
         }
         Ok(())
+    }
+}
+
+impl Hand<'_> {
+    fn created(&mut self, comes: Comes) {
+        let outcome = self.container.life.created();
+        if self.noted(outcome).is_none() {
+            return;
+        }
+        match comes {
+            Comes::InTime if self.container.kind == ContainerKind::Sandbox => {
+                *self.sandbox_is_gone = false;
+            }
+            Comes::InTime => {}
+            Comes::ForTheNextRun => self.container.is_of_next_run = true,
+            Comes::TooLate => self.end(STOPPED, None),
+        }
     }
 }

@@ -1,15 +1,16 @@
 //! What rules want done is done here: nothing else changes a container once an event is noted.
 //!
 //! A deed has been decided in every detail by whoever wants it. It gets the container that it is done
-//! to, the termination under way, what is remembered of names, and the outbox; of the rest of the pod
-//! it knows nothing.
+//! to, the pod's plan, the termination under way, what is remembered of names, and the outbox; of the
+//! other containers it knows nothing.
 
 use std::time::Duration;
 
-use crate::plan::{Hook, Signal};
+use crate::plan::{Hook, Plan, Signal};
 
 use super::Pod;
 use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Why};
+use super::allowance::Allowance;
 use super::container::{AtTheEnd, Container, HookState};
 use super::history::{End, History};
 use super::life::Misplaced;
@@ -24,13 +25,18 @@ use super::time::Time;
 pub(super) struct Hand<'a> {
     pub id: &'a ContainerId,
     pub container: &'a mut Container,
+    pub plan: Option<&'a Plan>,
     pub now: Time,
-    pub termination: Option<&'a mut Termination>,
-    pub history: &'a mut History,
-    /// The program of some ordered container has been executed, or was to be.
-    pub has_released: &'a mut bool,
     /// How many containers have been created.
     pub creations: u64,
+    pub termination: Option<&'a mut Termination>,
+    pub history: &'a mut History,
+    pub allowance: &'a mut Allowance,
+    /// How many programs have been executed.
+    pub executions: &'a mut u64,
+    /// The program of some ordered container has been executed, or was to be.
+    pub has_released: &'a mut bool,
+    pub sandbox_is_gone: &'a mut bool,
     pub out: &'a mut Outbox,
 }
 
@@ -44,44 +50,21 @@ impl Pod {
             PodDeed::NoteGraceOver => self.note_grace_over(),
             PodDeed::NextStep => self.next_step(),
             PodDeed::StartOver { with } => self.start_over(with),
-            PodDeed::KillSandbox(id) => self.kill_sandbox(&id),
-            PodDeed::Probe(id) => self.probe_now(&id),
-            PodDeed::Extend {
-                name,
-                granted,
-                counts,
-            } => self.extend(name, granted, counts),
-            PodDeed::AskForMore(id) => self.ask_for_more(&id),
-            PodDeed::RefuseMore => self.refuse_more(),
         }
-    }
-
-    pub(super) fn do_to(&mut self, id: &ContainerId, deed: Deed) {
-        if let Some(mut hand) = self.hand(id) {
-            hand.carry_out(deed);
-        }
-    }
-
-    /// The hand that does something to a container; none if there is no such container.
-    pub(super) fn hand<'a>(&'a mut self, id: &'a ContainerId) -> Option<Hand<'a>> {
-        Some(Hand {
-            id,
-            container: self.containers.get_mut(id)?,
-            now: self.now,
-            termination: self.termination.as_mut(),
-            history: &mut self.history,
-            has_released: &mut self.has_released,
-            creations: self.creations,
-            out: &mut self.out,
-        })
     }
 }
 
 // === impl Hand ===
 
 impl Hand<'_> {
-    fn carry_out(&mut self, deed: Deed) {
+    pub fn carry_out(&mut self, deed: Deed) {
         match deed {
+            Deed::KillSandbox => self.kill_sandbox(),
+            Deed::Probe { cost, stretched } => self.probe(cost, stretched),
+            Deed::Extend { granted } => self.extend(granted),
+            Deed::PutOff { granted, stretched } => self.put_off(granted, stretched),
+            Deed::AskForMore { cost } => self.ask_for_more(cost),
+            Deed::RefuseMore => self.refuse_more(),
             Deed::Hold { waits_for } => self.hold(waits_for),
             Deed::RefuseStart(refusal) => self.refuse_start(refusal),
             Deed::Release => self.release(),
@@ -335,8 +318,8 @@ impl Hand<'_> {
 
     /// It has failed: it gets its stop signal, and SIGKILL when its grace period is over.
     fn fail(&mut self, signal: Signal, why: Why, kill_at: Time) {
-        if let Some((_, watch)) = self.container.life.watch_mut() {
-            *watch = match watch.is_startup() {
+        if let Some(running) = self.container.life.as_running_mut() {
+            running.watch = match running.watch.is_startup() {
                 true => Watch::NeverUp,
                 false => Watch::Nothing,
             };

@@ -8,7 +8,7 @@ use crate::plan::{DeferExitCode, DeferTurn};
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{ContainerId, Step, Why};
+use super::action::{Step, Why};
 use super::container::Container;
 use super::grace::LEAST;
 use super::life::Stop;
@@ -49,8 +49,7 @@ impl Subject<'_> {
             .filter(|_| pod.turn_under_way() == Some(turn))?;
         // One that has begun in an end that was none, and still runs, is waited for by those before it
         // no longer than they are themselves.
-        let is_next = pod.next_defer(turn).map(|(id, _)| id) == Some(self.id);
-        if !is_next && !self.container.life.is_running() {
+        if !self.is_next_defer(turn) && !self.container.life.is_running() {
             return None;
         }
         if self.container.life.is_held() {
@@ -100,7 +99,7 @@ impl Subject<'_> {
             .filter(|_| !container.is_of_next_run)?;
         let is_past = termination.step() > Step::of(turn);
         let is_now = termination.step() == Step::of(turn);
-        let is_next = pod.next_defer(turn).map(|(id, _)| id) == Some(self.id);
+        let is_next = self.is_next_defer(turn);
         let has_no_time = self
             .round
             .ends
@@ -112,9 +111,30 @@ impl Subject<'_> {
 
 // === what rules ask ===
 
+impl Subject<'_> {
+    fn is_next_defer(&self, turn: DeferTurn) -> bool {
+        let next = self.pod.next_defer(turn);
+        next.is_some_and(|next| next.number == self.container.number)
+    }
+
+    /// Whether it is the running defer container, and its time is over, if nothing but the grace period
+    /// has ended it.
+    pub(super) fn is_late_defer(&self) -> bool {
+        let turn = self.pod.turn_under_way();
+        let is_next = turn.is_some_and(|turn| self.is_next_defer(turn));
+        let running = self.container.life.as_running().filter(|_| is_next);
+        let (Some(running), Some(ends)) = (running, self.round.ends) else {
+            return false;
+        };
+        let (now, own) = (self.pod.now, self.pod.own_ends(self.container, ends));
+        let is_capped = own.ask_all < ends.ask_all;
+        !is_capped && !running.stop.is_told() && own.ask_all <= now && now < own.kill
+    }
+}
+
 impl Pod {
     /// The defer container of a turn that comes next, or is under way: all others wait for it.
-    fn next_defer(&self, turn: DeferTurn) -> Option<(&ContainerId, &Container)> {
+    fn next_defer(&self, turn: DeferTurn) -> Option<&Container> {
         let plan = self.plan.as_ref()?;
         let names = match turn {
             DeferTurn::PreExit => plan.pre_exit(),
@@ -128,9 +148,8 @@ impl Pod {
                 && !container.life.is_ending()
                 && !matches!(container.life.stop(), Stop::GivenUp { .. })
         };
-        let left = self.containers.iter();
-        let left = left.filter(|(_, container)| counts(container));
-        left.min_by_key(|(_, container)| (place(container), container.number))
+        let left = self.containers.values().filter(|it| counts(it));
+        left.min_by_key(|container| (place(container), container.number))
     }
 
     /// The turn whose step is under way.
@@ -157,17 +176,6 @@ impl Pod {
                 && turn.is_some()
                 && container.defer_turn() == turn
         })
-    }
-
-    /// The running defer container whose time is over, if nothing but the grace period has ended it.
-    pub(super) fn late_defer(&self) -> Option<(&ContainerId, &Container)> {
-        let (id, container) = self.next_defer(self.turn_under_way()?)?;
-        let running = container.life.as_running()?;
-        let ends = self.ends()?;
-        let own = self.own_ends(container, ends);
-        let is_capped = own.ask_all < ends.ask_all;
-        let is_late = !is_capped && !running.stop.is_told() && self.now >= own.ask_all;
-        (is_late && self.now < own.kill).then_some((id, container))
     }
 
     /// The cap of a defer container is for its whole turn.

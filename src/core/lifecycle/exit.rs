@@ -1,151 +1,133 @@
 //! Exits: what a container's end means, and the code that the caller is told.
 
+use std::time::Duration;
+
 use crate::plan::{ContainerKind, SidecarExitCode};
 use crate::process::ExitStatus;
 
 use super::Pod;
 use super::action::{Cause, ContainerId, Refusal, Why};
 use super::container::Container;
+use super::deeds::Hand;
 use super::history::End;
-use super::life::{Running, Stop};
+use super::life::Stop;
 use super::report::Report;
 use super::stop::STOPPED;
 use super::termination::Termination;
 use super::time::Time;
 
+/// What it means that a container's process is gone.
+pub(super) enum Exit {
+    /// Its program was being executed: TaskStart has to be published before TaskExit, so what became of
+    /// that comes first.
+    Early(ExitStatus),
+    /// Nothing: it has no process, and this was one that a failed restart has left behind.
+    OfNoProcess,
+    /// Its program is executed anew in a while; it ran for so long.
+    OfOneLife(Duration, ExitStatus),
+    /// It is over.
+    ForGood(Box<Last>),
+}
+
+/// All that follows when a container is over.
+pub(super) struct Last {
+    /// How its program ended, if that was executed.
+    program: Option<(ExitStatus, Stop)>,
+    /// What is remembered of it, and what that means to its pod; nothing if it has nothing to do with the
+    /// pod that there is.
+    end: Option<(End, Option<Cause>)>,
+    /// Its caller is not to know yet.
+    is_withheld: bool,
+    /// The code that its caller is told.
+    code: u32,
+    /// The answer to its Start, if that still waits for one.
+    refusal: Refusal,
+}
+
+// === what happened ===
+
 impl Pod {
     /// The container's init process is gone.
     pub fn handle_exit(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         self.now = now;
-        if let Some(container) = self.containers.get_mut(id)
-            // TaskStart has to be published before TaskExit, so the news of the release come first.
-            && !container.life.exits_early(status)
-            // Or it is that of a process which a failed restart has left behind.
-            && !container.life.is_between_lives()
-            && !container.life.is_exited()
-        {
-            self.exited(id, status);
-        }
+        self.exited(id, Some(status));
         self.settle(now);
     }
 
-    pub(super) fn exited(&mut self, id: &ContainerId, status: ExitStatus) {
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        let running = container.life.as_running().cloned();
-        if container.kind == ContainerKind::Sandbox {
-            self.sandbox_is_gone = true;
-            // What was a hypothesis is none any more.
-            let now = self.now;
-            if let Some(termination) = &mut self.termination {
-                termination.decide(Cause::SandboxDied, termination.deadline(), now);
-            }
-        }
-        match running {
-            Some(running) => self.program_ended(id, &running, status),
-            None => self.parked_ended(id, status),
+    /// The container's process is gone, if it is.
+    pub(super) fn exited(&mut self, id: &ContainerId, status: Option<ExitStatus>) {
+        if let Some(status) = status {
+            self.heard(
+                id,
+                |pod, it| pod.exit_of(it, status),
+                |hand, exit| hand.exited(exit),
+            );
         }
     }
+}
 
-    /// A container has ended whose program was never executed.
-    fn parked_ended(&mut self, id: &ContainerId, status: ExitStatus) {
-        let Some(mut hand) = self.hand(id) else {
-            return;
-        };
-        let name = hand.container.name.clone();
-        let outcome = hand.container.life.exited();
-        let Some(open) = hand.noted(outcome) else {
-            return;
-        };
-        if let Some(request) = open.start {
-            let refusal = match self.termination.as_ref().map(Termination::cause) {
-                Some(because) if because.is_decided() => Refusal::Terminating {
-                    name,
-                    because: because.clone(),
-                },
-                _ => Refusal::EndedBeforeStart { name },
-            };
-            self.out.answer_start(id, request, Err(refusal));
-        }
-        if let Some(container) = self.containers.get(id) {
-            let code = match (open.code, container.defer_turn()) {
-                (Some(code), _) => code,
-                (None, Some(_)) => self.code_of_defer(status),
-                (None, None) => status.code(),
-            };
-            self.end_of_life(id, code, false, Stop::Untold);
-            self.out.report_exit(id, code);
-        }
-    }
+// === what it means ===
 
-    /// A program has ended: is that the end of its container?
-    fn program_ended(&mut self, id: &ContainerId, running: &Running, status: ExitStatus) {
-        let ran = self.now.since(running.since);
-        let Some(container) = self.containers.get(id) else {
-            return;
+impl Pod {
+    fn exit_of(&self, container: &Container, status: ExitStatus) -> Exit {
+        let life = &container.life;
+        if life.is_being_executed() {
+            return Exit::Early(status);
+        }
+        if life.is_between_lives() || life.is_exited() {
+            return Exit::OfNoProcess;
+        }
+        let running = life.as_running();
+        let is_run_again = |stop| {
+            self.restarts_in_place(container, status, stop)
+                || self.is_run_again(container, status, stop)
         };
-        if self.restarts_in_place(container, status, running.stop)
-            || self.is_run_again(container, status, running.stop)
-        {
-            return self.back_off(id, ran, status);
+        if let Some(running) = running.filter(|running| is_run_again(running.stop)) {
+            return Exit::OfOneLife(self.now.since(running.since), status);
         }
-        let is_withheld = self.is_to_be_withheld(container, status);
-        self.note_end(id, running.stop, status);
-        // Before anything is told, for what is told may depend on it.
-        self.end_of_life(id, status.code(), true, running.stop);
-        if let Some(mut hand) = self.hand(id) {
-            if is_withheld {
-                let outcome = hand.container.life.withhold(hand.now);
-                hand.noted(outcome);
-                return;
-            }
-            let outcome = hand.container.life.exited();
-            hand.noted(outcome);
-        }
-        if let Some(container) = self.containers.get(id) {
-            let code = self.reported_code(container, status, running.stop);
-            self.out.report_exit(id, code);
-        }
-    }
-
-    /// Who used how much of a termination's time is told when its step is over.
-    fn note_end(&mut self, id: &ContainerId, stop: Stop, status: ExitStatus) {
-        let Some(container) = self.containers.get(id) else {
-            return;
+        let program = running.map(|running| (status, running.stop));
+        let code = match (program, container.defer_turn()) {
+            (Some((_, stop)), _) => self.reported_code(container, status, stop),
+            (None, Some(_)) => self.code_of_defer(status),
+            (None, None) => status.code(),
         };
+        let code = life.ending_code().unwrap_or(code);
         let name = container.name.clone();
-        let began = container.turn_began().or(stop.since());
-        if let Some(began) = container.turn_began() {
-            self.out.report(Report::DeferOver {
-                name: name.clone(),
-                code: status.code(),
-                took: self.now.since(began),
-            });
-        }
-        self.note_used(&name, began);
+        let decided = self.termination.as_ref().map(Termination::cause);
+        Exit::ForGood(Box::new(Last {
+            program,
+            end: self.end_of_life(container, program, code),
+            is_withheld: program.is_some() && self.is_to_be_withheld(container, status),
+            code,
+            refusal: match decided.filter(|cause| cause.is_decided()).cloned() {
+                Some(because) => Refusal::Terminating { name, because },
+                None => Refusal::EndedBeforeStart { name },
+            },
+        }))
     }
 
-    /// Remembers the end of a container, and what it means to the pod.
-    fn end_of_life(&mut self, id: &ContainerId, code: u32, has_run: bool, stop: Stop) {
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
+    /// What is remembered of the end of a container, and what that means to the pod. `told` is the code
+    /// of one whose program was never executed.
+    fn end_of_life(
+        &self,
+        container: &Container,
+        program: Option<(ExitStatus, Stop)>,
+        told: u32,
+    ) -> Option<(End, Option<Cause>)> {
         // What is to come after the end has not begun.
         if container.kind != ContainerKind::Workload || container.is_of_next_run {
-            return;
+            return None;
         }
-        let told = stop.is_told() && !stop.is_for_failure();
+        let stop = program.map(|(_, stop)| stop).unwrap_or_default();
+        let was_told = stop.is_told() && !stop.is_for_failure();
         let end = End {
             at: self.now,
-            code,
-            has_run,
-            asked: container.request.is_some() || told,
-            told,
+            code: program.map_or(told, |(status, _)| status.code()),
+            has_run: program.is_some(),
+            asked: container.request.is_some() || was_told,
+            told: was_told,
         };
-        let fatal = self.fatal_end(container, code);
-        let number = container.number;
-        self.history.ended(&container.name, number, end, fatal);
+        Some((end, self.fatal_end(container, end.code)))
     }
 
     /// The code the caller is told (KEP-753 draft: a sidecar that was told to go has not failed).
@@ -214,6 +196,68 @@ impl Pod {
         match is_run_again && (has_failed || !self.is_complete()) {
             true => STOPPED,
             false => 0,
+        }
+    }
+}
+
+// === what follows ===
+
+impl Hand<'_> {
+    fn exited(&mut self, exit: Exit) {
+        match exit {
+            Exit::Early(status) => {
+                let outcome = self.container.life.exits_early(status);
+                self.noted(outcome);
+            }
+            Exit::OfNoProcess => {}
+            Exit::OfOneLife(ran, status) => self.back_off(ran, status),
+            Exit::ForGood(last) => self.ended(*last),
+        }
+    }
+
+    fn ended(&mut self, last: Last) {
+        if self.container.kind == ContainerKind::Sandbox {
+            *self.sandbox_is_gone = true;
+            // What was a hypothesis is none any more.
+            if let Some(termination) = &mut self.termination {
+                termination.decide(Cause::SandboxDied, termination.deadline(), self.now);
+            }
+        }
+        if let Some((status, stop)) = last.program {
+            self.note_use(status, stop);
+        }
+        if let Some((end, fatal)) = last.end {
+            let (name, number) = (&self.container.name, self.container.number);
+            self.history.ended(name, number, end, fatal);
+        }
+        if last.is_withheld {
+            let outcome = self.container.life.withhold(self.now);
+            self.noted(outcome);
+            return;
+        }
+        let outcome = self.container.life.exited();
+        let Some(start) = self.noted(outcome) else {
+            return;
+        };
+        if let Some(request) = start {
+            self.out.answer_start(self.id, request, Err(last.refusal));
+        }
+        self.out.report_exit(self.id, last.code);
+    }
+
+    /// Who used how much of a termination's time is told when its step is over.
+    fn note_use(&mut self, status: ExitStatus, stop: Stop) {
+        let name = &self.container.name;
+        let turn = self.container.turn_began();
+        if let Some(began) = turn {
+            self.out.report(Report::DeferOver {
+                name: name.clone(),
+                code: status.code(),
+                took: self.now.since(began),
+            });
+        }
+        if let (Some(termination), Some(began)) = (&mut self.termination, turn.or(stop.since())) {
+            termination.note_used(name, began, self.now);
         }
     }
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use crate::plan::{GraceExtension, Probe};
 
 use super::Pod;
-use super::action::{Action, ContainerId};
 use super::container::Container;
+use super::deeds::Hand;
 use super::grace::LEAST;
+use super::probe::Stretched;
 use super::report::Report;
-use super::rules::{Due, PodDeed};
+use super::rules::{Deed, Due, Subject};
 use super::termination::Ends;
 use super::time::Time;
 
@@ -43,41 +44,41 @@ impl Extension {
 
 // === rules ===
 
-impl Pod {
+impl Subject<'_> {
     /// Rule: a defer container whose time is over gets more, if it may; else it is told.
-    pub(super) fn defer_may_go_on(&self) -> Option<Due<PodDeed>> {
-        let extension = self.extension()?;
-        let termination = self.termination.as_ref()?;
+    pub(super) fn defer_may_go_on(&self) -> Option<Due<Deed>> {
+        let (pod, container) = (self.pod, self.container);
+        let extension = pod.extension()?;
+        let termination = pod.termination.as_ref()?;
         let granted = &termination.extension;
-        let (id, container) = self.late_defer().filter(|_| !granted.refused)?;
-        let beyond = self.now.since(termination.deadline());
-        let extend = |granted, counts| PodDeed::Extend {
-            name: container.name.clone(),
-            granted,
-            counts,
-        };
+        if granted.refused || !self.is_late_defer() {
+            return None;
+        }
+        let beyond = pod.now.since(termination.deadline());
         Some(Due::Now(match extension {
             GraceExtension::Interval {
                 interval,
                 count,
                 max,
-            } if granted.times < count && beyond < max => {
-                extend(beyond.saturating_add(interval).min(max), true)
-            }
+            } if granted.times < count && beyond < max => Deed::Extend {
+                granted: beyond.saturating_add(interval).min(max),
+            },
             GraceExtension::Probe { max }
-                if self.liveness_probe(container).is_some()
+                if pod.liveness_probe(container).is_some()
                     && granted.attempt.is_none()
                     && beyond < max =>
             {
-                let cost = self.allowance.expected(container.probe_cost);
-                let free_at = self.allowance.free_at(cost);
-                match free_at > self.now {
-                    // Until it can be asked it goes on.
-                    true => extend(free_at.since(termination.deadline()).min(max), false),
-                    false => PodDeed::AskForMore(id.clone()),
+                let cost = self.probe_cost();
+                let free_at = pod.allowance.free_at(cost);
+                match free_at > pod.now {
+                    true => Deed::PutOff {
+                        granted: free_at.since(termination.deadline()).min(max),
+                        stretched: self.stretched(),
+                    },
+                    false => Deed::AskForMore { cost },
                 }
             }
-            _ => PodDeed::RefuseMore,
+            _ => Deed::RefuseMore,
         }))
     }
 }
@@ -161,45 +162,37 @@ impl Pod {
 
 // === deeds ===
 
-impl Pod {
-    pub(super) fn extend(&mut self, name: String, by: Duration, counts: bool) {
-        let period = self.current(&name);
-        let period = period.and_then(|container| self.liveness_probe(container));
-        let period = period.map(|probe| probe.period).unwrap_or_default();
-        let Some(termination) = &mut self.termination else {
-            return;
-        };
-        let extension = &mut termination.extension;
-        extension.granted = by;
-        if counts {
+impl Hand<'_> {
+    pub(super) fn extend(&mut self, granted: Duration) {
+        if let Some(termination) = &mut self.termination {
+            let extension = &mut termination.extension;
+            extension.granted = granted;
             extension.times = extension.times.saturating_add(1);
-            return self.out.report(Report::Extended { name, by });
+            let name = self.container.name.clone();
+            self.out.report(Report::Extended { name, by: granted });
         }
-        self.tell_of_stretching(name, period);
     }
 
-    pub(super) fn ask_for_more(&mut self, id: &ContainerId) {
-        let (Some(termination), Some(container)) = (&mut self.termination, self.containers.get(id))
-        else {
-            return;
-        };
-        let Some(running) = container.life.as_running() else {
-            return;
-        };
-        let life = running.life;
-        termination.extension.attempt = Some((life, self.now));
-        let cost = self.allowance.expected(container.probe_cost);
-        self.allowance.begin(self.now, life, cost);
-        self.out.push(Action::Probe {
-            id: id.clone(),
-            life,
-        });
+    pub(super) fn put_off(&mut self, granted: Duration, stretched: Option<Stretched>) {
+        if let Some(termination) = &mut self.termination {
+            termination.extension.granted = granted;
+            self.tell_of_stretching(stretched);
+        }
+    }
+
+    pub(super) fn ask_for_more(&mut self, cost: Duration) {
+        if let Some(termination) = &mut self.termination
+            && let Some(running) = self.container.life.as_running()
+        {
+            let life = running.life;
+            termination.extension.attempt = Some((life, self.now));
+            self.attempt_begins(life, cost);
+        }
     }
 
     pub(super) fn refuse_more(&mut self) {
-        let now = self.now;
         if let Some(termination) = &mut self.termination {
-            let beyond = now.since(termination.deadline());
+            let beyond = self.now.since(termination.deadline());
             let extension = &mut termination.extension;
             extension.refused = true;
             if extension.attempt.take().is_some() {
@@ -209,21 +202,12 @@ impl Pod {
         }
     }
 
-    /// An attempt of a defer container's liveness probe is over.
-    pub(super) fn live_probed(&mut self, id: &ContainerId, life: u64, succeeded: bool) {
-        let now = self.now;
-        let Some(GraceExtension::Probe { max }) = self.extension() else {
+    /// An attempt of its liveness probe is over.
+    pub(super) fn answered_for_more(&mut self, life: u64, succeeded: bool) {
+        let (Some(termination), Some(plan)) = (&mut self.termination, self.plan) else {
             return;
         };
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        let name = container.name.clone();
-        let period = self
-            .liveness_probe(container)
-            .map(|probe| probe.period)
-            .unwrap_or_default();
-        let Some(termination) = &mut self.termination else {
+        let Some(GraceExtension::Probe { max }) = plan.settings().grace_extension else {
             return;
         };
         let deadline = termination.deadline();
@@ -234,13 +218,16 @@ impl Pod {
         if !succeeded {
             // From here on it has what everybody has at the end.
             extension.refused = true;
-            extension.granted = now.since(deadline).min(max);
+            extension.granted = self.now.since(deadline).min(max);
             return;
         }
+        let name = self.container.name.clone();
+        let probe = plan.container(&name).liveness_probe.as_ref();
+        let period = probe.map(|probe| probe.period).unwrap_or_default();
         // One that took longer than its period is asked again at once.
-        let next = began.after(period).max(now);
-        extension.granted = next.since(deadline).min(max);
-        let by = extension.granted;
+        let next = began.after(period).max(self.now);
+        let by = next.since(deadline).min(max);
+        extension.granted = by;
         self.out.report(Report::Extended { name, by });
     }
 }

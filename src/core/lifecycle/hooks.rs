@@ -9,6 +9,7 @@ use crate::plan::Hook;
 use super::Pod;
 use super::action::{ContainerId, HookKind, Step};
 use super::container::{AtTheEnd, Container, HookState};
+use super::deeds::Hand;
 use super::grace::LEAST;
 use super::report::Report;
 use super::rules::{Deed, Due, Subject};
@@ -24,40 +25,42 @@ impl Pod {
         outcome: Result<(), String>,
     ) {
         self.now = now;
-        let over = self
-            .containers
-            .get_mut(id)
-            .is_some_and(|container| match kind {
-                HookKind::Termination => {
-                    let was_running = container.is_hooked();
-                    if was_running {
-                        // What was no end has none of its own: it runs again at the real one.
-                        let state = match self.termination {
-                            Some(_) => HookState::Over,
-                            None => HookState::Pending,
-                        };
-                        container.at_the_end = AtTheEnd::Hook(state);
-                    }
-                    was_running
-                }
-                HookKind::PreStop => container.life.stop_mut().is_some_and(|stop| {
-                    let prepared = stop.prepared();
-                    *stop = prepared.unwrap_or(*stop);
-                    prepared.is_some()
-                }),
-            });
-        if let Some(container) = self.containers.get(id).filter(|_| over) {
-            let name = container.name.clone();
-            if kind == HookKind::Termination {
-                self.note_hook(&name);
-            }
-            self.out.report(Report::HookOver {
-                name,
-                kind,
-                outcome,
-            });
-        }
+        self.reach(id, |hand| hand.hooked(kind, outcome));
         self.settle(now);
+    }
+}
+
+impl Hand<'_> {
+    fn hooked(&mut self, kind: HookKind, outcome: Result<(), String>) {
+        let was_running = match (kind, self.container.life.stop_mut()) {
+            (HookKind::Termination, _) => self.container.is_hooked(),
+            (HookKind::PreStop, None) => false,
+            (HookKind::PreStop, Some(stop)) => {
+                let prepared = stop.prepared();
+                *stop = prepared.unwrap_or(*stop);
+                prepared.is_some()
+            }
+        };
+        if !was_running {
+            return;
+        }
+        let name = self.container.name.clone();
+        if kind == HookKind::Termination {
+            let state = match &mut self.termination {
+                Some(termination) => {
+                    termination.note_hook(&name, self.now);
+                    HookState::Over
+                }
+                // What was no end has none of its own: it runs again at the real one.
+                None => HookState::Pending,
+            };
+            self.container.at_the_end = AtTheEnd::Hook(state);
+        }
+        self.out.report(Report::HookOver {
+            name,
+            kind,
+            outcome,
+        });
     }
 }
 

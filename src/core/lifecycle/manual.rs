@@ -7,7 +7,6 @@ use crate::plan::{ContainerKind, USUAL_GRACE_PERIOD};
 use super::action::{Cause, ContainerId, Refusal};
 use super::container::Container;
 use super::report::Report;
-use super::rules::Deed;
 use super::termination::Termination;
 use super::time::Time;
 use super::{Obstacle, Pod};
@@ -68,14 +67,22 @@ impl Pod {
         id: &ContainerId,
     ) -> Result<Vec<Obstacle>, Refusal> {
         self.now = now;
-        let Some(container) = self.containers.get(id) else {
-            return Err(Refusal::NotFound { id: id.clone() });
-        };
-        let name = container.name.clone();
+        let obstacles = self.called(id, Pod::overridden, |hand, (waited_for, obstacles)| {
+            let name = hand.container.name.clone();
+            hand.out.report(Report::Overridden { name, waited_for });
+            hand.release();
+            obstacles
+        })?;
+        self.settle(now);
+        Ok(obstacles)
+    }
+
+    /// What a container waits for that is released by hand, and why.
+    fn overridden(&self, container: &Container) -> Result<(Vec<String>, Vec<Obstacle>), Refusal> {
+        let (name, life) = (container.name.clone(), &container.life);
         if container.defer_turn().is_some() {
             return Err(Refusal::TurnAtTheEnd { name });
         }
-        let life = &container.life;
         if life.as_blocked().is_none() && !life.is_held() {
             let state = life.state();
             return Err(Refusal::NotHeld { name, state });
@@ -84,11 +91,6 @@ impl Pod {
             let because = termination.cause().clone();
             return Err(Refusal::Terminating { name, because });
         }
-        let obstacles = self.obstacles(container);
-        let waited_for = self.missing(container);
-        self.out.report(Report::Overridden { name, waited_for });
-        self.do_to(id, Deed::Release);
-        self.settle(now);
-        Ok(obstacles)
+        Ok((self.missing(container), self.obstacles(container)))
     }
 }

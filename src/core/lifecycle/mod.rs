@@ -25,6 +25,7 @@
 //! | `action.rs` | what comes out: actions, refusals |
 //! | `report.rs` | what comes out for the log |
 //! | `rules.rs` | the rules, their order, and how they are followed |
+//! | `doors.rs` | whom an id means that comes from outside |
 //! | `deeds.rs` | what rules want done |
 //! | `outbox.rs` | what comes out |
 //! | `create.rs` | whose annotations count, what a container is in its pod |
@@ -60,6 +61,7 @@ mod container;
 mod create;
 mod deeds;
 mod defers;
+mod doors;
 mod duty;
 mod exit;
 mod extension;
@@ -179,7 +181,7 @@ impl Pod {
     /// is started or still does its work, or that a defer container may go on. Its timeout is what the
     /// attempt may take.
     pub fn probe(&self, now: Time, id: &ContainerId) -> Option<Probe> {
-        let container = self.containers.get(id)?;
+        let container = self.known(id).ok()?;
         match container.defer_turn() {
             Some(_) => Some(self.bounded(now, self.liveness_probe(container)?.clone())),
             None => Some(container.probing()?.1.probe.clone()),
@@ -189,9 +191,8 @@ impl Pod {
     /// Whether a container reads running though its program does not run: it is about to be restarted
     /// in place, or being so, and may have its next process already; or its success is withheld.
     pub fn is_without_program(&self, id: &ContainerId) -> bool {
-        self.containers
-            .get(id)
-            .is_some_and(|container| container.life.is_alive() && !container.life.has_process())
+        self.known(id)
+            .is_ok_and(|container| container.life.is_alive() && !container.life.has_process())
     }
 
     /// Whether the pod goes on by what is to be done next: a program is executed, or a container that
@@ -208,16 +209,14 @@ impl Pod {
 
     /// Whether it is the pod's sandbox container.
     pub fn is_sandbox(&self, id: &ContainerId) -> bool {
-        self.containers
-            .get(id)
-            .is_some_and(|container| container.kind == ContainerKind::Sandbox)
+        self.known(id)
+            .is_ok_and(|container| container.kind == ContainerKind::Sandbox)
     }
 
     /// Whether the container's program has not been executed yet though its Start was answered.
     pub fn is_held(&self, id: &ContainerId) -> bool {
-        self.containers
-            .get(id)
-            .is_some_and(|container| container.life.is_held())
+        self.known(id)
+            .is_ok_and(|container| container.life.is_held())
     }
 }
 
@@ -238,16 +237,6 @@ impl Pod {
     /// Time has gone by.
     pub fn handle_timeout(&mut self, now: Time) {
         self.settle(now);
-    }
-
-    fn ids(&self) -> Vec<ContainerId> {
-        let mut ids: Vec<_> = self
-            .containers
-            .iter()
-            .map(|(id, container)| (container.number, id.clone()))
-            .collect();
-        ids.sort();
-        ids.into_iter().map(|(_, id)| id).collect()
     }
 
     /// The container that counts for a name: the one created last.

@@ -14,7 +14,7 @@ impl Pod {
     /// what it has.
     pub fn oom_score(&self, id: &ContainerId) -> Option<i32> {
         let plan = self.plan.as_ref()?;
-        let sidecar = self.containers.get(id)?;
+        let sidecar = self.known(id).ok()?;
         if !sidecar.duty().is_helper || plan.settings().oom_score == OomScore::Off {
             return None;
         }

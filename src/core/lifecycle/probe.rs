@@ -11,10 +11,11 @@ use crate::plan::{PreStop, Probe};
 use super::Pod;
 use super::action::{Action, ContainerId, ProbeKind, Refusal, Why};
 use super::container::Container;
+use super::deeds::Hand;
 use super::life::Running;
 use super::report::Report;
 use super::request::StopRequest;
-use super::rules::{Deed, Due, PodDeed, Subject};
+use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 
 /// An Exec without a deadline that comes this soon after Start's answer is taken for postStart.
@@ -52,6 +53,14 @@ pub(super) struct Probing {
     pub next: Option<Time>,
     /// When the attempt that is under way began.
     began: Time,
+}
+
+/// The attempts of a probe come less often than they should.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretched {
+    period: Duration,
+    /// How far apart they are.
+    to: Duration,
 }
 
 /// What is known of the postStart handler of a container whose Start was answered.
@@ -179,57 +188,15 @@ impl Pod {
         cost: Duration,
     ) {
         self.now = now;
-        self.charge(id, life, cost);
-        self.live_probed(id, life, succeeded);
-        self.watched(id, life, succeeded);
+        // Whoever is gone by now has cost as much.
+        let known = self.known(id).ok().and_then(|it| it.probe_cost);
+        let expected = self.allowance.over(now, life, cost, known);
+        self.reach(id, |hand| {
+            hand.container.probe_cost = expected.or(known);
+            hand.answered_for_more(life, succeeded);
+            hand.watched(life, succeeded);
+        });
         self.settle(now);
-    }
-
-    fn watched(&mut self, id: &ContainerId, life: u64, succeeded: bool) {
-        let now = self.now;
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        let name = container.name.clone();
-        let since = container.life.as_running().map(|running| running.since);
-        let Some((_, watch)) = container
-            .life
-            .watch_mut()
-            // The container may have been restarted since, or had its id from another.
-            .filter(|(current, _)| *current == life)
-        else {
-            return;
-        };
-        let Some((probe, probing)) = watch
-            .probing_mut()
-            .filter(|(_, probing)| probing.next.is_none())
-        else {
-            return;
-        };
-        // As a ticker does: the next attempt is a period after the last one began.
-        probing.next = Some(probing.began.after(probing.probe.period).max(now));
-        match (succeeded, probe) {
-            (true, ProbeKind::Startup) => {
-                let plan = self.plan.as_ref();
-                let plan = plan.map(|plan| plan.container(&name));
-                let probe = plan.and_then(|plan| plan.liveness_probe.as_ref());
-                *watch = Watch::liveness(probe, since.unwrap_or(now), now);
-                if let Some(mut hand) = self.hand(id) {
-                    hand.note_if_started();
-                }
-            }
-            (true, ProbeKind::Liveness) => probing.failures = 0,
-            (false, _) => {
-                probing.failures = probing.failures.saturating_add(1);
-                let (failures, threshold) = (probing.failures, probing.probe.failure_threshold);
-                self.out.report(Report::ProbeFailed {
-                    name,
-                    probe,
-                    failures,
-                    threshold,
-                });
-            }
-        }
     }
 
     /// The caller asks for an Exec.
@@ -246,18 +213,30 @@ impl Pod {
         exec: &Exec<'_>,
     ) -> Result<(), Refusal> {
         self.now = now;
-        let Some(container) = self.containers.get(id) else {
-            return Err(Refusal::NotFound { id: id.clone() });
-        };
-        if !container.is_ordered() {
-            return Ok(());
-        }
+        self.called(
+            id,
+            |pod, container| pod.pre_stop_of(container, exec),
+            |hand, pre_stop| hand.executes(exec, pre_stop),
+        )?;
+        self.settle(now);
+        Ok(())
+    }
+
+    /// The stop that an Exec begins which is the container's preStop handler; none of any other.
+    fn pre_stop_of(
+        &self,
+        container: &Container,
+        exec: &Exec<'_>,
+    ) -> Result<Option<StopRequest>, Refusal> {
         let is_pre_stop = !exec.has_deadline
             && matches!(
                 &container.facts.pre_stop,
                 Some(PreStop::Exec { command }) if command.as_slice() == exec.argv
             );
-        if container.life.is_unexecuted() && (exec.has_deadline || is_pre_stop) {
+        if !container.is_ordered() || !is_pre_stop && !exec.has_deadline {
+            return Ok(None);
+        }
+        if container.life.is_unexecuted() {
             let waits_for = self.describe(&self.missing(container));
             return Err(Refusal::Held {
                 name: container.name.clone(),
@@ -265,38 +244,13 @@ impl Pod {
             });
         }
         let grace = self.annotated_grace(container);
-        let count = self.creations;
-        let Some(container) = self.containers.get_mut(id) else {
-            return Ok(());
-        };
-        let is_post_start = !exec.has_deadline
-            // Of any other it does not matter.
-            && container.duty().is_helper;
-        let post_start = container.life.post_start_mut();
-        let post_start = post_start.filter(|known| is_post_start && known.may_be_run(now, count));
-        // Both handlers may be the same command. Where it is time for the one it may be the other all the
-        // same: then a second request shows that ([`Container::is_hardly_asked`]).
-        if let Some(post_start) = post_start {
-            *post_start = PostStart::Running {
-                exec_id: exec.id.to_owned(),
-                may_be_pre_stop: is_pre_stop,
-            };
-            let (name, number) = (container.name.clone(), container.number);
-            self.history.not_started(&name, number);
-        }
-        if let Some(container) = self.containers.get_mut(id)
-            && is_pre_stop
-        {
-            container.pre_stop_requested(StopRequest::pre_stop(now, grace));
-        }
-        self.settle(now);
-        Ok(())
+        Ok(is_pre_stop.then(|| StopRequest::pre_stop(self.now, grace)))
     }
 
     /// Whether this Exec was taken for the container's postStart handler: then it is run again when
     /// the container is restarted in place ([`Action::PostStart`]), and what it is has to be kept.
     pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
-        self.containers.get(id).is_some_and(|container| {
+        self.known(id).is_ok_and(|container| {
             let post_start = container.life.post_start();
             container.duty().is_helper && post_start.is_some_and(|known| known.is_run_by(exec_id))
         })
@@ -305,18 +259,7 @@ impl Pod {
     /// An Exec is over, or never came about.
     pub fn handle_exec_over(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
-        if let Some(mut hand) = self.hand(id)
-            && let Some(post_start) = hand.container.life.post_start()
-            && post_start.is_run_by(exec_id)
-        {
-            if hand.container.is_hardly_asked() && hand.termination.is_none() {
-                hand.container.request = None;
-            }
-            if let Some(post_start) = hand.container.life.post_start_mut() {
-                *post_start = PostStart::Over;
-            }
-            hand.note_if_started();
-        }
+        self.reach(id, |hand| hand.exec_over(exec_id));
         self.settle(now);
     }
 
@@ -330,62 +273,119 @@ impl Pod {
         outcome: Result<(), String>,
     ) {
         self.now = now;
-        let why = Why::PostStartFailed;
-        let failed = self
-            .containers
-            .get(id)
-            .map(|container| self.failed(container, why));
-        let (has_failed, is_of_life) = (outcome.is_err(), |running: &Running| running.life == life);
-        if let Some(mut hand) = self.hand(id)
-            && hand.container.life.as_running().is_some_and(is_of_life)
-            && let Some(post_start) = hand.container.life.post_start_mut()
-            && *post_start == PostStart::Repeating
-        {
-            *post_start = PostStart::Over;
-            let name = hand.container.name.clone();
-            hand.out.report(Report::PostStarted { name, outcome });
-            match failed.filter(|_| has_failed) {
-                Some(deed) => self.do_to(id, deed),
-                None => hand.note_if_started(),
+        self.heard(
+            id,
+            |pod, container| pod.failed(container, Why::PostStartFailed),
+            |hand, failed| hand.post_started(life, outcome, failed),
+        );
+        self.settle(now);
+    }
+}
+
+impl Hand<'_> {
+    fn watched(&mut self, life: u64, succeeded: bool) {
+        let now = self.now;
+        let Some(running) = self.container.life.as_running_mut() else {
+            return;
+        };
+        // The container may have been restarted since, or had its id from another.
+        let watch = Some(&mut running.watch).filter(|_| running.life == life);
+        let probed = watch.and_then(Watch::probing_mut);
+        let Some((probe, probing)) = probed.filter(|(_, probing)| probing.next.is_none()) else {
+            return;
+        };
+        // As a ticker does: the next attempt is a period after the last one began.
+        probing.next = Some(probing.began.after(probing.probe.period).max(now));
+        match (succeeded, probe) {
+            (true, ProbeKind::Startup) => {
+                let plan = self.plan.map(|plan| plan.container(&self.container.name));
+                let probe = plan.and_then(|plan| plan.liveness_probe.as_ref());
+                running.watch = Watch::liveness(probe, running.since, now);
+                self.note_if_started();
+            }
+            (true, ProbeKind::Liveness) => probing.failures = 0,
+            (false, _) => {
+                probing.failures = probing.failures.saturating_add(1);
+                let (failures, threshold) = (probing.failures, probing.probe.failure_threshold);
+                self.out.report(Report::ProbeFailed {
+                    name: self.container.name.clone(),
+                    probe,
+                    failures,
+                    threshold,
+                });
             }
         }
-        self.settle(now);
+    }
+
+    fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
+        // Of any other it does not matter.
+        let may_be_post_start = !exec.has_deadline && self.container.duty().is_helper;
+        let post_start = self.container.life.post_start_mut();
+        let post_start = post_start
+            .filter(|known| may_be_post_start && known.may_be_run(self.now, self.creations));
+        // Both handlers may be the same command. Where it is time for the one it may be the other all the
+        // same: then a second request shows that ([`Container::is_hardly_asked`]).
+        if let Some(post_start) = post_start {
+            *post_start = PostStart::Running {
+                exec_id: exec.id.to_owned(),
+                may_be_pre_stop: pre_stop.is_some(),
+            };
+            let (name, number) = (&self.container.name, self.container.number);
+            self.history.not_started(name, number);
+        }
+        if let Some(request) = pre_stop {
+            self.container.pre_stop_requested(request);
+        }
+    }
+
+    fn exec_over(&mut self, exec_id: &str) {
+        let is_hardly_asked = self.container.is_hardly_asked();
+        let post_start = self.container.life.post_start_mut();
+        if let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) {
+            *post_start = PostStart::Over;
+            if is_hardly_asked && self.termination.is_none() {
+                self.container.request = None;
+            }
+            self.note_if_started();
+        }
+    }
+
+    fn post_started(&mut self, life: u64, outcome: Result<(), String>, failed: Deed) {
+        let running = self.container.life.as_running_mut();
+        let is_it =
+            |known: &&mut Running| known.life == life && known.post_start == PostStart::Repeating;
+        let Some(running) = running.filter(is_it) else {
+            return;
+        };
+        running.post_start = PostStart::Over;
+        let (name, has_failed) = (self.container.name.clone(), outcome.is_err());
+        self.out.report(Report::PostStarted { name, outcome });
+        match has_failed {
+            true => self.carry_out(failed),
+            false => self.note_if_started(),
+        }
     }
 }
 
 // === rules ===
 
-impl Pod {
+impl Subject<'_> {
     /// Rule: who has waited the longest is probed next, whatever the attempts of the others cost; when
     /// there is CPU time for it.
-    pub(super) fn probe_is_due(&self) -> Option<Due<PodDeed>> {
+    pub(super) fn probe_is_due(&self) -> Option<Due<Deed>> {
+        let (next, number) = self.round.next_probe?;
         // A pod that is being stopped starts nothing: whether a sidecar is ready is of no interest.
-        if self.termination.is_some() {
+        if number != self.container.number || self.pod.termination.is_some() {
             return None;
         }
-        let (next, id) = self.next_to_be_probed()?;
-        let expected = self.expected_cost(id);
-        let at = next.max(self.allowance.free_at(expected));
-        Some(self.due(at, || PodDeed::Probe(id.clone())))
+        let cost = self.probe_cost();
+        let free_at = self.pod.allowance.free_at(cost);
+        Some(self.pod.due(next.max(free_at), || Deed::Probe {
+            cost,
+            stretched: self.stretched().filter(|_| free_at > next),
+        }))
     }
 
-    fn next_to_be_probed(&self) -> Option<(Time, &ContainerId)> {
-        let due = self.containers.iter().filter_map(|(id, container)| {
-            let (_, probing) = container.probing()?;
-            let next = probing.next.filter(|_| !probing.has_failed())?;
-            Some((next, container.number, id))
-        });
-        due.min().map(|(next, _, id)| (next, id))
-    }
-
-    fn expected_cost(&self, id: &ContainerId) -> Duration {
-        let known = self.containers.get(id);
-        self.allowance
-            .expected(known.and_then(|container| container.probe_cost))
-    }
-}
-
-impl Subject<'_> {
     /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. Whether it
     /// comes back is its restart policy's business.
     pub(super) fn probe_has_failed(&self) -> Option<Due<Deed>> {
@@ -393,58 +393,71 @@ impl Subject<'_> {
         let is_due = self.pod.termination.is_none() && probing.has_failed();
         is_due.then(|| Due::Now(self.pod.failed(self.container, Why::ProbeFailed(kind))))
     }
+
+    /// What an attempt of its probe is taken to cost.
+    pub(super) fn probe_cost(&self) -> Duration {
+        self.pod.allowance.expected(self.container.probe_cost)
+    }
+
+    /// How much less often than it should the container is probed, since those before it have used up
+    /// what all may take together; none if that is for a moment only.
+    pub(super) fn stretched(&self) -> Option<Stretched> {
+        let allowance = &self.pod.allowance;
+        let period = match self.container.probing() {
+            Some((_, probing)) => probing.probe.period,
+            None => self.pod.liveness_probe(self.container)?.period,
+        };
+        let probed = self
+            .pod
+            .containers
+            .values()
+            .filter(|probed| probed.name == self.container.name || probed.probing().is_some());
+        let costs = probed.map(|probed| allowance.expected(probed.probe_cost));
+        let to = allowance.period(costs.fold(Duration::ZERO, Duration::saturating_add));
+        (to > period).then_some(Stretched { period, to })
+    }
+}
+
+impl Pod {
+    pub(super) fn next_to_be_probed(&self) -> Option<(Time, u64)> {
+        let due = self.containers.values().filter_map(|container| {
+            let (_, probing) = container.probing()?;
+            let next = probing.next.filter(|_| !probing.has_failed())?;
+            Some((next, container.number))
+        });
+        due.min()
+    }
 }
 
 // === deeds ===
 
-impl Pod {
-    pub(super) fn probe_now(&mut self, id: &ContainerId) {
-        let now = self.now;
-        let expected = self.expected_cost(id);
-        let free_at = self.allowance.free_at(expected);
-        let Some(container) = self.containers.get_mut(id) else {
+impl Hand<'_> {
+    pub(super) fn probe(&mut self, cost: Duration, stretched: Option<Stretched>) {
+        let Some(running) = self.container.life.as_running_mut() else {
             return;
         };
-        let name = container.name.clone();
-        let Some((life, watch)) = container.life.watch_mut() else {
-            return;
-        };
-        let Some((_, probing)) = watch.probing_mut() else {
-            return;
-        };
-        let (period, next) = (probing.probe.period, probing.next.take());
-        probing.began = now;
-        self.allowance.begin(now, life, expected);
-        if next.is_some_and(|next| free_at > next) {
-            self.tell_of_stretching(name, period);
+        if let Some((_, probing)) = running.watch.probing_mut() {
+            probing.next = None;
+            probing.began = self.now;
         }
-        self.out.push(Action::Probe {
-            id: id.clone(),
-            life,
-        });
+        let life = running.life;
+        self.tell_of_stretching(stretched);
+        self.attempt_begins(life, cost);
     }
 
-    /// Pays for an attempt that is over.
-    fn charge(&mut self, id: &ContainerId, life: u64, cost: Duration) {
-        let container = self.containers.get_mut(id);
-        let known = container.as_ref().and_then(|known| known.probe_cost);
-        let expected = self.allowance.over(self.now, life, cost, known);
-        if let (Some(container), Some(expected)) = (container, expected) {
-            container.probe_cost = Some(expected);
-        }
+    /// An attempt of its probe is made in that life of it.
+    pub(super) fn attempt_begins(&mut self, life: u64, cost: Duration) {
+        self.allowance.begin(self.now, life, cost);
+        let id = self.id.clone();
+        self.out.push(Action::Probe { id, life });
     }
 
-    /// An attempt was put off, since those before it had used up what all may take together. The log
-    /// is told, if that is not for a moment only.
-    pub(super) fn tell_of_stretching(&mut self, name: String, period: Duration) {
-        let probed = self.containers.values();
-        let probed = probed.filter(|probed| probed.name == name || probed.probing().is_some());
-        let costs = probed.map(|probed| self.allowance.expected(probed.probe_cost));
-        let to = self
-            .allowance
-            .period(costs.fold(Duration::ZERO, Duration::saturating_add));
-        if to > period && !self.allowance.is_reported {
+    pub(super) fn tell_of_stretching(&mut self, stretched: Option<Stretched>) {
+        if let Some(Stretched { period, to }) = stretched
+            && !self.allowance.is_reported
+        {
             self.allowance.is_reported = true;
+            let name = self.container.name.clone();
             self.out.report(Report::Stretched { name, period, to });
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::plan::Role;
 
-use super::action::{Cause, HookKind, ProbeKind, Step};
+use super::action::{Cause, ContainerId, HookKind, ProbeKind, Step};
 
 /// Decisions for the log, so that somebody who reads it at night knows why.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +61,8 @@ pub enum Report {
     SandboxKilled,
     /// Something happened that is not on the drawing of a container's life.
     Misplaced { name: String, what: String },
+    /// Something has become of a container that is gone.
+    TooLate { id: ContainerId },
     /// A container's turn has not come, and it is released by hand.
     Overridden {
         name: String,
@@ -158,6 +160,7 @@ impl fmt::Display for Report {
                 f.write_str("the sandbox is killed: its caller is to start the whole pod again")
             }
             Report::Misplaced { name, what } => write!(f, "{name}: {what}"),
+            Report::TooLate { id } => write!(f, "news of {id} come too late: it is gone"),
             Report::Overridden { name, waited_for } => {
                 write!(
                     f,

@@ -13,6 +13,7 @@ use crate::process::ExitStatus;
 use super::Pod;
 use super::action::{Action, ContainerId, ProbeKind, Why};
 use super::container::Container;
+use super::deeds::Hand;
 use super::life::Stop;
 use super::probe::{PostStart, Watch};
 use super::report::Report;
@@ -48,61 +49,70 @@ impl Pod {
     /// not. It is tried again then, after the back-off.
     pub fn handle_restarted(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
         self.now = now;
-        let is_restarting = |container: &&Container| container.life.is_restarting();
-        if self.containers.get(id).filter(is_restarting).is_some() {
-            match outcome {
-                Ok(()) => self.restarted(id),
-                Err(reason) => self.not_restarted(id, reason),
+        // One that has been told to go stays away.
+        let dismissed = |pod: &Pod, it: &Container| it.was_told().then(|| pod.dismissed(it));
+        let exit = self.heard(id, dismissed, |hand, dismissed| match outcome {
+            _ if !hand.container.life.is_restarting() => None,
+            Ok(()) => hand.restarted(),
+            Err(reason) => {
+                hand.not_restarted(reason, dismissed);
+                None
             }
-        }
+        });
+        self.exited(id, exit.flatten());
         self.settle(now);
     }
+}
 
-    fn restarted(&mut self, id: &ContainerId) {
-        let (now, watch) = (self.now, self.watch_at_start(id));
-        let life = self.count_execution();
-        let Some(mut hand) = self.hand(id) else {
-            return;
-        };
-        let outcome = hand.container.life.restarted(now, life, watch);
-        let Some(exit) = hand.noted(outcome) else {
-            return;
-        };
-        if hand.container.life.post_start() == Some(&PostStart::Repeating) {
-            let id = id.clone();
-            hand.out.push(Action::PostStart { id, life });
+impl Hand<'_> {
+    /// Gives an exit that overtook the news.
+    fn restarted(&mut self) -> Option<ExitStatus> {
+        let (life, watch) = (self.count_execution(), self.watch_at_start());
+        let outcome = self.container.life.restarted(self.now, life, watch);
+        let exit = self.noted(outcome)?;
+        if self.container.life.post_start() == Some(&PostStart::Repeating) {
+            let id = self.id.clone();
+            self.out.push(Action::PostStart { id, life });
         }
-        hand.note_if_started();
-        if let Some(exit) = exit {
-            self.exited(id, exit);
-        }
+        self.note_if_started();
+        exit
     }
 
-    fn not_restarted(&mut self, id: &ContainerId, reason: String) {
-        let Some(hand) = self.hand(id) else {
-            return;
-        };
-        let was_told = hand.container.was_told();
-        let status = hand.container.life.last_status();
-        let name = hand.container.name.clone();
-        hand.out.report(Report::NotRestarted { name, reason });
-        self.back_off(id, Duration::ZERO, status.unwrap_or(ExitStatus::Signal(9)));
-        if was_told && let Some(container) = self.containers.get(id) {
-            let dismissed = self.dismissed(container);
-            self.do_to(id, dismissed);
+    fn not_restarted(&mut self, reason: String, dismissed: Option<Deed>) {
+        let status = self.container.life.last_status();
+        let name = self.container.name.clone();
+        self.out.report(Report::NotRestarted { name, reason });
+        self.back_off(Duration::ZERO, status.unwrap_or(ExitStatus::Signal(9)));
+        if let Some(deed) = dismissed {
+            self.carry_out(deed);
         }
     }
 
     /// Its program has ended with `status` after it ran for so long, and is executed anew in a while.
-    pub(super) fn back_off(&mut self, id: &ContainerId, ran: Duration, status: ExitStatus) {
-        let Some(mut hand) = self.hand(id) else {
-            return;
-        };
-        let wait = hand.container.back_off.after(ran);
-        let outcome = hand.container.life.back_off(status, hand.now.after(wait));
-        if hand.noted(outcome).is_some() {
-            let (name, code) = (hand.container.name.clone(), status.code());
-            hand.out.report(Report::Restarts { name, code, wait });
+    pub(super) fn back_off(&mut self, ran: Duration, status: ExitStatus) {
+        let wait = self.container.back_off.after(ran);
+        let outcome = self.container.life.back_off(status, self.now.after(wait));
+        if self.noted(outcome).is_some() {
+            let (name, code) = (self.container.name.clone(), status.code());
+            self.out.report(Report::Restarts { name, code, wait });
+        }
+    }
+
+    /// Programs are counted as they are executed.
+    pub(super) fn count_execution(&mut self) -> u64 {
+        *self.executions = self.executions.saturating_add(1);
+        *self.executions
+    }
+
+    /// What is watched of its program, which is executed now.
+    pub(super) fn watch_at_start(&self) -> Watch {
+        let plan = self.plan.map(|plan| plan.container(&self.container.name));
+        let liveness = plan.and_then(|plan| plan.liveness_probe.as_ref());
+        match plan.and_then(|plan| plan.startup_probe.as_ref()) {
+            None if self.container.duty().is_helper => {
+                Watch::liveness(liveness, self.now, self.now)
+            }
+            startup => Watch::startup(startup, self.now),
         }
     }
 }
@@ -161,7 +171,7 @@ impl Pod {
 
     /// Whether a container may ever be restarted in place.
     pub fn may_restart_in_place(&self, id: &ContainerId) -> bool {
-        self.containers.get(id).is_some_and(|container| {
+        self.known(id).is_ok_and(|container| {
             let own = self.own_restart_policy(container);
             let restarts = own.map(RestartPolicy::restarts_failed);
             match container.duty().is_helper {
@@ -185,23 +195,6 @@ impl Pod {
 
     fn own_restart_policy(&self, container: &Container) -> Option<RestartPolicy> {
         self.plan_of(container)?.restart
-    }
-
-    /// What is watched of a program that is executed now.
-    pub(super) fn watch_at_start(&self, id: &ContainerId) -> Watch {
-        let plan = self
-            .containers
-            .get(id)
-            .and_then(|container| Some((container.duty(), self.plan_of(container)?)));
-        match plan {
-            Some((_, plan)) if plan.startup_probe.is_some() => {
-                Watch::startup(plan.startup_probe.as_ref(), self.now)
-            }
-            Some((duty, plan)) if duty.is_helper => {
-                Watch::liveness(plan.liveness_probe.as_ref(), self.now, self.now)
-            }
-            _ => Watch::Nothing,
-        }
     }
 }
 

@@ -17,6 +17,7 @@ use super::action::{Cause, ContainerId, HookKind, Refusal, Why};
 use super::container::Container;
 use super::grace::Budget;
 use super::history::End;
+use super::probe::Stretched;
 use super::termination::{Ends, Termination};
 use super::time::Time;
 
@@ -43,26 +44,30 @@ pub(super) enum PodDeed {
     NextStep,
     /// Its end is over, and there is something to go on with.
     StartOver { with: String },
-    /// Its caller is to start it again in another sandbox.
-    KillSandbox(ContainerId),
-    /// The container's probe is attempted.
-    Probe(ContainerId),
-    /// The defer container of that name may go on for so long beyond the grace period; `counts` says
-    /// whether that is one of the times that it may have more.
-    Extend {
-        name: String,
-        granted: Duration,
-        counts: bool,
-    },
-    /// A defer container is asked whether it may go on beyond the grace period.
-    AskForMore(ContainerId),
-    /// Defer containers get no more time than they have.
-    RefuseMore,
 }
 
 /// Something to be done to a container.
 #[derive(Clone, Debug)]
 pub(super) enum Deed {
+    /// It is the sandbox, and is killed: its caller is to start the pod again in another.
+    KillSandbox,
+    /// Its probe is attempted, which is expected to cost so much CPU time.
+    Probe {
+        cost: Duration,
+        stretched: Option<Stretched>,
+    },
+    /// It is a defer container, and may go on for so long beyond the grace period, one time more.
+    Extend { granted: Duration },
+    /// It is a defer container, and goes on for so long beyond the grace period, until it can be asked
+    /// whether it may.
+    PutOff {
+        granted: Duration,
+        stretched: Option<Stretched>,
+    },
+    /// It is a defer container, and is asked by its probe whether it may go on beyond the grace period.
+    AskForMore { cost: Duration },
+    /// It is a defer container, and gets no more time than it has.
+    RefuseMore,
     /// Its Start is answered though its turn has not come.
     Hold { waits_for: Vec<String> },
     /// Its Start fails.
@@ -148,21 +153,23 @@ pub(super) struct Round {
     pub ends: Option<Ends>,
     /// There is something to be done when the pod terminates.
     pub has_an_ending: bool,
+    /// Who is probed next, by the pod's count of creations, and when it wants to be.
+    pub next_probe: Option<(Time, u64)>,
 }
 
 /// In the order in which they are asked, each with its name. `docs/lifecycle.md` says what they are.
-const POD_RULES: [(&str, PodRule); 8] = [
+const POD_RULES: [(&str, PodRule); 5] = [
     ("termination begins", Pod::termination_begins),
     ("deadline is learned", Pod::deadline_is_learned),
     ("grace is over", Pod::grace_is_over),
     ("step is over", Pod::step_is_over),
     ("pod starts over", Pod::pod_starts_over),
-    ("sandbox is killed", Pod::sandbox_is_killed),
-    ("probe is due", Pod::probe_is_due),
-    ("defer may go on", Pod::defer_may_go_on),
 ];
 
-const RULES: [(&str, Rule); 13] = [
+const RULES: [(&str, Rule); 16] = [
+    ("sandbox is killed", |subject| subject.sandbox_is_killed()),
+    ("probe is due", |subject| subject.probe_is_due()),
+    ("defer may go on", |subject| subject.defer_may_go_on()),
     ("kill is heeded", |subject| subject.kill_is_heeded()),
     ("defer is held", |subject| subject.defer_is_held()),
     ("time is short", |subject| subject.time_is_short()),
@@ -217,10 +224,8 @@ impl Pod {
     /// Does what is due. Every event ends here.
     pub(super) fn settle(&mut self, now: Time) {
         self.now = now;
-        // No deed adds or takes away a container.
-        let ids = self.ids();
         for _ in 0..DEEDS_AT_MOST {
-            if !self.follow_one_rule(&ids) {
+            if !self.follow_one_rule() {
                 self.note_blocking();
                 return;
             }
@@ -229,15 +234,15 @@ impl Pod {
     }
 
     /// True if something was due.
-    fn follow_one_rule(&mut self, ids: &[ContainerId]) -> bool {
+    fn follow_one_rule(&mut self) -> bool {
         if let Some(deed) = self.deed_of_pod() {
             self.do_to_pod(deed);
             return true;
         }
-        let Some((id, deed)) = self.deed_of_one(ids) else {
+        let Some((id, deed)) = self.deed_of_one() else {
             return false;
         };
-        self.do_to(id, deed);
+        self.reach(&id, |hand| hand.carry_out(deed));
         true
     }
 
@@ -246,23 +251,24 @@ impl Pod {
         POD_RULES.iter().find_map(|(_, rule)| rule(self)?.now())
     }
 
-    /// What is to be done next to one of these containers, and to which.
-    fn deed_of_one<'a>(&self, ids: &'a [ContainerId]) -> Option<(&'a ContainerId, Deed)> {
+    /// What is to be done next to one of the containers, and to which: they are asked in the order in
+    /// which they were created.
+    fn deed_of_one(&self) -> Option<(ContainerId, Deed)> {
         let round = self.round();
-        let known = ids
-            .iter()
-            .filter_map(|id| Some((id, self.containers.get(id)?)));
-        let known: Vec<_> = known.collect();
+        let mut subjects: Vec<_> = self.subjects(&round).collect();
+        subjects.sort_by_key(|subject| subject.container.number);
         RULES.iter().find_map(|(_, rule)| {
-            known.iter().find_map(|(id, container)| {
-                let subject = Subject {
-                    pod: self,
-                    round: &round,
-                    id,
-                    container,
-                };
-                Some((*id, rule(&subject)?.now()?))
-            })
+            let mut subjects = subjects.iter();
+            subjects.find_map(|subject| Some((subject.id.clone(), rule(subject)?.now()?)))
+        })
+    }
+
+    fn subjects<'a>(&'a self, round: &'a Round) -> impl Iterator<Item = Subject<'a>> {
+        self.containers.iter().map(move |(id, container)| Subject {
+            pod: self,
+            round,
+            id,
+            container,
         })
     }
 
@@ -272,13 +278,7 @@ impl Pod {
             .iter()
             .filter_map(|(name, rule)| Some((self.time_of(&rule(self)?), *name)));
         let round = self.round();
-        let subjects = self.containers.iter().map(|(id, container)| Subject {
-            pod: self,
-            round: &round,
-            id,
-            container,
-        });
-        let containers = subjects.flat_map(|subject| {
+        let containers = self.subjects(&round).flat_map(|subject| {
             let timer =
                 move |(name, rule): &(_, Rule)| Some((self.time_of(&rule(&subject)?), *name));
             RULES.iter().filter_map(timer)
@@ -306,6 +306,7 @@ impl Pod {
             budget: self.budget(),
             ends: self.ends(),
             has_an_ending: self.has_an_ending(),
+            next_probe: self.next_to_be_probed(),
         }
     }
 }

@@ -117,17 +117,18 @@ impl Pod {
 
     /// What a container asks for and may use.
     pub fn size_of(&self, id: &ContainerId) -> Option<Size> {
-        Some(self.containers.get(id)?.demands.size)
+        Some(self.known(id).ok()?.demands.size)
     }
 
     /// The caller has changed what a container asks for and may use.
     pub fn handle_resized(&mut self, id: &ContainerId, size: Size) {
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        container.demands.size = size;
-        let (name, has_size) = (container.name.clone(), Pod::has_size(container));
-        self.remember_size(name, size, has_size);
+        let resized = self.reach(id, |hand| {
+            hand.container.demands.size = size;
+            (hand.container.name.clone(), Pod::has_size(hand.container))
+        });
+        if let Some((name, has_size)) = resized {
+            self.remember_size(name, size, has_size);
+        }
     }
 
     /// What a container that is created asks for is what the annotations say: the OCI specification

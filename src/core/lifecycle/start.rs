@@ -7,6 +7,8 @@ use crate::process::ExitStatus;
 
 use super::Pod;
 use super::action::{Cause, ContainerId, Refusal, RequestId};
+use super::container::Container;
+use super::deeds::Hand;
 use super::life::{Blocked, Held};
 use super::rules::{Deed, Due, Subject};
 use super::stop::{KILLED, STOPPED};
@@ -67,131 +69,113 @@ impl Pod {
         patience: Option<Duration>,
     ) {
         self.now = now;
-        let decided = self.termination.as_ref().map(Termination::cause);
-        let decided = decided.filter(|cause| cause.is_decided()).cloned();
         let blocked = Blocked {
             request,
             since: now,
             deadline: patience.map(|patience| now.after(patience)),
         };
-        let refusal = match self.containers.get_mut(id) {
-            None => Some(Refusal::NotFound { id: id.clone() }),
-            Some(container) => {
-                let name = container.name.clone();
-                let has_ended = container.life.is_ending() || container.life.is_exited();
-                container
-                    .life
-                    .start(blocked)
-                    .err()
-                    .map(|misplaced| match decided {
-                        // Its end came before its Start.
-                        Some(because) if has_ended => Refusal::Terminating { name, because },
-                        _ => Refusal::NotCreated {
-                            name,
-                            state: misplaced.state,
-                        },
-                    })
-            }
-        };
-        if let Some(refusal) = refusal {
-            self.out.answer_start(id, request, Err(refusal));
+        let started = self.called(id, Pod::may_be_started, |hand, ()| {
+            let outcome = hand.container.life.start(blocked);
+            hand.noted(outcome);
+        });
+        if started.is_err() {
+            self.out.answer_start(id, request, started);
         }
         self.settle(now);
+    }
+
+    /// Whether this is the time for the Start of a container.
+    fn may_be_started(&self, container: &Container) -> Result<(), Refusal> {
+        let (name, life) = (container.name.clone(), &container.life);
+        let has_ended = life.is_ending() || life.is_exited();
+        let decided = self.termination.as_ref().map(Termination::cause);
+        match decided.filter(|cause| has_ended && cause.is_decided()) {
+            _ if life.is_created() => Ok(()),
+            // Its end came before its Start.
+            Some(because) => Err(Refusal::Terminating {
+                name,
+                because: because.clone(),
+            }),
+            None => Err(Refusal::NotCreated {
+                name,
+                state: life.state(),
+            }),
+        }
     }
 
     /// The caller of a Start has gone away or given up. A container whose Start was not answered
     /// is as it was before: nobody knows of a start that nobody heard of.
     pub fn handle_start_abandoned(&mut self, now: Time, id: &ContainerId, request: RequestId) {
         self.now = now;
-        if let Some(mut hand) = self.hand(id) {
+        self.reach(id, |hand| {
             let blocked = hand.container.life.as_blocked();
             if blocked.is_some_and(|blocked| blocked.request == request) {
                 let outcome = hand.container.life.not_started();
                 hand.noted(outcome);
             }
-        }
+        });
         self.settle(now);
     }
 
     /// What became of [`Action::Release`](super::Action::Release): the program is being executed, or the reason why not.
     pub fn handle_released(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
         self.now = now;
-        let is_releasing = self
-            .containers
-            .get(id)
-            .is_some_and(|container| container.life.is_releasing());
-        if is_releasing {
-            match outcome {
-                Ok(()) => self.released(id),
-                Err(reason) => self.not_released(id, reason),
-            }
-        }
+        let exit = self.heard(id, Pod::code_if_not_released, |hand, code| match outcome {
+            Ok(()) => hand.released(),
+            Err(reason) => hand.not_released(code, reason),
+        });
+        self.exited(id, exit.flatten());
         self.settle(now);
     }
 
-    fn released(&mut self, id: &ContainerId) {
-        let (now, watch) = (self.now, self.watch_at_start(id));
-        let life = self.count_execution();
-        let Some(mut hand) = self.hand(id) else {
-            return;
-        };
-        let post_start = hand.possible_post_start();
-        let outcome = hand.container.life.released(now, life, watch, post_start);
-        let Some(releasing) = hand.noted(outcome) else {
-            return;
-        };
-        hand.container.place = life;
-        hand.history
-            .ran(&hand.container.name, hand.container.number);
-        if let Some(request) = releasing.open_start() {
-            hand.out.answer_start(id, request, Ok(()));
-        }
-        hand.note_if_started();
-        if let Some(exit) = releasing.exit {
-            self.exited(id, exit);
+    /// The code of a container whose program could not be executed.
+    fn code_if_not_released(&self, container: &Container) -> u32 {
+        match container.defer_turn() {
+            Some(_) => self.code_of_defer(ExitStatus::Code(1)),
+            // That its process is gone may be known before that it has ended.
+            None if container.life.stop().is_killed() => KILLED,
+            None => NOT_STARTED,
         }
     }
+}
 
-    fn not_released(&mut self, id: &ContainerId, reason: String) {
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        // That its process is gone may be known before that it has ended.
-        let was_killed = container.life.stop().is_killed();
-        let code = match (container.defer_turn(), was_killed) {
-            (Some(_), _) => self.code_of_defer(ExitStatus::Code(1)),
-            (None, true) => KILLED,
-            (None, false) => NOT_STARTED,
-        };
-        let Some(mut hand) = self.hand(id) else {
-            return;
-        };
-        let name = hand.container.name.clone();
-        let outcome = hand.container.life.not_released();
-        let Some(releasing) = hand.noted(outcome) else {
-            return;
-        };
+impl Hand<'_> {
+    /// Gives an exit that overtook the news.
+    fn released(&mut self) -> Option<ExitStatus> {
+        let (life, watch) = (self.count_execution(), self.watch_at_start());
+        let post_start = self.possible_post_start();
+        let container = &mut self.container;
+        let outcome = container.life.released(self.now, life, watch, post_start);
+        let releasing = self.noted(outcome)?;
+        self.container.place = life;
+        let (name, number) = (&self.container.name, self.container.number);
+        self.history.ran(name, number);
+        if let Some(request) = releasing.open_start() {
+            self.out.answer_start(self.id, request, Ok(()));
+        }
+        self.note_if_started();
+        releasing.exit
+    }
+
+    /// The same.
+    fn not_released(&mut self, code: u32, reason: String) -> Option<ExitStatus> {
+        let was_killed = self.container.life.stop().is_killed();
+        let outcome = self.container.life.not_released();
+        let releasing = self.noted(outcome)?;
+        let name = self.container.name.clone();
         match (releasing.open_start(), releasing.exit) {
             (Some(request), _) => {
                 let refusal = Refusal::NotReleased { name, reason };
-                hand.out.answer_start(id, request, Err(refusal));
+                self.out.answer_start(self.id, request, Err(refusal));
             }
             // Its Start was answered long ago: all that can be done is to let it fail.
             (None, None) => {
                 let message = format!("usher: {name} could not be released: {reason}");
-                hand.end(code, (!was_killed).then_some(message));
+                self.end(code, (!was_killed).then_some(message));
             }
             (None, Some(_)) => {}
         }
-        if let Some(exit) = releasing.exit {
-            self.exited(id, exit);
-        }
-    }
-
-    /// Programs are counted as they are executed.
-    pub(super) fn count_execution(&mut self) -> u64 {
-        self.executions = self.executions.saturating_add(1);
-        self.executions
+        releasing.exit
     }
 }
 

@@ -7,6 +7,7 @@ use crate::process::ExitStatus;
 
 use super::action::{Action, Cause, ContainerId, Refusal, RequestId, Why};
 use super::container::Container;
+use super::deeds::Hand;
 use super::grace::LEAST;
 use super::history::End;
 use super::life::Stop;
@@ -48,6 +49,18 @@ pub struct Kill {
     pub patience: Option<Duration>,
 }
 
+/// What a signal of the caller means.
+enum Wanted {
+    /// Nothing to the shim.
+    PassedOn(Why),
+    Kill(StopRequest),
+    Stop {
+        fresh: StopRequest,
+        /// It has been told, and is told again.
+        repeated: bool,
+    },
+}
+
 // === what happened ===
 
 impl Pod {
@@ -55,98 +68,88 @@ impl Pod {
     /// of an [`Action::Signal`] that names the request.
     pub fn handle_kill(&mut self, now: Time, id: &ContainerId, request: RequestId, kill: Kill) {
         self.now = now;
-        let refusal = match self.containers.get(id) {
-            None => Some(Refusal::NotFound { id: id.clone() }),
-            Some(container) if !container.is_ordered() || !container.life.is_alive() => {
-                self.pass_on(id, request, kill);
-                None
-            }
-            Some(_) if kill.signal == Signal::KILL => {
-                self.request_kill(id, request, kill);
-                None
-            }
-            Some(container) if self.is_stop_signal(container, kill.signal) => {
-                self.request_stop(id, kill);
-                self.answer_stop(id, request, kill.patience);
-                None
-            }
-            Some(container) if container.life.is_unexecuted() => Some(Refusal::Held {
-                name: container.name.clone(),
-                waits_for: self.describe(&self.missing(container)),
-            }),
-            Some(_) => {
-                self.pass_on(id, request, kill);
-                None
-            }
-        };
-        if let Some(refusal) = refusal {
-            self.out.push(Action::AnswerKill {
+        let look = |pod: &Pod, it: &Container| pod.what_is_wanted(it, kill);
+        match self.called(id, look, |hand, wanted| hand.note(request, kill, wanted)) {
+            // How long its answer waits depends on what it means, now that it is known.
+            Ok(true) => self.answer_stop(id, request, kill.patience),
+            Ok(false) => {}
+            Err(refusal) => self.out.push(Action::AnswerKill {
                 request,
                 answer: Err(refusal),
-            });
+            }),
         }
         self.settle(now);
     }
 
-    fn request_stop(&mut self, id: &ContainerId, kill: Kill) {
-        let now = self.now;
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
+    /// What a signal of the caller means, or why it cannot be sent.
+    fn what_is_wanted(&self, container: &Container, kill: Kill) -> Result<Wanted, Refusal> {
+        let life = &container.life;
         let grace = self.real_grace(container, kill.patience);
-        let (unasked, _) = self.stop_signal(container);
-        // Also by a request that is over by now, or proves nothing any more.
-        let asked_before = container.is_asked();
-        let (signal, all) = (kill.signal, kill.all);
-        let Some(container) = self.containers.get_mut(id) else {
-            return;
-        };
-        container.stop_requested(StopRequest::stop(now, grace, signal, all));
-        // Whoever asks a second time means it: the first signal may have been overheard. What the
-        // shim has sent unasked is not repeated: many programs take a second one for `now`.
-        let again = asked_before || signal != unasked;
-        let is_told = container
-            .life
-            .as_running()
-            .is_some_and(|running| running.stop.is_told());
-        if again && is_told {
-            self.out.signal(id, signal, all, Why::PassedOn);
-        }
-    }
-
-    fn request_kill(&mut self, id: &ContainerId, request: RequestId, kill: Kill) {
-        let now = self.now;
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
-        let grace = self.real_grace(container, kill.patience);
-        let mut fresh = StopRequest::kill(now, grace);
-        // What was never started is no part of its caller's pod: this clears it away.
-        if !container.life.reads_running() {
-            fresh.disprove();
-        }
-        if let Some(container) = self.containers.get_mut(id) {
-            container.kill_requested(fresh);
-            if container.kills.len() < KILLS_AT_MOST {
-                container.kills.push((request, kill));
-                return;
-            }
-        }
-        self.out.answer_kill(request);
-    }
-
-    fn pass_on(&mut self, id: &ContainerId, request: RequestId, kill: Kill) {
-        let is_stop = kill.signal == Signal::KILL || self.is_stop(id, kill.signal);
-        self.out.push(Action::Signal {
-            id: id.clone(),
-            signal: kill.signal,
-            all: kill.all,
-            request: Some(request),
-            why: match is_stop {
+        let is_stop = self.is_stop_signal(container, kill.signal);
+        let is_kill = kill.signal == Signal::KILL;
+        if !container.is_ordered()
+            || !life.is_alive()
+            || !is_stop && !is_kill && !life.is_unexecuted()
+        {
+            return Ok(Wanted::PassedOn(match is_kill || is_stop {
                 true => Why::PassedOn,
                 false => Why::Other,
-            },
-        });
+            }));
+        }
+        if is_kill {
+            let mut fresh = StopRequest::kill(self.now, grace);
+            // What was never started is no part of its caller's pod: this clears it away.
+            if !life.reads_running() {
+                fresh.disprove();
+            }
+            return Ok(Wanted::Kill(fresh));
+        }
+        if !is_stop {
+            return Err(Refusal::Held {
+                name: container.name.clone(),
+                waits_for: self.describe(&self.missing(container)),
+            });
+        }
+        // Whoever asks a second time means it: the first signal may have been overheard, also by a
+        // request that is over by now, or proves nothing any more. What the shim has sent unasked is
+        // not repeated: many programs take a second one for `now`.
+        let again = container.is_asked() || kill.signal != self.stop_signal(container).0;
+        let running = life.as_running();
+        Ok(Wanted::Stop {
+            fresh: StopRequest::stop(self.now, grace, kill.signal, kill.all),
+            repeated: again && running.is_some_and(|running| running.stop.is_told()),
+        })
+    }
+}
+
+impl Hand<'_> {
+    /// True if it is still to be answered.
+    fn note(&mut self, request: RequestId, kill: Kill, wanted: Wanted) -> bool {
+        let Kill { signal, all, .. } = kill;
+        match wanted {
+            Wanted::PassedOn(why) => self.out.push(Action::Signal {
+                id: self.id.clone(),
+                signal,
+                all,
+                request: Some(request),
+                why,
+            }),
+            Wanted::Kill(fresh) => {
+                self.container.kill_requested(fresh);
+                match self.container.kills.len() < KILLS_AT_MOST {
+                    true => self.container.kills.push((request, kill)),
+                    false => self.out.answer_kill(request),
+                }
+            }
+            Wanted::Stop { fresh, repeated } => {
+                self.container.stop_requested(fresh);
+                if repeated {
+                    self.signal(signal, all, Why::PassedOn);
+                }
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -323,9 +326,8 @@ impl Pod {
 impl Pod {
     /// Whether this signal, if the caller sends it, is meant to stop the container.
     pub fn is_stop(&self, id: &ContainerId, signal: Signal) -> bool {
-        self.containers
-            .get(id)
-            .is_some_and(|container| self.is_stop_signal(container, signal))
+        self.known(id)
+            .is_ok_and(|container| self.is_stop_signal(container, signal))
     }
 
     /// Under the CRI an image chooses its own stop signal, so any may be one; elsewhere only those

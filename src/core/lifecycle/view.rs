@@ -142,8 +142,7 @@ pub enum Obstacle {
 impl Pod {
     /// What a container is to its pod.
     pub fn role_of(&self, id: &ContainerId) -> Role {
-        self.containers
-            .get(id)
+        self.known(id)
             .map_or(Role::Guest, |container| container.role)
     }
 

@@ -22,7 +22,7 @@ impl Pod {
     /// Whether a container may read running to the caller when its process is gone: until it is
     /// removed no other process may have the number that the caller knows.
     pub fn may_outlive_its_process(&self, id: &ContainerId) -> bool {
-        let may_be_withheld = self.containers.get(id).is_some_and(|container| {
+        let may_be_withheld = self.known(id).is_ok_and(|container| {
             container.duty().is_withheld && self.is_restarted_by_its_caller()
         });
         may_be_withheld || self.may_restart_in_place(id)

@@ -95,15 +95,6 @@ pub(super) struct Ending {
     pub start: Option<RequestId>,
 }
 
-/// What is open when a container ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Open {
-    /// What the caller is told that it ended with, where that was decided before.
-    pub code: Option<u32>,
-    /// The Start that is still to be answered.
-    pub start: Option<RequestId>,
-}
-
 /// Its program is being executed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Releasing {
@@ -390,37 +381,28 @@ impl Life {
         Ok(status)
     }
 
-    /// Its process is gone for good. Gives what was open until then. One whose program is being executed
-    /// [exits early](Life::exits_early); one between lives has no process.
-    pub fn exited(&mut self) -> Result<Open, Misplaced> {
-        let open = match self.inner {
-            Inner::Ending(Ending { code, start }) => Open {
-                code: Some(code),
-                start,
-            },
-            Inner::Blocked(Blocked { request, .. }) => Open {
-                code: None,
-                start: Some(request),
-            },
-            Inner::Creating | Inner::Created | Inner::Held(_) | Inner::Running(_) => {
-                Open::default()
-            }
+    /// Its process is gone for good. Gives the Start that is still to be answered. One whose program is
+    /// being executed [exits early](Life::exits_early); one between lives has no process.
+    pub fn exited(&mut self) -> Result<Option<RequestId>, Misplaced> {
+        let start = match self.inner {
+            Inner::Ending(Ending { start, .. }) => start,
+            Inner::Blocked(Blocked { request, .. }) => Some(request),
+            Inner::Creating | Inner::Created | Inner::Held(_) | Inner::Running(_) => None,
             _ => return self.refuse("take the exit of"),
         };
         self.inner = Inner::Exited;
-        Ok(open)
+        Ok(start)
     }
 
     /// Its process is gone while its program was being executed: that is to be known first.
-    /// False if it was not.
-    pub fn exits_early(&mut self, status: ExitStatus) -> bool {
+    pub fn exits_early(&mut self, status: ExitStatus) -> Result<(), Misplaced> {
         match &mut self.inner {
             Inner::Releasing(Releasing { exit, .. })
             | Inner::Restarting(Restarting { exit, .. }) => {
                 *exit = Some(status);
-                true
+                Ok(())
             }
-            _ => false,
+            _ => self.refuse("keep the exit of"),
         }
     }
 
@@ -454,10 +436,9 @@ impl Life {
         }
     }
 
-    /// What is watched of a program that runs.
-    pub fn watch_mut(&mut self) -> Option<(u64, &mut Watch)> {
+    pub fn as_running_mut(&mut self) -> Option<&mut Running> {
         match &mut self.inner {
-            Inner::Running(Running { watch, life, .. }) => Some((*life, watch)),
+            Inner::Running(running) => Some(running),
             _ => None,
         }
     }

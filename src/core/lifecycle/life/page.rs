@@ -46,7 +46,7 @@ const TRANSITIONS: [(&str, Transition); 14] = [
     ("dismiss", |life| life.dismiss().is_ok()),
     // While its program is being executed its exit is kept.
     ("exit", |life| {
-        !life.exits_early(FAILED) && life.exited().is_ok()
+        life.exits_early(FAILED).is_err() && life.exited().is_ok()
     }),
 ];
 

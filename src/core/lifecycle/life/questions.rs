@@ -5,7 +5,8 @@ use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
 use super::{
-    BackingOff, Blocked, Held, Inner, Life, Releasing, Restarting, Running, Start, State, Stop,
+    BackingOff, Blocked, Ending, Held, Inner, Life, Releasing, Restarting, Running, Start, State,
+    Stop,
 };
 
 impl Life {
@@ -118,6 +119,14 @@ impl Life {
     pub fn as_held(&self) -> Option<&Held> {
         match &self.inner {
             Inner::Held(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// What it ends with that is being killed unexecuted.
+    pub fn ending_code(&self) -> Option<u32> {
+        match self.inner {
+            Inner::Ending(Ending { code, .. }) => Some(code),
             _ => None,
         }
     }

@@ -1,16 +1,21 @@
 //! What comes after the end: the pod starts over, or its caller starts it again from the beginning.
 
 use crate::lifecycle::Pod;
-use crate::lifecycle::action::{Cause, ContainerId, Why};
+use crate::lifecycle::action::{Cause, Why};
+use crate::lifecycle::container::Container;
+use crate::lifecycle::deeds::Hand;
 use crate::lifecycle::report::Report;
-use crate::lifecycle::rules::{Due, PodDeed};
+use crate::lifecycle::rules::{Deed, Due, PodDeed, Subject};
 use crate::plan::{ContainerKind, Signal};
 
 impl Pod {
     /// Rule: what was created while the pod ended, or after that, is a new beginning.
     pub(in crate::lifecycle) fn pod_starts_over(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
-        if !termination.is_over() || self.sandbox_to_be_killed().is_some() || self.sandbox_is_gone {
+        let mut sandboxes = self.containers.values();
+        let is_killed =
+            self.is_sandbox_to_be_killed() && sandboxes.any(Container::is_living_sandbox);
+        if !termination.is_over() || is_killed || self.sandbox_is_gone {
             return None;
         }
         let mut next = self.containers.values().filter(|container| {
@@ -47,33 +52,40 @@ impl Pod {
         }
     }
 
-    /// Rule: under a policy by which the caller starts a failed pod again, it does so when the sandbox
-    /// is gone (KEP-753 draft: "kill the entire pod and start again").
-    pub(in crate::lifecycle) fn sandbox_is_killed(&self) -> Option<Due<PodDeed>> {
-        let is_due = self
-            .termination
-            .as_ref()
-            .is_some_and(|termination| termination.is_over() && !termination.is_sandbox_killed);
-        let id = self.sandbox_to_be_killed().filter(|_| is_due)?;
-        Some(Due::Now(PodDeed::KillSandbox(id.clone())))
-    }
-
-    fn sandbox_to_be_killed(&self) -> Option<&ContainerId> {
+    /// Whether its caller is to start the whole pod again, in another sandbox.
+    fn is_sandbox_to_be_killed(&self) -> bool {
         let starts_anew = self.termination.as_ref().is_some_and(|termination| {
             matches!(termination.cause, Cause::EssentialFailed { .. }) && !termination.by_hand
         });
-        let mut sandboxes = self.containers.iter().filter(|(_, container)| {
-            container.kind == ContainerKind::Sandbox && container.life.is_alive()
-        });
-        let (id, _) = sandboxes.next()?;
-        (starts_anew && self.is_restarted_by_its_caller()).then_some(id)
+        starts_anew && self.is_restarted_by_its_caller()
     }
+}
 
-    pub(in crate::lifecycle) fn kill_sandbox(&mut self, id: &ContainerId) {
+impl Container {
+    fn is_living_sandbox(&self) -> bool {
+        self.kind == ContainerKind::Sandbox && self.life.is_alive()
+    }
+}
+
+impl Subject<'_> {
+    /// Rule: under a policy by which the caller starts a failed pod again, it does so when the sandbox
+    /// is gone (KEP-753 draft: "kill the entire pod and start again").
+    pub(in crate::lifecycle) fn sandbox_is_killed(&self) -> Option<Due<Deed>> {
+        let termination = self.pod.termination.as_ref()?;
+        let is_due = termination.is_over()
+            && !termination.is_sandbox_killed
+            && self.container.is_living_sandbox()
+            && self.pod.is_sandbox_to_be_killed();
+        is_due.then_some(Due::Now(Deed::KillSandbox))
+    }
+}
+
+impl Hand<'_> {
+    pub(in crate::lifecycle) fn kill_sandbox(&mut self) {
         if let Some(termination) = &mut self.termination {
             termination.is_sandbox_killed = true;
         }
         self.out.report(Report::SandboxKilled);
-        self.out.signal(id, Signal::KILL, false, Why::StartsAnew);
+        self.signal(Signal::KILL, false, Why::StartsAnew);
     }
 }

@@ -200,9 +200,16 @@ impl Termination {
     }
 
     /// Remembers, for the log, how much time somebody has used of it.
-    fn note_used(&mut self, name: &str, began: Time, now: Time) {
+    pub fn note_used(&mut self, name: &str, began: Time, now: Time) {
         let time = now.since(began.max(self.since));
         self.used.push((name.to_owned(), time));
+    }
+
+    /// Remembers how much time a termination hook has used of its step.
+    pub fn note_hook(&mut self, name: &str, now: Time) {
+        if self.step == Step::Hooks {
+            self.note_used(name, self.step_began, now);
+        }
     }
 }
 
@@ -324,22 +331,6 @@ impl Pod {
             .is_some_and(|termination| termination.step >= Step::Sidecars);
         let is_last = self.last_place().is_none_or(|last| last <= place(sidecar));
         is_time && (self.is_parallel() || is_last)
-    }
-
-    /// Remembers how much time a container has used of a termination.
-    pub(in crate::lifecycle) fn note_used(&mut self, name: &str, began: Option<Time>) {
-        if let (Some(termination), Some(began)) = (&mut self.termination, began) {
-            termination.note_used(name, began, self.now);
-        }
-    }
-
-    /// Remembers how much time a termination hook has used of its step.
-    pub(in crate::lifecycle) fn note_hook(&mut self, name: &str) {
-        if let Some(termination) = &mut self.termination
-            && termination.step == Step::Hooks
-        {
-            termination.note_used(name, termination.step_began, self.now);
-        }
     }
 
     fn is_a_hook_left(&self) -> bool {
