@@ -1,31 +1,20 @@
 //! Taking a process to a cgroup that there is.
 
 use std::fs;
-use std::path::PathBuf;
-
-use cgroups_rs::fs::hierarchies;
+use std::path::{Path, PathBuf};
 
 use super::MEMBERS;
+use super::hierarchy::mounted;
 
-/// Moves process `pid` to `cgroup`, a path below the root: of the unified hierarchy, or of every
-/// hierarchy that has such a cgroup.
+/// Moves process `pid` to `cgroup`, a path below the root, in every hierarchy that has such a cgroup.
 ///
 /// # Errors
 ///
 /// What is wrong, as the predicate of a sentence about it: there is no such cgroup, or the process
 /// cannot be moved there.
 pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
-    let below = cgroup.trim_start_matches('/');
-    let hierarchies = hierarchies::auto();
-    let roots = match hierarchies.v2() {
-        true => vec![hierarchies.root()],
-        false => hierarchies
-            .subsystems()
-            .iter()
-            .map(|subsystem| subsystem.to_controller().path().to_owned())
-            .collect(),
-    };
-    let paths = roots.into_iter().map(|root| root.join(below));
+    let below = Path::new(cgroup.trim_start_matches('/'));
+    let paths = mounted().into_iter().map(|mount| mount.directory(below));
     let there: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
     if there.is_empty() {
         return Err("does not exist, expected the path of a cgroup".to_owned());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::hierarchy::all_mounted;
+use super::hierarchy::mounted;
 use super::{below, is_named_after, kill};
 
 /// How long killed processes, and their cgroups, may take to be gone.
@@ -31,7 +31,7 @@ pub fn of_container(state_dir: &Path, wanted: Option<&str>, id: &str) -> BTreeSe
         let path = Path::new(path);
         let is_plain = |part| matches!(part, Component::Normal(_));
         if path.components().next().is_some() && path.components().all(is_plain) {
-            cgroups.extend(all_mounted().into_iter().map(|root| root.join(path)));
+            cgroups.extend(mounted().iter().map(|mount| mount.directory(path)));
         }
     }
     cgroups.retain(|directory| is_named_after(directory, id) && directory.is_dir());

@@ -88,9 +88,9 @@ impl V1 {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return None;
         };
-        let mut places = mounts.iter().filter_map(|mount| {
-            let path = paths.get(&mount.controller.to_string())?;
-            Some((mount.controller.clone(), mount.below(path)))
+        let mut places = mounts.iter().filter_map(|(controller, mount)| {
+            let path = paths.get(&controller.to_string())?;
+            Some((controller.clone(), mount.below(path)))
         });
         let (_, below) = places.next()?;
         let others = places.filter(|(_, other)| *other != below);
