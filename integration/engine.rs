@@ -15,7 +15,7 @@ use containerd_shim_protos::types::mount::Mount;
 use nix::sys::prctl::set_child_subreaper;
 use serde_json::{Value, json};
 use usher::engine::oci::OciEngine;
-use usher::engine::{Engine, ExecOrder, Order};
+use usher::engine::{Deletion, Engine, ExecOrder, Halt, Order, Wishes};
 use usher::reaper::Reaper;
 
 use super::harness::{MountNs, oci_runtime, populate};
@@ -66,8 +66,33 @@ fn try_in(directory: PathBuf) {
         let reaper = Reaper::default();
         reaper.start().expect("SIGCHLD");
         let engine = OciEngine::new(NAMESPACE, reaper);
-        laws::hold(&Real { directory, engine }).await;
+        let real = Real { directory, engine };
+        laws::hold(&real).await;
+        a_panic_in_a_deletion_leaves_no_mount(&real).await;
     });
+}
+
+/// The panic is a timer's, on a thread whose runtime has none.
+async fn a_panic_in_a_deletion_leaves_no_mount(real: &Real) {
+    let id = "panics";
+    let order = real.order(id, true, Runs::UntilTold, Runs::UntilTold);
+    let (container, _) = real.engine.read(&order, None).expect("a bundle");
+    let wishes = Wishes::default();
+    let created = container.create(&order, wishes, &Halt::default()).await;
+    let _created = created.expect("a container");
+    assert!(real.left_of(id).contains("mount"));
+    let panicking = Arc::clone(&container);
+    let deletion = std::thread::spawn(move || {
+        let tokio = tokio::runtime::Builder::new_current_thread().build();
+        let deletion = panicking.delete(Deletion::ByForce, Vec::new());
+        tokio.expect("a runtime").block_on(deletion)
+    });
+    let deleted = deletion.join();
+    assert!(!real.left_of(id).contains("mount"), "{}", real.left_of(id));
+    let error = deleted.expect("no panic").expect_err("a mistake");
+    assert!(error.to_string().contains("panicked"), "{error}");
+    let deleted = container.delete(Deletion::ByForce, Vec::new()).await;
+    assert_eq!((deleted, real.left_of(id)), (Ok(()), String::new()));
 }
 
 impl Real {

@@ -187,6 +187,10 @@ impl Actor {
         self.remove(&id.clone(), Deletion::ByForce, move |actor, outcome| {
             if let Err(error) = outcome {
                 tracing::error!(container = %id, %error, "not removed");
+                // Nobody would ever end what is parked there.
+                if let Some(task) = actor.tasks.get(&id) {
+                    task.end_init();
+                }
             }
             actor.undone(&id);
         });

@@ -135,13 +135,20 @@ mod tests {
     use crate::pod::{Actor, CreateCall, KillCall, Pod};
 
     fn on_a_node<F: Future>(test: impl FnOnce(SimNode, Pod) -> F) -> F::Output {
+        on_a_node_with(SimEngine::default(), test)
+    }
+
+    fn on_a_node_with<F: Future>(
+        engine: SimEngine,
+        test: impl FnOnce(SimNode, Pod) -> F,
+    ) -> F::Output {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build()
             .unwrap();
         runtime.block_on(async {
-            let node = SimNode::new(SimEngine::default());
+            let node = SimNode::new(engine);
             let (mut actor, pod) = Actor::new("sim", node.node(), Rules::default());
             tokio::spawn(async move { actor.run().await });
             test(node, pod).await
@@ -195,6 +202,37 @@ mod tests {
             assert!(created.await.unwrap().is_err());
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert!(shim.is_finished());
+        });
+    }
+
+    /// A creation takes its time, and the shim makes a mistake in each deletion.
+    #[derive(Debug)]
+    struct PanicsInDeletions;
+
+    impl Fates for PanicsInDeletions {
+        fn of(&mut self, deed: Deed, _: &str) -> Fate {
+            match deed {
+                Deed::Create => Fate::well_after(Duration::from_secs(5)),
+                Deed::Delete => panic!("simulated: a mistake"),
+                _ => Fate::well(),
+            }
+        }
+
+        fn answers_after(&mut self, _: Deed, _: &str) -> Duration {
+            Duration::from_secs(5)
+        }
+    }
+
+    #[test]
+    fn nothing_runs_nor_stays_mounted_of_a_creation_whose_undoing_panics() {
+        let engine = SimEngine::with_fates(PanicsInDeletions);
+        on_a_node_with(engine, async |node, pod| {
+            let gives_up = Duration::from_secs(6);
+            let created = create(&node, &pod, "web", Program::default());
+            assert!(tokio::time::timeout(gives_up, created).await.is_err());
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let left = node.engine.lock().left();
+            assert_eq!((left.processes, left.mounts), Default::default());
         });
     }
 

@@ -118,19 +118,27 @@ impl Container for Arc<OciContainer> {
         if self.has_poststop_hooks {
             runtime.within(HOOKS_END_WITHIN);
         }
-        // Whatever comes of it, no output is lost and nothing stays mounted.
-        let deleted = match how {
-            Deletion::Rest => Ok(()),
-            Deletion::Usual => runtime.delete(&self.id, false).await,
-            Deletion::ByForce => {
-                let called = Halt::default();
-                called.call();
-                self.discard(&runtime.under(&called)).await
+        let removal = async {
+            match how {
+                Deletion::Rest => Ok(()),
+                Deletion::Usual => runtime.delete(&self.id, false).await,
+                Deletion::ByForce => {
+                    let called = Halt::default();
+                    called.call();
+                    self.discard(&runtime.under(&called)).await
+                }
             }
         };
-        stdio::drain(streams).await;
+        // Whatever comes of it, be it a panic, no output is lost and nothing stays mounted.
+        let deleted = caught(removal).await;
+        let drained = async {
+            stdio::drain(streams).await;
+            Ok::<_, EngineError>(())
+        };
+        let drained = caught(drained).await;
         rootfs::unmount(&self.bundle);
-        Ok(deleted?)
+        deleted?;
+        drained
     }
 
     fn record_exit(&self, pid: i32, code: u32, at: SystemTime) {

@@ -171,25 +171,29 @@ impl Container for Arc<SimContainer> {
     }
 
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
-        let deleted = match how {
-            Deletion::Rest => Ok(()),
-            Deletion::Usual => {
-                let met = self.engine.meet(Deed::Delete, &self.id, None).await;
-                met.and_then(|()| self.forgotten())
-            }
-            Deletion::ByForce => {
-                // Nobody would ask again: it insists.
-                let mut met = self.engine.meet(Deed::Delete, &self.id, None).await;
-                for _ in 0..INSISTS {
-                    if met.is_err() {
-                        met = self.engine.meet(Deed::Delete, &self.id, None).await;
-                    }
+        let removal = async {
+            match how {
+                Deletion::Rest => Ok(()),
+                Deletion::Usual => {
+                    let met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                    met.and_then(|()| self.forgotten())
                 }
-                // Whatever becomes of the rest, nothing runs on.
-                self.kill_all();
-                met.and_then(|()| self.forgotten())
+                Deletion::ByForce => {
+                    // Nobody would ask again: it insists.
+                    let mut met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                    for _ in 0..INSISTS {
+                        if met.is_err() {
+                            met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                        }
+                    }
+                    // Whatever becomes of the rest, nothing runs on.
+                    self.kill_all();
+                    met.and_then(|()| self.forgotten())
+                }
             }
         };
+        // What panics here is a mistake of the shim's own, and leaves no mount either.
+        let deleted = caught(removal).await;
         self.drain(streams).await;
         self.unmount();
         self.engine.answer(Deed::Delete, &self.id).await;
