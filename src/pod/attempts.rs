@@ -57,6 +57,7 @@ impl Actor {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
         };
-        Some((task.handle.clone()?, from, task.halt.clone()))
+        let (init, halt) = task.life.init_and_halt().ok()?;
+        Some((init, from, halt))
     }
 }

@@ -10,7 +10,6 @@ use crate::lifecycle::ContainerId;
 use crate::record::What;
 
 use super::life::Call;
-use super::process::Task;
 use super::{Actor, CallError, Kind, Message, Reply};
 
 /// The processes of a task.
@@ -38,7 +37,6 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let Some(cgroup) = &task.cgroup else { return };
         let (node, id) = (self.node.clone(), id.clone());
         let mailbox = self.mailbox.clone();
         let tell = move || {
@@ -55,16 +53,14 @@ impl Actor {
             // One that does not get through is missing in what people see, nowhere else.
             let _ = mailbox.try_send(note);
         };
-        task.oom_watch = Arc::clone(cgroup).watch_oom(Box::new(tell));
+        task.life.watches_memory(Box::new(tell));
     }
 
     /// Where the figures of a task are.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
-            let last = task.last_figures.clone().map(Figures::Last);
-            let figures = last.or_else(|| task.cgroup.clone().map(Figures::Of));
-            figures.ok_or_else(|| {
+            task.life.figures().ok_or_else(|| {
                 let message = format!("task {id} has no figures: its cgroup is not known");
                 CallError::new(Kind::NotFound, message)
             })
@@ -76,13 +72,8 @@ impl Actor {
     /// a descriptor.
     fn find_cgroup(&mut self, id: &str) {
         let id = ContainerId::from(id);
-        let Some(task) = self.tasks.get_mut(&id) else {
-            return;
-        };
-        if task.cgroup.is_none()
-            && let Some(init) = &task.handle
-        {
-            task.cgroup = init.cgroup();
+        let task = self.tasks.get_mut(&id);
+        if task.is_some_and(|task| task.life.finds_cgroup()) {
             self.watch_cgroup(&id);
         }
     }
@@ -95,7 +86,7 @@ impl Actor {
             if task.life.is_without_process() {
                 return Ok(Members::Ended(task.lives.first_pid()));
             }
-            let cgroup = task.cgroup.clone().ok_or_else(|| {
+            let cgroup = task.life.cgroup().cloned().ok_or_else(|| {
                 let message = format!("task {id} has no processes: its cgroup is not known");
                 CallError::new(Kind::FailedPrecondition, message)
             })?;
@@ -104,25 +95,5 @@ impl Actor {
             Ok(Members::Of(cgroup, execs.collect()))
         });
         let _ = reply.send(answer);
-    }
-}
-
-impl Task {
-    /// Its init has ended: says why if memory ran out.
-    pub(super) fn end_watch(&mut self) {
-        if let Some(watch) = self.oom_watch.take() {
-            watch.look();
-        }
-    }
-
-    /// Keeps the figures of one whose init has ended: the OCI runtime will remove its cgroup before
-    /// it is deleted.
-    pub(super) fn keep_figures(&mut self) {
-        let figures = self.cgroup.as_ref().map(|cgroup| cgroup.metrics());
-        match figures {
-            Some(Ok(figures)) => self.last_figures = Some(figures),
-            Some(Err(error)) => tracing::warn!(%error, "not kept"),
-            None => {}
-        }
     }
 }

@@ -16,7 +16,7 @@ use crate::process::ExitStatus;
 use crate::record::What;
 use crate::stdio::Streams;
 
-use super::life::{Call, Remains};
+use super::life::Call;
 use super::process::{Deleted, Exit};
 use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
@@ -37,9 +37,9 @@ impl Actor {
         };
         if checkpoint.exit {
             // The engine removes what it knows of the container by itself.
-            task.life.leaves(Remains::Going);
+            task.life.forgetting_begins();
         }
-        let halt = task.halt.clone();
+        let halt = task.life.halt().clone();
         let work = async move { init.checkpoint(&checkpoint, &halt).await };
         self.job(work, move |actor, outcome| {
             actor.checkpointed(&id, outcome, reply)
@@ -53,7 +53,7 @@ impl Actor {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let task = self.task(&call.id)?;
         task.life.allows(Call::Checkpoint, &call.id)?;
-        let (init, _) = task.living()?;
+        let (init, _) = task.life.init_and_halt()?;
         let options = options(call.options.as_ref()).map_err(invalid)?;
         Ok((init, checkpoint(call.path.clone(), options)))
     }
@@ -64,19 +64,10 @@ impl Actor {
         outcome: Result<(), EngineError>,
         reply: Reply<()>,
     ) {
-        if let Some(task) = self.tasks.get_mut(id)
-            && task.life.remains() == Remains::Going
-        {
+        let task = self.tasks.get(id);
+        if task.is_some_and(|task| task.life.is_being_forgotten()) {
             // Some runtimes leave something to its deletion, and those that do not say so then.
-            task.life.leaves(Remains::All);
-            if task.lives.is_next_due() {
-                // Its end came before this, and its next life has waited for it.
-                self.restart(id);
-            } else if task.life.published().is_some()
-                && let Some(delete) = task.life.take_deleter()
-            {
-                self.begin_delete(id, delete);
-            }
+            self.forgetting_is_over(id, false);
         }
         let _ = reply.send(outcome.map_err(CallError::unknown));
     }
@@ -91,7 +82,7 @@ impl Actor {
             let reason = "it could not be restored before".to_owned();
             return self.core.handle_released(now, id, Err(reason));
         };
-        let (halt, has_terminal) = (task.halt.clone(), task.init.paths.terminal);
+        let (halt, has_terminal) = (task.life.halt().clone(), task.init.paths.terminal);
         // A terminal comes with the process.
         let mut streams = task.init.streams.take_if(|_| has_terminal);
         let work = async move {
@@ -140,7 +131,7 @@ impl Actor {
         }
         if task.life.keeps_for_later(order) {
             if signal == Signal::KILL {
-                task.halt.call();
+                task.life.halt().call();
             }
             return true;
         }

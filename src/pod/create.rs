@@ -83,25 +83,19 @@ impl Actor {
         let who = (name.as_str(), identity.kind, role);
         self.record.creates(now, &id, who);
         self.shim_end.comes(&id);
-        let halt = Halt::default();
+        let life = Life::new();
+        let halt = life.halt().clone();
         self.tasks.insert(
             id,
             Task {
                 bundle: order.bundle.clone(),
                 container: Arc::clone(&container),
-                halt: halt.clone(),
-                handle: None,
                 facts,
-                cgroup: None,
-                oom_watch: None,
-                last_figures: None,
                 init: Process::new(order.paths.clone()),
                 execs: BTreeMap::new(),
-                life: Life::new(),
+                life,
                 score: Score::new(read.oom_score),
                 lives: Lives::default(),
-                exit_delayed: false,
-                releasing: None,
             },
         );
         Ok((container, halt))
@@ -156,10 +150,8 @@ impl Actor {
             return;
         };
         let Born { init, ending } = born;
-        task.cgroup = init.cgroup().or(task.cgroup.take());
-        task.life.born();
+        task.life.born(Arc::clone(&init));
         task.init.pid = init.pid();
-        task.handle = Some(Arc::clone(&init));
         let may_outlive = self.core.may_outlive_its_process(id);
         task.lives.begins(&*init, may_outlive);
         if task.life.is_known() {

@@ -8,7 +8,7 @@ use crate::engine::{Deletion, EngineError};
 use crate::lifecycle::ContainerId;
 use crate::stdio;
 
-use super::life::{Call, Remains};
+use super::life::Call;
 use super::process::{Deleted, Exit};
 use super::{Actor, CallError, Kind, Reply};
 
@@ -44,7 +44,7 @@ impl Actor {
             return self.publish_exit_if_due(&id);
         }
         // It was never started. Its end is published before its deletion, as for any other.
-        task.halt.call();
+        task.life.halt().call();
         task.end_init();
     }
 
@@ -71,12 +71,12 @@ impl Actor {
         };
         // An exec that is being started may still be in the cgroup.
         let life = &task.life;
-        let is_leaving = life.remains() == Remains::Going || life.is_going();
+        let is_leaving = life.is_being_forgotten() || life.is_going();
         let is_busy = is_leaving || !life.is_known() || task.has_live_execs();
         if is_busy || task.facts.has_poststop_hooks {
             return;
         }
-        task.life.leaves(Remains::Going);
+        task.life.forgetting_begins();
         let (container, id) = (task.container.clone(), id.clone());
         self.job(
             async move { container.forget().await },
@@ -88,22 +88,27 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let remains = match outcome {
-            Ok(()) => Remains::Gone,
-            Err(error) => {
-                // Its deletion will try again, and say so. Who waits for that already has waited for
-                // as long as it could.
-                tracing::warn!(container = %id, %error, "not cleared away");
-                if error.is_cut_short()
-                    && let Some(reply) = task.life.take_deleter()
-                {
-                    let _ = reply.send(Err(CallError::unknown(error)));
-                }
-                Remains::All
+        let is_forgotten = outcome.is_ok();
+        if let Err(error) = outcome {
+            // Its deletion will try again, and say so. Who waits for that already has waited for as long
+            // as it could.
+            tracing::warn!(container = %id, %error, "not cleared away");
+            if error.is_cut_short()
+                && let Some(reply) = task.life.take_deleter()
+            {
+                let _ = reply.send(Err(CallError::unknown(error)));
             }
+        }
+        self.forgetting_is_over(id, is_forgotten);
+    }
+
+    /// The engine has forgotten a container, or could not: what has waited for that goes on, be it its next
+    /// life or its deletion.
+    pub(super) fn forgetting_is_over(&mut self, id: &ContainerId, is_forgotten: bool) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
         };
-        task.life.leaves(remains);
-        if task.lives.is_next_due() {
+        if task.life.forgetting_is_over(is_forgotten) {
             return self.restart(id);
         }
         if task.life.published().is_some()
@@ -120,13 +125,12 @@ impl Actor {
         let Some(exit) = task.life.published() else {
             return;
         };
-        if task.life.remains() == Remains::Going {
-            task.life.is_to_go(reply);
-            return;
+        if task.life.is_being_forgotten() {
+            return task.life.is_to_go(reply);
         }
-        let how = match task.life.remains() {
-            Remains::Gone => Deletion::Rest,
-            Remains::All | Remains::Going => Deletion::Usual,
+        let how = match task.life.is_forgotten() {
+            true => Deletion::Rest,
+            false => Deletion::Usual,
         };
         let deleted = Deleted {
             pid: task.init.pid,
@@ -167,8 +171,6 @@ impl Actor {
             return;
         };
         task.life.goes();
-        // What is still to be done in it, or with it.
-        task.halt.call();
         let execs = task.execs.values_mut();
         let execs = execs.filter_map(|exec| exec.process.streams.take());
         let streams: Vec<_> = task.init.streams.take().into_iter().chain(execs).collect();

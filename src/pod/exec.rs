@@ -67,7 +67,7 @@ impl Actor {
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
         {
-            task.lives.post_start = Some(call.spec.clone());
+            task.lives.keep_post_start(call.spec.clone());
         }
         if let Entry::Vacant(place) = self.task_mut(&call.id)?.execs.entry(call.exec_id.clone()) {
             let process = Process::new(call.paths);
@@ -125,7 +125,7 @@ impl Actor {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        let halt = task.halt.part();
+        let halt = task.life.halt().part();
         exec.starting = Some((request, halt.clone()));
         let order = ExecOrder {
             exec_id: exec_id.to_owned(),
@@ -137,7 +137,7 @@ impl Actor {
         let execution = Execution {
             id: id.to_owned(),
             order,
-            init: task.handle.clone().filter(|_| !task.life.has_ended()),
+            init: task.life.living_init().cloned(),
         };
         Ok((request, halt, execution))
     }
@@ -224,10 +224,8 @@ impl Actor {
         if let Some(task) = self.tasks.get_mut(id)
             && let Some(exec) = task.execs.get_mut(exec_id)
         {
-            if status == ExitStatus::Signal(Signal::KILL.number())
-                && let Some(watch) = &task.oom_watch
-            {
-                watch.look();
+            if status == ExitStatus::Signal(Signal::KILL.number()) {
+                task.life.looks_at_memory();
             }
             let event = exit_event(id, exec_id, exec.process.pid, exit);
             self.node.publish(event);

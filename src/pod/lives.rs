@@ -1,42 +1,22 @@
-//! What a task that may have several lives keeps of one for the next.
+//! What a task that may have several lives keeps of all of them.
 
 use serde_json::Value;
 
 use crate::engine::{Init, PidHold};
 
-use super::life::Remains;
-
 /// What outlives a life of a task.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// The next one begins as soon as the engine has forgotten the last.
-    is_next_due: bool,
     /// The first init process, the one that the caller was told of, if the task may read running
     /// without.
     first: Option<PidHold>,
     /// What was taken for its postStart handler: the process as its caller wants it.
-    pub post_start: Option<Vec<u8>>,
+    post_start: Option<Vec<u8>>,
     /// What the caller has changed of its resources.
     resources: Option<Value>,
 }
 
 impl Lives {
-    /// The next one is wanted. Whether it can begin: not while the engine is forgetting the last.
-    pub fn next_is_wanted(&mut self, remains: Remains) -> bool {
-        self.is_next_due = remains == Remains::Going;
-        !self.is_next_due
-    }
-
-    /// Whether the next one waits for the engine to forget the last.
-    pub fn is_next_due(&self) -> bool {
-        self.is_next_due
-    }
-
-    /// The next one is not wanted any more. Whether it has waited.
-    pub fn next_is_unwanted(&mut self) -> bool {
-        std::mem::take(&mut self.is_next_due)
-    }
-
     /// One begins with this process. If the task may outlive it nobody else gets the number of the
     /// first.
     pub fn begins(&mut self, init: &dyn Init, may_outlive: bool) {
@@ -55,8 +35,18 @@ impl Lives {
         self.first.as_ref().map(PidHold::pid)
     }
 
+    /// This process was taken for its postStart handler.
+    pub fn keep_post_start(&mut self, process: Vec<u8>) {
+        self.post_start = Some(process);
+    }
+
+    /// What was taken for its postStart handler, if anything was.
+    pub fn post_start(&self) -> Option<&[u8]> {
+        self.post_start.as_deref()
+    }
+
     /// The caller has changed resources. They are kept for the next life.
-    pub fn keep(&mut self, change: &[u8]) {
+    pub fn keep_resources(&mut self, change: &[u8]) {
         merge(&mut self.resources, change);
     }
 

@@ -88,7 +88,7 @@ impl Actor {
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
         let init = self.task_mut(id).and_then(|task| {
             task.life.allows(Call::Pause, id)?;
-            let living = task.living()?;
+            let living = task.life.init_and_halt()?;
             task.life.freezes();
             Ok(living)
         });
@@ -99,7 +99,7 @@ impl Actor {
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
         let init = self.task(id).and_then(|task| {
             task.life.allows(Call::Resume, id)?;
-            task.living()
+            task.life.init_and_halt()
         });
         self.freeze(id, false, init, reply);
     }
@@ -167,11 +167,11 @@ impl Actor {
             return drop(reply.send(Err(error)));
         }
         if task.life.is_without_process() {
-            task.lives.keep(&resources);
+            task.lives.keep_resources(&resources);
             self.resize_container(&ContainerId::from(id), &resources);
             return drop(reply.send(Ok(())));
         }
-        let (init, halt) = match task.living() {
+        let (init, halt) = match task.life.init_and_halt() {
             Ok(living) => living,
             Err(error) => return drop(reply.send(Err(error))),
         };
@@ -190,7 +190,7 @@ impl Actor {
             let outcome = outcome.map(|resources| {
                 let task = actor.tasks.get_mut(&id);
                 if let Some(task) = task.filter(|task| task.lives.first_pid().is_some()) {
-                    task.lives.keep(&resources);
+                    task.lives.keep_resources(&resources);
                 }
             });
             let _ = reply.send(outcome.map_err(CallError::unknown));

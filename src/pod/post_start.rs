@@ -9,8 +9,10 @@ impl Actor {
     /// Executes it in that life of the container, and tells the core what becomes of it.
     pub(super) fn post_start(&mut self, id: ContainerId, life: u64) {
         let task = self.tasks.get(&id);
-        let kept =
-            task.and_then(|task| Some((task.living().ok()?, task.lives.post_start.clone()?)));
+        let kept = task.and_then(|task| {
+            let init = task.life.init_and_halt().ok()?;
+            Some((init, task.lives.post_start()?.to_owned()))
+        });
         let Some(((init, halt), process)) = kept else {
             // Its bundle was made before anybody could keep it: it is not held against the container.
             tracing::warn!(container = %id, "its postStart is not known, and not run again");

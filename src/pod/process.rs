@@ -5,10 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use containerd_shim_protos::protobuf::well_known_types::any::Any;
-use tokio::sync::oneshot;
-
-use crate::engine::{Cgroup, Container, Halt, Init, OomWatch, Process as Executed};
+use crate::engine::{Container, Halt, Process as Executed};
 use crate::lifecycle::RequestId;
 use crate::plan::Allotment;
 use crate::stdio::{Paths, Size, Streams};
@@ -16,7 +13,7 @@ use crate::stdio::{Paths, Size, Streams};
 use super::life::Life;
 use super::lives::Lives;
 use super::scores::Score;
-use super::{CallError, Kind, Reply};
+use super::{CallError, Reply};
 
 /// How and when a process ended, as the caller is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,26 +39,13 @@ pub enum Status {
 pub(super) struct Task {
     pub bundle: PathBuf,
     pub container: Arc<dyn Container>,
-    /// What is under way for this life of it.
-    pub halt: Halt,
-    /// Its init process, which may have ended; none as long as there was none.
-    pub handle: Option<Arc<dyn Init>>,
     pub facts: Facts,
-    /// Where its processes are; none if that could not be found out.
-    pub cgroup: Option<Arc<dyn Cgroup>>,
-    /// While its init lives, and memory is accounted for.
-    pub oom_watch: Option<Box<dyn OomWatch>>,
-    /// The figures of its cgroup when its init had ended.
-    pub last_figures: Option<Any>,
+    /// Its init process, as its caller knows it.
     pub init: Process,
     pub execs: BTreeMap<String, Exec>,
     pub life: Life,
     pub score: Score,
     pub lives: Lives,
-    /// Its exit waits for its execs to end.
-    pub exit_delayed: bool,
-    /// While its program is being released; dropped when the init process ends meanwhile.
-    pub releasing: Option<oneshot::Sender<()>>,
 }
 
 /// What the bundle says that matters later.
@@ -164,22 +148,9 @@ impl Process {
 }
 
 impl Task {
-    /// Its init process, and what ends what is under way for it.
-    ///
-    /// # Errors
-    ///
-    /// If it has none yet.
-    pub fn living(&self) -> Result<(Arc<dyn Init>, Halt), CallError> {
-        let init = self.handle.clone().ok_or_else(|| {
-            let message = "it has no process: it is still to be restored";
-            CallError::new(Kind::FailedPrecondition, message)
-        })?;
-        Ok((init, self.halt.clone()))
-    }
-
     /// Kills its init process, which may have ended already.
     pub fn end_init(&self) {
-        if let Some(init) = &self.handle
+        if let Some(init) = self.life.init()
             && let Err(error) = init.end()
         {
             tracing::debug!(?init, %error, "it has ended already");

@@ -6,12 +6,11 @@
 use std::sync::Arc;
 
 use crate::caught::Panicked;
-use crate::engine::{Born, Halt, LastLife};
+use crate::engine::{Born, LastLife};
 use crate::lifecycle::ContainerId;
 use crate::stdio::Streams;
 
 use super::Actor;
-use super::life::Remains;
 
 impl Actor {
     /// Begins the next life of a container whose process has ended.
@@ -19,23 +18,20 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        if !task.lives.next_is_wanted(task.life.remains()) {
+        let Some(next) = task.life.begins_anew() else {
             return;
-        }
-        task.halt = Halt::default();
-        let (container, halt) = (task.container.clone(), task.halt.clone());
-        let mut last = LastLife {
-            cgroup: task.cgroup.clone(),
-            is_forgotten: task.life.remains() == Remains::Gone,
-            resources: task.lives.resources().cloned(),
-            oom_score: None,
         };
-        last.oom_score = self.score_for_bundle(id);
+        let oom_score = self.score_for_bundle(id);
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        // The engine may know something of it again, whatever comes of this.
-        task.life.leaves(Remains::All);
+        let last = LastLife {
+            cgroup: next.last_cgroup,
+            is_forgotten: next.is_forgotten,
+            resources: task.lives.resources().cloned(),
+            oom_score,
+        };
+        let (container, halt) = (task.container.clone(), next.halt);
         // What the caller wants of them meanwhile is asked of others in their place.
         let streams = task.init.streams.replace(Streams::default());
         let mut streams = streams.unwrap_or_default();
@@ -62,12 +58,12 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.halt.call();
-        if task.lives.next_is_unwanted() {
+        task.life.halt().call();
+        if task.life.next_is_unwanted() {
             return self.restarted(id, Err("it is not wanted any more".to_owned()));
         }
         if let Some(task) = self.tasks.get(id)
-            && task.releasing.is_some()
+            && task.life.is_releasing()
         {
             task.end_init();
         }
@@ -79,11 +75,9 @@ impl Actor {
             Ok(born) => born,
             Err(error) => return self.restarted(id, Err(error)),
         };
-        let Some(task) = self.tasks.get_mut(id) else {
+        if !self.tasks.contains_key(id) {
             return self.restarted(id, Ok(()));
-        };
-        task.last_figures = None;
-        task.life.leaves(Remains::All);
+        }
         let init = Arc::clone(&born.init);
         self.born(id, born);
         self.execute(id, move |actor, id, outcome| {

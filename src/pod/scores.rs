@@ -58,7 +58,13 @@ impl Actor {
                     return None;
                 }
                 let is_due = from != to || task.score.has_newcomers;
-                is_due.then(|| Some((id.clone(), task.cgroup.clone()?, Change { from, to })))?
+                is_due.then(|| {
+                    Some((
+                        id.clone(),
+                        task.life.cgroup().cloned()?,
+                        Change { from, to },
+                    ))
+                })?
             })
             .collect();
         for (id, cgroup, change) in due {

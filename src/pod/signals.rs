@@ -6,7 +6,6 @@ use crate::engine::{EngineError, Killing};
 use crate::lifecycle::{ContainerId, RequestId, Why};
 use crate::plan::Signal;
 
-use super::life::Remains;
 use super::{Actor, CallError};
 
 /// A signal that is to be delivered.
@@ -31,12 +30,12 @@ impl Actor {
         };
         // What is under way for a container that is to be killed is of no use any more, whoever delivers
         // the signal and whether its init is still there; but what it is written to is kept whole.
-        if signal == Signal::KILL && task.life.remains() != Remains::Going {
-            task.halt.call();
+        if signal == Signal::KILL && !task.life.is_being_forgotten() {
+            task.life.halt().call();
         }
         // With a PID namespace of its own everything in the container has died with its init.
         let is_gone = task.life.has_ended() && (!all || task.facts.has_own_pid_namespace);
-        let Some(init) = task.handle.as_ref().filter(|_| !is_gone) else {
+        let Some(init) = task.life.init().filter(|_| !is_gone) else {
             return self.signalled(id, order, Err(CallError::finished(id.as_str())));
         };
         match init.kill(signal, all) {

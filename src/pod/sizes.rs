@@ -87,7 +87,7 @@ impl Actor {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
-        let init = task.handle.as_ref();
+        let init = task.life.init();
         let cgroup = init.and_then(|init| init.pod_cgroup(&self.who.identity().uid));
         let sizing = |cgroup| Sizing::new(cgroup, &task.facts.allotment);
         self.pod_cgroup = cgroup.map(|cgroup| OwnCgroup {
@@ -157,7 +157,7 @@ impl Actor {
     /// How much memory is charged to containers that keep within the size.
     fn memory_of(&self, size: &PodSize) -> u64 {
         let ids = size.counted.iter().chain(&size.held);
-        let usage = ids.filter_map(|id| self.tasks.get(id)?.cgroup.as_ref()?.memory_usage());
+        let usage = ids.filter_map(|id| self.tasks.get(id)?.life.cgroup()?.memory_usage());
         usage.fold(0, u64::saturating_add)
     }
 

@@ -1,5 +1,6 @@
 //! Start of a container, asked here and decided by the core; and the execution of its program.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_shim_protos::events::task::TaskStart;
@@ -90,17 +91,16 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let Some(init) = task.handle.clone() else {
+        let Some(init) = task.life.init().cloned() else {
             return then(self, id, Err("it has no init process".to_owned()));
         };
-        let (releasing, gone) = oneshot::channel();
-        task.releasing = Some(releasing);
-        let halt = task.halt.clone();
+        let (gone, halt) = (task.life.releases(), task.life.halt().clone());
+        let released = Arc::clone(&init);
         let release = async move { init.release(gone, &halt).await };
         let id = id.clone();
         self.job(release, move |actor, outcome| {
             if let Some(task) = actor.tasks.get_mut(&id) {
-                task.releasing = None;
+                task.life.release_is_over(&*released);
             }
             if outcome.is_ok() {
                 actor.record.note(actor.now(), &id, What::Executed);

@@ -92,20 +92,17 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.life.ended(self.node.clock.wall());
-        task.end_watch();
-        // A release that is still waiting ends with it.
-        let was_releasing = task.releasing.take().is_some();
+        let was_releasing = task.life.ended(self.node.clock.wall());
         let now = self.now();
         self.record.note(now, id, What::Exited(status.code()));
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
         if !task.facts.has_own_pid_namespace {
-            task.keep_figures();
+            task.life.keeps_figures();
             // Nobody but us will end what it leaves behind. Its exit is told afterwards: as soon as
             // it can be deleted another container of the same id may come, which must not be hit.
-            let init = task.handle.clone();
+            let init = task.life.init().cloned();
             let kill_all = async move {
                 if let Some(init) = init {
                     init.end_the_rest().await;
@@ -124,7 +121,7 @@ impl Actor {
             return self.leave_cgroup_later(id);
         }
         if let Some(task) = self.tasks.get_mut(id) {
-            task.keep_figures();
+            task.life.keeps_figures();
         }
         if !was_releasing {
             self.clear_away(id);
@@ -149,7 +146,7 @@ impl Actor {
             // Another container may have the id by now.
             let task = actor.tasks.get_mut(&id);
             if let Some(task) = task.filter(|task| task.init.pid == init && !task.life.is_going()) {
-                task.keep_figures();
+                task.life.keeps_figures();
                 actor.clear_away(&id);
             }
         });
@@ -168,7 +165,7 @@ impl Actor {
         if task.life.unpublished().is_none() || !has_execs {
             return self.publish_exit(id);
         }
-        if !std::mem::replace(&mut task.exit_delayed, true) {
+        if task.life.awaits_execs() {
             let (id, init) = (id.clone(), task.init.pid);
             let patience = async {
                 tokio::time::sleep(EXECS_END_WITHIN).await;

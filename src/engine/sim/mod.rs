@@ -28,7 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sizing::Size;
 
-use super::{Container, Engine, EngineError, Facts, Namespaces, Order};
+use super::{
+    Beginning, Container, Engine, EngineError, Facts, Halt, Init, Namespaces, Order, Wishes,
+};
 
 pub use fate::{Deed, Fate, Fates};
 pub use machine::{Happening, Left, Machine, Told};
@@ -87,6 +89,23 @@ impl SimEngine {
     /// Puts a bundle where a Create will look for it.
     pub fn put(&self, directory: impl Into<PathBuf>, bundle: SimBundle) {
         self.lock().bundles.insert(directory.into(), bundle);
+    }
+
+    /// The init process of a new container with nothing special about it, parked.
+    pub async fn parked(&self, id: &str) -> Arc<dyn Init> {
+        let order = Order {
+            id: id.to_owned(),
+            bundle: PathBuf::from(format!("/bundles/{id}")),
+            ..Order::default()
+        };
+        self.put(&order.bundle, SimBundle::default());
+        let (container, _) = self.read(&order, None).expect("a bundle");
+        let halt = Halt::default();
+        let created = container.create(&order, Wishes::default(), &halt);
+        match created.await.expect("a container").beginning {
+            Beginning::Parked(born) => born.init,
+            Beginning::ToRestore(_) => panic!("{id} is from no checkpoint"),
+        }
     }
 
     /// Takes it away again.
