@@ -242,13 +242,6 @@ impl Machine {
         is_somebodys || self.held.contains_key(&pid)
     }
 
-    /// The OOM scores of a container's processes.
-    pub fn scores_of(&self, id: &str) -> Vec<i32> {
-        let processes = self.processes.values();
-        let its = processes.filter(|process| process.is_alive() && process.container == id);
-        its.map(|process| process.oom_score).collect()
-    }
-
     /// Whether anything is alive.
     pub fn is_anything_alive(&self) -> bool {
         self.processes.values().any(Process::is_alive)
