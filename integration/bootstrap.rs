@@ -1,12 +1,16 @@
 //! Each kind of `start`: what a containerd of each generation says, and the answer it can read.
 
+use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use containerd_shim_protos::bootstrap_api::BootstrapResult;
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult};
 use containerd_shim_protos::protobuf::Message;
 
-use crate::harness::{BareShim, Containerd, Service, runtime_under_test};
+use crate::harness::{
+    BareShim, ContainerSpec, Containerd, Service, Version, runtime_under_test, shim_program,
+    write_program,
+};
 
 fn answer(mut command: Command, stdin: &[u8]) -> Vec<u8> {
     let mut child = command
@@ -97,6 +101,55 @@ fn containerd_2_3_gets_protobuf() {
             .iter()
             .any(|event| event.topic == "/tasks/exit" && event.container() == "a")
     });
+}
+
+/// Puts a script into the shim's place that keeps what containerd says to `start`, in `asked`, and what it
+/// is told, in `answered`. The shim is containerd's own child as before.
+fn listen(host: &Containerd) {
+    let dir = host.dir().display();
+    let name = shim_program(&runtime_under_test());
+    let place = host.dir().join("bin").join(&name);
+    fs::create_dir(host.dir().join("bin/real")).expect("a directory");
+    fs::rename(&place, host.dir().join("bin/real").join(&name)).expect("the shim");
+    let script = format!(
+        "#!/bin/sh\n\
+         shim={dir}/bin/real/{name}\n\
+         for action; do :; done\n\
+         [ \"$action\" = start ] || exec $shim \"$@\"\n\
+         cat > {dir}/asked\n\
+         mkfifo {dir}/answer\n\
+         tee {dir}/answered < {dir}/answer &\n\
+         exec $shim \"$@\" < {dir}/asked > {dir}/answer\n"
+    );
+    write_program(&place, &script);
+}
+
+/// What containerd itself says, not what a test says in its name.
+#[test]
+fn this_containerd_is_answered_as_it_asks() {
+    let host = Containerd::start();
+    listen(&host);
+    host.run(&ContainerSpec::new("a").args(&["/bin/sleep", "1000"]));
+    let [asked, answered] = ["asked", "answered"].map(|name| {
+        let said = fs::read(host.dir().join(name));
+        said.unwrap_or_else(|e| panic!("{name}: {e}"))
+    });
+    let shown = String::from_utf8_lossy(&answered);
+    let containerd = Version::of_containerd();
+    if containerd.speaks_protobuf() {
+        let params = BootstrapParams::parse_from_bytes(&asked).expect("BootstrapParams");
+        assert_eq!(
+            (&*params.instance_id, &params.namespace),
+            ("a", &host.namespace)
+        );
+        let result = BootstrapResult::parse_from_bytes(&answered);
+        let result = result.unwrap_or_else(|e| panic!("{shown:?}: {e}"));
+        assert_eq!((result.version, &*result.protocol), (3, "ttrpc"));
+        assert_eq!(host.endpoint("a").address, result.address);
+    } else {
+        assert!(shown.starts_with("unix:///"), "{shown}");
+        assert_eq!(host.endpoint("a").address, shown);
+    }
 }
 
 #[test]

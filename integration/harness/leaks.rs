@@ -99,6 +99,17 @@ pub fn clean(host: &Containerd) -> Vec<String> {
             return vec!["containerd did not start again".to_owned()];
         }
     }
+    let mut problems = Vec::new();
+    // In a destructor: a second panic would end all tests.
+    for look in [await_no_zombies, Containerd::delete_all] {
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(host)));
+        problems.extend(found.unwrap_or_else(|_| vec!["containerd does not answer".to_owned()]));
+    }
+    problems
+}
+
+/// Names those that stay.
+fn await_no_zombies(host: &Containerd) -> Vec<String> {
     let zombies = || -> Vec<String> {
         let shims = host.shims().into_iter();
         let first_lives = first_lives(host);
@@ -107,13 +118,10 @@ pub fn clean(host: &Containerd) -> Vec<String> {
         let is_left = |(_, pid): &(u32, u32)| !first_lives.contains(pid);
         shims.flat_map(of).filter(is_left).map(text).collect()
     };
-    let mut problems = match poll(SETTLING, || zombies().is_empty().then_some(())) {
+    match poll(SETTLING, || zombies().is_empty().then_some(())) {
         Some(()) => Vec::new(),
         None => zombies(),
-    };
-    let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.delete_all()));
-    problems.extend(left.unwrap_or_else(|_| vec!["containerd does not answer".to_owned()]));
-    problems
+    }
 }
 
 /// The processes that containerd was told of at Create, of containers that have another one now, or

@@ -350,7 +350,16 @@ fn a_shim_that_was_started_by_a_containerd_that_died_before_its_create_ends_soon
     mkfifo(&config, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
     let both = fs::OpenOptions::new().read(true).write(true).open(&config);
     let ctr = host.spawn_run(&spec);
-    let start = poll(PATIENCE, || host.shims().pop()).expect("the start of a shim");
+    // By then containerd has said to it what it says.
+    let reads = |pid: &u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten();
+        let mut links = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        links.any(|link| link == config)
+    };
+    let start = poll(PATIENCE, || host.shims().into_iter().find(reads));
+    let start = start.expect("the start of a shim");
     signal(host.pid().expect("containerd runs"), Signal::SIGSTOP);
     let usual = config.with_extension("usual");
     fs::write(&usual, "").expect("a configuration");
