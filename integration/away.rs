@@ -213,9 +213,8 @@ fn tasks_are_found_again_as_they_have_become() {
     host.start_again();
     let states = ["stays", "paused", "ends", "attached"].map(|id| host.status(id));
     let (running, paused) = (Some(Status::Running), Some(Status::Paused));
-    // Some containerds delete a task themselves whose processes have all ended meanwhile.
-    let deletes = (Version(1, 7)..Version(2, 4)).contains(&Version::of_containerd());
-    let ended = (!deletes).then_some(Status::Stopped);
+    let is_deleted = Version::of_containerd().deletes_what_has_ended(false);
+    let ended = (!is_deleted).then_some(Status::Stopped);
     assert_eq!(states, [running, paused, ended, running]);
     // Waits are taken up again.
     let waiting = Background::spawn(host.ctr_command(&["tasks", "attach", "paused"]));

@@ -31,6 +31,8 @@ impl Containerd {
         let mut command = Command::new("ctr");
         command
             .env("PATH", &self.path)
+            // What it says of the machine is not said by containers.
+            .env("CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS", "1")
             .arg("--address")
             .arg(self.socket())
             .args(["--namespace", &self.namespace]);

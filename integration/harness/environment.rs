@@ -51,6 +51,18 @@ impl Version {
         self >= Version(2, 3)
     }
 
+    /// Whether it takes a shim for a leaked one whose tasks have all ended while it was away, and deletes
+    /// them. From 2.4 on it does so when the shim says that there are no processes, as its own does; ours
+    /// says that the task has ended.
+    pub fn deletes_what_has_ended(self, is_reference: bool) -> bool {
+        self >= Version(1, 7) && (is_reference || self < Version(2, 4))
+    }
+
+    /// Whether its own shim tells of the exit of a container that is deleted at once.
+    pub fn tells_every_exit(self) -> bool {
+        self < Version(2, 4)
+    }
+
     /// What it puts into a shim's environment as `MAX_SHIM_VERSION`, if anything. 2.x says so too,
     /// though it takes 3.
     pub fn max_shim_version(self) -> Option<&'static str> {

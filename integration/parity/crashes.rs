@@ -108,8 +108,7 @@ fn an_exit_while_containerd_is_away_is_known_afterwards() {
         host.crash();
         host.await_event("a", "exit");
         host.start_again();
-        if Version::of_containerd() >= Version(1, 7) {
-            // It takes a shim whose tasks have all ended for a leaked one.
+        if Version::of_containerd().deletes_what_has_ended(host.is_reference()) {
             host.await_status("a", None);
             eventually("nothing remains", PATIENCE, || host.remains().is_empty());
             return (true, None);
