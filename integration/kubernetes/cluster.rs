@@ -1,28 +1,25 @@
 //! A cluster of one node: etcd, the API server, the controller manager, the scheduler, kubelet and
 //! containerd, all real, in namespaces of their own.
 //!
-//! Their mount namespace has `/run`, `/var/lib` and `/var/log` of its own, and what is written to `/etc`
-//! and `/usr/local` stays in it; their network namespace has a loopback and a bridge, so that nothing of
-//! the machine is touched and any number of clusters can run beside each other. The first process of
-//! their PID namespace is the machine: when it is killed, everything is gone at once, as when the power
-//! fails; and who enters the namespaces of process 1 there is on that machine.
+//! All of it is on a [machine](super::machine) of namespaces; or kubelet, containerd and the pods are on a
+//! node of their own, a [guest](super::guest).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{Finished, poll, run, write_program};
 
+use super::guest::Guest;
 use super::images;
+use super::machine::Machine;
 use super::settings::{self, Programs};
 
 /// What a cluster on two busy cores needs to get somewhere: a pod to run, a Job to complete.
@@ -40,40 +37,6 @@ const PARTS: [&str; 6] = [
 
 /// The name of the only node.
 pub const NODE: &str = "node";
-
-/// What the machine does when it is switched on: `$1` is the cluster's directory.
-const BOOT: &str = r#"
-set -e
-# Not changed by kubelet if they are as it wants them; they are the whole machine's.
-fake() { echo "$2" > "$dir/sysctl/$1" && mount --bind "$dir/sysctl/$1" "/proc/sys/$(echo "$1" | tr . /)"; }
-dir=$1
-mkdir -p "$dir/sysctl" "$dir/var-lib" "$dir/var-log"
-# As on Debian's nodes: nothing that lies there can be executed.
-mount -t tmpfs -o nosuid,nodev,noexec run /run
-for name in etc usr-local; do
-    mkdir -p "$dir/over/$name" "$dir/over/work-$name"
-    of=/$(echo "$name" | tr - /)
-    mount -t overlay -o "lowerdir=$of,upperdir=$dir/over/$name,workdir=$dir/over/work-$name" over "$of"
-done
-mkdir -p /run/lock /run/netns
-basename "$dir" >/run/node
-mount --bind "$dir/var-lib" /var/lib
-mount --bind "$dir/var-log" /var/log
-fake vm.overcommit_memory 1
-fake vm.panic_on_oom 0
-fake kernel.panic 10
-fake kernel.panic_on_oops 1
-fake kernel.keys.root_maxkeys 1000000
-fake kernel.keys.root_maxbytes 25000000
-ip link set lo up
-ip addr add 10.88.0.1/32 dev lo
-# What pods know the API server by: nobody has to lead them from there to where it is.
-ip addr add 10.96.0.1/32 dev lo
-echo 1 > /proc/sys/net/ipv4/ip_forward
-touch "$dir/booted"
-# Fetches whatever has ended: bash does so with children that it has inherited, too.
-while :; do sleep 3600 & wait; done
-"#;
 
 /// What the node brings along when it joins.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,16 +70,10 @@ pub struct Cluster {
     pub programs: Programs,
     pub node: Node,
     dir: TempDir,
+    /// What the node is on, if not on the machine.
+    guest: Option<Guest>,
     machine: RefCell<Option<Machine>>,
     parts: RefCell<BTreeMap<&'static str, Child>>,
-}
-
-/// The first process of the namespaces.
-struct Machine {
-    /// `unshare`, our child.
-    outer: Child,
-    /// Its child, as seen from here.
-    init: u32,
 }
 
 // === impl Cluster ===
@@ -127,6 +84,7 @@ impl Cluster {
         let dir = tempfile::Builder::new().prefix(&prefix).tempdir();
         let dir = dir.expect("a directory");
         let cluster = Self {
+            guest: programs.node_image.as_deref().map(Guest::of),
             programs,
             node,
             dir,
@@ -136,9 +94,13 @@ impl Cluster {
         for name in ["log", "tmp", "shared", "var-lib/kubelet", "etc"] {
             fs::create_dir_all(cluster.path(name)).expect("a directory of the cluster");
         }
-        cluster.place_programs();
+        if let Some(guest) = &cluster.guest {
+            guest.prepare(&cluster);
+        } else {
+            cluster.place_programs();
+            cluster.make_cgroups();
+        }
         settings::write(&cluster);
-        cluster.make_cgroups();
         cluster.switch_on();
         cluster.start_part("etcd");
         cluster.start_part("kube-apiserver");
@@ -180,78 +142,43 @@ impl Cluster {
 
     // --- the machine ---
 
-    /// Starts the machine, with nothing on it.
+    /// Starts the machine, with nothing on it, and what the node is on.
     pub fn switch_on(&self) {
-        let booted = self.path("booted");
-        let _ = fs::remove_file(&booted);
-        let mut command = Command::new("unshare");
-        command.args([
-            "--mount",
-            "--net",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "--propagation",
-            "private",
-            "--",
-            "bash",
-            "-c",
-            BOOT,
-            "machine",
-        ]);
-        command.arg(self.dir.path());
-        command.stdin(Stdio::null());
-        command.stdout(self.log("machine"));
-        command.stderr(self.log("machine"));
-        // With this process everything ends.
-        let with_us = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
-        // SAFETY: one system call.
-        unsafe { command.pre_exec(with_us) };
-        let outer = command.spawn().expect("unshare");
-        let ready = poll(PATIENCE, || booted.exists().then_some(()));
-        assert!(
-            ready.is_some(),
-            "the machine: {}",
-            self.log_tail("machine", 20)
-        );
-        let children = format!("/proc/{0}/task/{0}/children", outer.id());
-        let children = fs::read_to_string(children).expect("the machine's first process");
-        let init = children.trim().parse().expect("one process");
-        *self.machine.borrow_mut() = Some(Machine { outer, init });
+        let machine = Machine::switch_on(self.dir.path(), || self.log("machine"));
+        if let Some(guest) = &self.guest {
+            guest.switch_on(self, &machine);
+        }
+        *self.machine.borrow_mut() = Some(machine);
     }
 
     /// Ends everything at once, as when the power fails. Files are kept, but what lay in memory.
     pub fn switch_off(&self) {
-        if let Some(Machine { mut outer, init }) = self.machine.take() {
-            let _ =
-                nix::sys::signal::kill(nix::unistd::Pid::from_raw(init as i32), Signal::SIGKILL);
-            let _ = outer.wait();
+        if let Some(machine) = self.machine.take() {
+            machine.switch_off();
         }
         for (_, mut child) in self.parts.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = fs::remove_dir_all(self.path("state"));
-        self.remove_cgroups();
-        self.make_cgroups();
     }
 
-    /// A command that runs on the machine.
+    /// A command that runs beside the API server.
     pub fn on_machine(&self, words: &[&str]) -> Command {
         let machine = self.machine.borrow();
-        let init = machine.as_ref().expect("the machine is on").init;
-        let mut command = Command::new("nsenter");
-        command.arg("--target").arg(init.to_string());
-        command
-            .args(["--mount", "--net", "--pid", "--"])
-            .args(words);
+        let mut command = machine.as_ref().expect("the machine is on").command(words);
         command.env("KUBECONFIG", self.path("etc/kubeconfig"));
         command.env("PATH", self.search_path());
         command.env("TMPDIR", self.path("tmp"));
         command.env("HOME", self.path("tmp"));
-        command.env_remove("NOTIFY_SOCKET");
         command
+    }
+
+    /// A command that runs on the node.
+    pub fn on_node(&self, words: &[&str]) -> Command {
+        match &self.guest {
+            Some(guest) => guest.command(self, words),
+            None => self.on_machine(words),
+        }
     }
 
     fn search_path(&self) -> String {
@@ -276,8 +203,21 @@ impl Cluster {
 
     // --- its parts ---
 
+    /// The guest, if this is what runs there.
+    fn guest_of(&self, name: &str) -> Option<&Guest> {
+        self.guest.as_ref().filter(|_| Guest::is_there(name))
+    }
+
+    /// Is the node one with cgroup v2 and systemd?
+    pub fn is_in_guest(&self) -> bool {
+        self.guest.is_some()
+    }
+
     /// Starts one of the programs that make the cluster.
     pub fn start_part(&self, name: &'static str) {
+        if let Some(guest) = self.guest_of(name) {
+            return guest.start(self, name);
+        }
         let script = "echo $$ > \"$1\"; shift; exec \"$@\"";
         let pid_file = self.path(&format!("{name}.pid")).display().to_string();
         let mut words = vec![
@@ -298,6 +238,9 @@ impl Cluster {
 
     /// Ends one of them: with KILL as in a crash, with TERM as for an upgrade.
     pub fn stop_part(&self, name: &'static str, signal: &str) {
+        if let Some(guest) = self.guest_of(name) {
+            return guest.stop(self, name, signal);
+        }
         let pid = fs::read_to_string(self.path(&format!("{name}.pid"))).expect("its PID");
         let command = self.on_machine(&["kill", &format!("-{signal}"), pid.trim()]);
         assert!(run(command, PATIENCE).ok(), "{name} does not run");
@@ -330,7 +273,10 @@ impl Cluster {
     fn start_what_does_not_run(&self) {
         for name in PARTS {
             let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-            if self.parts.borrow_mut().get_mut(name).is_some_and(runs) {
+            if match self.guest_of(name) {
+                Some(guest) => guest.runs(self, name),
+                None => self.parts.borrow_mut().get_mut(name).is_some_and(runs),
+            } {
                 continue;
             }
             self.start_part(name);
@@ -346,7 +292,7 @@ impl Cluster {
         }
     }
 
-    fn log(&self, name: &str) -> File {
+    pub fn log(&self, name: &str) -> File {
         let path = self.path(&format!("log/{name}"));
         let file = File::options().append(true).create(true).open(path);
         file.expect("a log")
@@ -361,6 +307,9 @@ impl Cluster {
 
     /// With the installer that users have.
     fn install_usher(&self) {
+        if let Some(guest) = &self.guest {
+            return guest.install_usher(self);
+        }
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install");
         let mut command = self.on_machine(&[script]);
         command.arg("--binaries").arg(crate::harness::shim_dir());
@@ -371,7 +320,7 @@ impl Cluster {
 
     fn await_containerd(&self) {
         let answers = || {
-            let finished = run(self.on_machine(&self.ctr(&["version"])), PATIENCE);
+            let finished = run(self.on_node(&self.ctr(&["version"])), PATIENCE);
             finished.ok().then_some(())
         };
         let tail = || self.log_tail("containerd", 20);
@@ -503,7 +452,9 @@ fn remove_below(dir: &Path) {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.switch_off();
-        self.remove_cgroups();
+        if self.guest.is_none() {
+            self.remove_cgroups();
+        }
         if std::env::var_os("USHER_TEST_KEEP").is_some() {
             self.dir.disable_cleanup(true);
             eprintln!("kept: {}", self.dir.path().display());

@@ -85,7 +85,7 @@ fn sandbox_created(case: &Case) -> u64 {
     );
     let ask = |words: &[&str]| {
         let words = case.cluster.ctr(words);
-        run(case.cluster.on_machine(&words), PATIENCE).out()
+        run(case.cluster.on_node(&words), PATIENCE).out()
     };
     let id = ask(&["containers", "ls", "--quiet", &filter]);
     let info: Value = serde_json::from_str(&ask(&["containers", "info", id.trim()])).expect("JSON");

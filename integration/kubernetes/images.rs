@@ -58,7 +58,7 @@ pub fn import(cluster: &Cluster) {
     let archive = make_archive(&cluster.path("tmp/images"), &rootfs, &images);
     let archive = archive.display().to_string();
     let words = cluster.ctr(&["images", "import", &archive]);
-    let finished = run(cluster.on_machine(&words), PATIENCE);
+    let finished = run(cluster.on_node(&words), PATIENCE);
     assert!(finished.ok(), "ctr images import: {}", finished.err());
 }
 

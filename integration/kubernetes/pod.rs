@@ -325,7 +325,7 @@ impl<'a> Case<'a> {
     /// The tasks that run on the node.
     pub fn tasks(&self) -> Vec<String> {
         let words = self.cluster.ctr(&["tasks", "ls", "--quiet"]);
-        let finished = run(self.cluster.on_machine(&words), PATIENCE);
+        let finished = run(self.cluster.on_node(&words), PATIENCE);
         assert!(finished.ok(), "ctr tasks ls: {}", finished.err());
         finished.out().lines().map(str::to_owned).collect()
     }

@@ -1,12 +1,11 @@
 //! What a pod may use: what others than its author add to it, and the size of its cgroup.
 
-use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
-use crate::harness::{on_v2, poll};
+use crate::cluster::{Cluster, PATIENCE};
+use crate::harness::{on_v2, poll, run};
 use crate::pod::{Case, Pod, ready_probe, with, witness};
 
 const MI: u64 = 1 << 20;
@@ -27,24 +26,42 @@ fn limited(container: Value, millis: u64, mebibytes: u64) -> Value {
 
 /// A file of the cgroup of a pod, as the kernel shows it.
 fn read(case: &Case, pod: &Value, v1: &str, v2: &str) -> String {
-    let controller = v1.split('.').next().expect("a controller");
+    let file = cgroup(case, pod, v1).join(if is_on_v2(case) { v2 } else { v1 });
+    let file = file.display().to_string();
+    let finished = run(case.cluster.on_node(&["cat", &file]), PATIENCE);
+    assert!(finished.ok(), "{file}: {}", finished.err());
+    finished.out().trim().to_owned()
+}
+
+fn is_on_v2(case: &Case) -> bool {
+    case.cluster.is_in_guest() || on_v2()
+}
+
+/// The directory of a pod's cgroup; in v1 that of the controller which has this file.
+fn cgroup(case: &Case, pod: &Value, v1: &str) -> PathBuf {
     let uid = pod["metadata"]["uid"].as_str().expect("a UID");
     let class = pod["status"]["qosClass"].as_str().expect("a class");
+    let class = Some(class.to_lowercase()).filter(|class| class != "guaranteed");
     let mut dir = PathBuf::from("/sys/fs/cgroup");
+    if case.cluster.is_in_guest() {
+        let mut name = "kubepods".to_owned();
+        dir.push(format!("{name}.slice"));
+        for part in class
+            .into_iter()
+            .chain([format!("pod{}", uid.replace('-', "_"))])
+        {
+            name = format!("{name}-{part}");
+            dir.push(format!("{name}.slice"));
+        }
+        return dir;
+    }
     if !on_v2() {
-        dir.push(controller);
+        dir.push(v1.split('.').next().expect("a controller"));
     }
     dir.push(case.cluster.name());
     dir.push("kubepods");
-    if class != "Guaranteed" {
-        dir.push(class.to_lowercase());
-    }
-    let file = dir
-        .join(format!("pod{uid}"))
-        .join(if on_v2() { v2 } else { v1 });
-    let text = fs::read_to_string(&file);
-    let text = text.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-    text.trim().to_owned()
+    dir.extend(class);
+    dir.join(format!("pod{uid}"))
 }
 
 fn memory(case: &Case, pod: &Value) -> u64 {
@@ -68,7 +85,7 @@ fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
         (millis(case, pod) == cpu && (bytes..bytes + SOME).contains(&memory)).then_some(())
     };
     assert!(
-        poll(crate::cluster::PATIENCE, is_so).is_some(),
+        poll(PATIENCE, is_so).is_some(),
         "{} thousandths and {} bytes, not {cpu} and {mebibytes} MiB\n{}",
         millis(case, pod),
         memory(case, pod),

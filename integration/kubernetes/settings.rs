@@ -23,6 +23,9 @@ pub struct Programs {
     pub containerd: PathBuf,
     /// The lower layer of the installer's image.
     pub installer_base: PathBuf,
+    /// What a node of its own runs on, if there is to be one, and the runc that it has.
+    pub node_image: Option<PathBuf>,
+    pub runc: PathBuf,
 }
 
 const TOKEN: &str = "of-the-test";
@@ -60,6 +63,8 @@ impl Programs {
             parts: directory("USHER_TEST_CLUSTER_PARTS"),
             installer_base: directory("USHER_TEST_INSTALLER_BASE").join("base.tar"),
             containerd: installed_program("containerd").with_file_name(""),
+            node_image: std::env::var_os("USHER_TEST_NODE_IMAGE").map(PathBuf::from),
+            runc: PathBuf::from(std::env::var_os("USHER_TEST_RUNC").unwrap_or_default()),
         })
     }
 
@@ -73,7 +78,12 @@ impl Programs {
 pub fn write(cluster: &Cluster) {
     let etc = cluster.path("etc");
     let put = |name: &str, text: String| fs::write(etc.join(name), text).expect("a setting");
-    let config = cluster.path_on_machine(CONTAINERD_CONFIG);
+    let config = match cluster.is_in_guest() {
+        true => cluster
+            .path("guest")
+            .join(CONTAINERD_CONFIG.trim_start_matches('/')),
+        false => cluster.path_on_machine(CONTAINERD_CONFIG),
+    };
     fs::create_dir_all(config.with_file_name("")).expect("a directory");
     fs::write(config, containerd(cluster)).expect("a setting");
     fs::create_dir(etc.join("cni")).expect("a directory");
@@ -83,8 +93,13 @@ pub fn write(cluster: &Cluster) {
         "tokens.csv",
         format!("{TOKEN},test,test,system:masters\n{node}"),
     );
-    put("kubeconfig", kubeconfig(TOKEN));
-    put("kubelet.conf", kubeconfig(NODE_TOKEN));
+    put("kubeconfig", kubeconfig(TOKEN, "127.0.0.1"));
+    let api_server = match cluster.is_in_guest() {
+        // What QEMU makes of the machine's loopback.
+        true => "10.0.2.2",
+        false => "127.0.0.1",
+    };
+    put("kubelet.conf", kubeconfig(NODE_TOKEN, api_server));
     put("kubelet.json", kubelet(cluster));
     let mut openssl = Command::new("openssl");
     openssl
@@ -97,29 +112,41 @@ pub fn write(cluster: &Cluster) {
 
 /// As nodes have it, without usher: that is the installer's part.
 fn containerd(cluster: &Cluster) -> String {
+    let dir = cluster.path("").display().to_string();
+    let dir = dir.trim_end_matches('/');
+    let (places, cri, plugins, runc) = match cluster.is_in_guest() {
+        true => (
+            String::new(),
+            "",
+            format!("{dir}/guest/cni"),
+            "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n      \
+             SystemdCgroup = true\n",
+        ),
+        false => (
+            format!(
+                "root = \"{dir}/containerd\"\nstate = \"{dir}/state\"\n\
+                 [plugins.\"io.containerd.internal.v1.opt\"]\n  path = \"{dir}/opt\"\n"
+            ),
+            "# Root is not allowed to lower scores everywhere.\n  restrict_oom_score_adj = true",
+            format!("{}/usr/lib/cni", cluster.programs.parts.display()),
+            "",
+        ),
+    };
     format!(
         r#"version = 2
-root = "{dir}/containerd"
-state = "{dir}/state"
 disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.restart"]
-
-[plugins."io.containerd.internal.v1.opt"]
-  path = "{dir}/opt"
-
+{places}
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{pause}"
-  # Root is not allowed to lower scores everywhere.
-  restrict_oom_score_adj = true
+  {cri}
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{parts}/usr/lib/cni"
+    bin_dir = "{plugins}"
     conf_dir = "{dir}/etc/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
-"#,
-        dir = cluster.path("").display().to_string().trim_end_matches('/'),
-        parts = cluster.programs.parts.display(),
+    {runc}"#,
         pause = super::images::PAUSE,
     )
 }
@@ -142,12 +169,12 @@ fn network() -> String {
     .to_string()
 }
 
-fn kubeconfig(token: &str) -> String {
+fn kubeconfig(token: &str, api_server: &str) -> String {
     json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{ "name": "c", "cluster": {
-            "server": "https://127.0.0.1", "insecure-skip-tls-verify": true,
+            "server": format!("https://{api_server}"), "insecure-skip-tls-verify": true,
         }}],
         "users": [{ "name": "u", "user": { "token": token } }],
         "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
@@ -182,7 +209,33 @@ fn kubelet(cluster: &Cluster) -> String {
     if cluster.programs.version >= (1, 31) {
         config["failCgroupV1"] = false.into();
     }
+    if cluster.is_in_guest() {
+        config["cgroupDriver"] = "systemd".into();
+        config["cgroupRoot"] = "/".into();
+        config["protectKernelDefaults"] = false.into();
+    }
     config.to_string()
+}
+
+/// How systemd runs what it runs on the guest, as the projects' own units have it; but that what has ended
+/// stays so until it is started again.
+pub fn unit(cluster: &Cluster, name: &str) -> String {
+    let own = match name {
+        "containerd" => {
+            "Type=notify\nDelegate=yes\nKillMode=process\nOOMScoreAdjust=-999\n\
+             LimitNOFILE=infinity\nTasksMax=infinity\n"
+        }
+        _ => "KillMode=process\nCPUAccounting=true\nMemoryAccounting=true\n",
+    };
+    let mut words = command_line(cluster, name);
+    words[0].insert_str(0, "/usr/local/bin/");
+    let log = cluster.path("log").join(name);
+    format!(
+        "[Unit]\nDescription={name}\n\n[Service]\nExecStart={}\n{own}\
+         Environment=PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nStandardOutput=append:{}\n",
+        words.join(" "),
+        log.display()
+    )
 }
 
 const SOCKET: &str = "unix:///run/containerd/containerd.sock";

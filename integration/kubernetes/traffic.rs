@@ -63,7 +63,7 @@ fn await_answer(case: &Case, address: &str) {
         "exec 3<>/dev/tcp/{address}/8080 && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
     );
     let words = ["timeout", "20", "bash", "-c", &script];
-    let ask = || crate::harness::run(case.cluster.on_machine(&words), PATIENCE).out();
+    let ask = || crate::harness::run(case.cluster.on_node(&words), PATIENCE).out();
     let answered = poll(PATIENCE, || ask().ends_with("served\n").then_some(()));
     assert!(answered.is_some(), "{}", case.diagnosis());
 }

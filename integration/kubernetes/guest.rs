@@ -1,0 +1,274 @@
+//! A node of its own: a virtual machine with a Debian kernel, cgroup v2 and systemd, in which kubelet and
+//! containerd are services. Its processor is emulated, so everything takes ten times as long there, and
+//! the rest of the cluster is on the machine beside it.
+//!
+//! It has the machine's directory of the cluster at the same place, so that what containers record, and
+//! what is logged, is seen from here. Commands reach it over a connection that systemd answers (`agent`
+//! in `integration/guest/root`), and what the API server has to say to kubelet goes through QEMU.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::harness::{poll, run, shim_dir};
+
+use super::cluster::{Cluster, PATIENCE};
+use super::machine::{Machine, with_us};
+use super::settings;
+
+/// What systemd runs there.
+const SERVICES: [&str; 2] = ["containerd", "kubelet"];
+
+/// Debian's package has it outside of the search path.
+const VIRTIOFSD: &str = "/usr/lib/qemu/virtiofsd";
+
+/// Of the guest: kubelet, containerd and some pods.
+const MEMORY: &str = "3072M";
+
+/// How long a start may take, and how often it is tried.
+const START: Duration = Duration::from_secs(60);
+const STARTS: usize = 4;
+
+const TOP: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Gives a command, and gets what it wrote and how it ended: `$1` is the cluster's directory.
+const ASK: &str = r#"
+directory=$(mktemp --directory "$1/agent/XXXXXX") && shift || exit
+printf '%s\0' "$@" >"$directory/words"
+exec 3<>/dev/tcp/127.0.0.1/2222 && echo "$directory" >&3 && read -r _ <&3
+cat "$directory/out" 2>/dev/null
+cat "$directory/err" >&2
+status=$(cat "$directory/status" 2>/dev/null)
+rm --recursive "$directory"
+exit "${status:-255}"
+"#;
+
+pub struct Guest {
+    /// Its kernel and its disk, as `integration/guest/build` has made them.
+    image: PathBuf,
+    /// QEMU, and what gives it the directory.
+    processes: RefCell<Vec<Child>>,
+}
+
+impl Guest {
+    pub fn of(image: &Path) -> Self {
+        Self {
+            image: image.to_owned(),
+            processes: RefCell::default(),
+        }
+    }
+
+    pub fn is_there(name: &str) -> bool {
+        SERVICES.contains(&name)
+    }
+
+    /// Its disk and what its cluster brings along.
+    pub fn prepare(&self, cluster: &Cluster) {
+        for name in [
+            "agent",
+            "guest/bin",
+            "guest/cni",
+            "guest/etc",
+            "guest/usher",
+        ] {
+            fs::create_dir_all(cluster.path(name)).expect("a directory of the node");
+        }
+        let programs = &cluster.programs;
+        let put = |from: PathBuf, to: &str| {
+            let name = from.file_name().expect("a program");
+            let to = cluster.path(to).join(name);
+            fs::copy(&from, to).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
+        };
+        for name in ["containerd", "ctr", "containerd-shim-runc-v2"] {
+            put(programs.containerd.join(name), "guest/bin");
+        }
+        put(programs.kubernetes.join("bin/kubelet"), "guest/bin");
+        put(programs.runc.join("usr/bin/runc"), "guest/bin");
+        for name in ["bridge", "host-local", "loopback"] {
+            put(programs.parts.join("usr/lib/cni").join(name), "guest/cni");
+        }
+        put(Path::new(TOP).join("scripts/install"), "guest/usher");
+        for name in ["containerd-shim-usher-v2", "usher"] {
+            let mut strip = Command::new("strip");
+            strip.arg("--strip-debug").arg("-o");
+            strip.arg(cluster.path("guest/usher").join(name));
+            strip.arg(shim_dir().join(name));
+            must(strip);
+        }
+        for name in SERVICES {
+            let unit = cluster.path(&format!("guest/{name}.service"));
+            fs::write(unit, settings::unit(cluster, name)).expect("a unit");
+        }
+        let disk = cluster.path("disk");
+        let mut copy = Command::new("cp");
+        copy.arg("--sparse=always");
+        copy.arg(self.image.join("root.ext4")).arg(&disk);
+        must(copy);
+        // It is to outlive a power failure.
+        let mut tune = Command::new("tune2fs");
+        tune.args(["-O", "has_journal"]).arg(&disk);
+        must(tune);
+    }
+
+    /// With the installer that users have.
+    pub fn install_usher(&self, cluster: &Cluster) {
+        let dir = cluster.path("guest/usher").display().to_string();
+        let script = format!("{dir}/install");
+        let finished = run(
+            self.command(cluster, &[&script, "--binaries", &dir]),
+            PATIENCE,
+        );
+        assert!(finished.ok(), "scripts/install: {}", finished.err());
+    }
+
+    /// On a machine that was just switched on. Not every start of a current kernel under this QEMU comes to
+    /// something: one in ten hangs, or its first programs crash.
+    pub fn switch_on(&self, cluster: &Cluster, machine: &Machine) {
+        let mut tries = 0..STARTS;
+        while tries.next().is_some() {
+            self.end();
+            self.start_machine(cluster, machine);
+            if poll(START, || self.has_answered(cluster, machine)).is_some_and(|it_has| it_has) {
+                return;
+            }
+        }
+        let [qemu, console] = ["qemu", "console"].map(|log| cluster.log_tail(log, 20));
+        panic!("the guest does not start:\n{qemu}\n{console}");
+    }
+
+    /// None while it may still: false when it has ended.
+    fn has_answered(&self, cluster: &Cluster, machine: &Machine) -> Option<bool> {
+        std::thread::sleep(Duration::from_millis(500));
+        let mut processes = self.processes.borrow_mut();
+        if !matches!(processes.last_mut().map(Child::try_wait), Some(Ok(None))) {
+            return Some(false);
+        }
+        let command = machine.command(&words_for(cluster, &["true"]));
+        run(command, PATIENCE).ok().then_some(true)
+    }
+
+    fn end(&self) {
+        for mut child in self.processes.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn start_machine(&self, cluster: &Cluster, machine: &Machine) {
+        let directory = cluster.path("");
+        let directory = directory
+            .to_str()
+            .expect("plain text")
+            .trim_end_matches('/');
+        let socket = format!("{directory}/files.sock");
+        let _ = fs::remove_file(&socket);
+        let start = |words: &[&str], log: &str| {
+            let mut command = machine.command(words);
+            command.stdin(Stdio::null());
+            command.stdout(cluster.log(log)).stderr(cluster.log(log));
+            with_us(&mut command);
+            let child = command.spawn().expect("nsenter");
+            self.processes.borrow_mut().push(child);
+        };
+        start(
+            &[
+                VIRTIOFSD,
+                &format!("--socket-path={socket}"),
+                "-o",
+                &format!("source={directory},sandbox=chroot,cache=auto"),
+            ],
+            "virtiofsd",
+        );
+        let listens = poll(PATIENCE, || Path::new(&socket).exists().then_some(()));
+        assert!(listens.is_some(), "{}", cluster.log_tail("virtiofsd", 20));
+        // What the API server and these tests call; nobody else reaches the machine's addresses.
+        let network = "user,id=network,hostfwd=tcp:10.88.0.1:10250-:10250,\
+                       hostfwd=tcp:127.0.0.1:2222-:2222";
+        start(
+            &[
+                &format!("{TOP}/integration/guest/start"),
+                &self.image.display().to_string(),
+                &format!("systemd.unit=node.target usher.cluster={directory}"),
+                "-m",
+                MEMORY,
+                "-object",
+                &format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"),
+                "-machine",
+                "memory-backend=memory",
+                "-drive",
+                &format!("file={directory}/disk,format=raw,if=virtio,cache=unsafe"),
+                "-netdev",
+                network,
+                "-device",
+                "virtio-net-pci,netdev=network,romfile=",
+                "-chardev",
+                &format!("socket,id=files,path={socket}"),
+                "-device",
+                "vhost-user-fs-pci,chardev=files,tag=cluster",
+                "-serial",
+                &format!("file:{directory}/log/console"),
+            ],
+            "qemu",
+        );
+    }
+
+    pub fn command(&self, cluster: &Cluster, words: &[&str]) -> Command {
+        let directory = cluster.path("");
+        let directory = directory
+            .to_str()
+            .expect("plain text")
+            .trim_end_matches('/');
+        let mut all = vec!["bash", "-c", ASK, "ask", directory];
+        all.extend(words);
+        cluster.on_machine(&all)
+    }
+
+    pub fn start(&self, cluster: &Cluster, service: &str) {
+        self.systemctl(cluster, &["start", service]);
+    }
+
+    /// Until it has ended.
+    pub fn stop(&self, cluster: &Cluster, service: &str, signal: &str) {
+        if signal == "KILL" {
+            let words = ["kill", "--kill-whom=main", "--signal=KILL", service];
+            self.systemctl(cluster, &words);
+            let ended = poll(PATIENCE, || (!self.runs(cluster, service)).then_some(()));
+            assert!(ended.is_some(), "{service} does not end");
+        } else {
+            self.systemctl(cluster, &["stop", service]);
+        }
+    }
+
+    pub fn runs(&self, cluster: &Cluster, service: &str) -> bool {
+        let words = ["systemctl", "is-active", service];
+        run(self.command(cluster, &words), PATIENCE).ok()
+    }
+
+    #[track_caller]
+    pub fn systemctl(&self, cluster: &Cluster, words: &[&str]) {
+        let finished = run(
+            self.command(cluster, &[&["systemctl"], words].concat()),
+            PATIENCE,
+        );
+        assert!(finished.ok(), "systemctl {words:?}: {}", finished.err());
+    }
+}
+
+/// What is to be run on the machine, so that these are run on the guest.
+fn words_for(cluster: &Cluster, words: &[&str]) -> Vec<String> {
+    let directory = cluster.path("").display().to_string();
+    let ask = ["bash", "-c", ASK, "ask", directory.trim_end_matches('/')];
+    ask.iter()
+        .chain(words)
+        .map(|word| word.to_string())
+        .collect()
+}
+
+#[track_caller]
+fn must(command: Command) {
+    let title = format!("{command:?}");
+    let finished = run(command, PATIENCE);
+    assert!(finished.ok(), "{title}: {}", finished.err());
+}
