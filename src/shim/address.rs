@@ -298,6 +298,9 @@ mod tests {
     /// Far more than a look takes, far less than anybody has the patience for.
     const SHORTLY: Duration = Duration::from_millis(300);
 
+    /// For what succeeds, however slow the machine is.
+    const AMPLE: Duration = Duration::from_secs(30);
+
     fn place() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
@@ -305,7 +308,7 @@ mod tests {
     }
 
     fn listen(path: &Path) -> UnixListener {
-        match claim_within(SHORTLY, path, "a").unwrap() {
+        match claim_within(AMPLE, path, "a").unwrap() {
             Claim::Ours(listener) => listener,
             Claim::Taken => panic!("nobody was there"),
         }
@@ -374,7 +377,7 @@ mod tests {
         for _ in 0..20 {
             drop(listen(&path));
             let listeners: Vec<_> = std::thread::scope(|scope| {
-                let claim = || claim_within(SHORTLY, &path, "a");
+                let claim = || claim_within(AMPLE, &path, "a");
                 let threads: Vec<_> = (0..8).map(|_| scope.spawn(claim)).collect();
                 let claims = threads.into_iter().map(|thread| thread.join().unwrap());
                 claims
