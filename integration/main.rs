@@ -19,6 +19,7 @@ mod info;
 mod install;
 mod jobs;
 mod leaks;
+mod missing;
 mod oom;
 mod parity;
 mod pod;

@@ -202,7 +202,12 @@ fn an_app_that_is_held_for_a_sidecar_that_never_gets_ready_ends_with_its_reason_
     let run = host.run_attached(&spec("web"));
     assert_eq!(run.code, Some(1), "{}", run.err());
     let waits_for = "sidecar proxy (not started yet)";
-    let notice = format!("usher: web is held: it waits for {waits_for}");
+    let notice = format!("s: it waits for {waits_for}\n");
+    assert!(
+        run.err().contains("web has been held for 5"),
+        "{}",
+        run.err()
+    );
     assert!(run.err().contains(&notice), "{}", run.err());
     let reason = format!("is ended: it waited for {waits_for}");
     assert!(run.err().contains(&reason), "{}", run.err());

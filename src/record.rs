@@ -269,6 +269,7 @@ impl Record {
             | Report::Misplaced { .. }
             | Report::TooLate { .. }
             | Report::DeferOver { .. }
+            | Report::Late { .. }
             | Report::OtherPlan { .. } => {}
         }
     }

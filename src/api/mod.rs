@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub use ended::{Archive, Ended, NodeArchive};
 pub use generated::control::*;
 pub use generated::control_ttrpc::{Control, ControlClient, create_control};
-pub use vocabulary::{cause, cause_of, hook_of, missing_of, role, state_of, step_of};
+pub use vocabulary::{cause, cause_of, hook_of, missing_of, remedy_of, role, state_of, step_of};
 
 /// The variable that names another directory than the usual one.
 pub const DIRECTORY_VARIABLE: &str = "USHER_SOCKETS";

@@ -3,7 +3,7 @@
 
 use crate::api;
 use crate::lifecycle::{
-    Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, State, Status, Step, Then, Why,
+    Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, State, Status, Step, Then, Why,
 };
 use crate::plan::{ContainerKind, DeferTurn, Role};
 
@@ -234,6 +234,43 @@ pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
         | api::Missing::MISSING_TURN_TO_STOP
         | api::Missing::MISSING_TURN_AT_THE_END
         | api::Missing::MISSING_TERMINATION_WINDOW => return None,
+    })
+}
+
+impl From<&Remedy> for api::Remedy {
+    fn from(remedy: &Remedy) -> api::Remedy {
+        let (setting, list) = remedy.annotation();
+        let (helps, container) = match remedy {
+            Remedy::NativeInit { container, .. } => {
+                (api::RemedyFor::REMEDY_FOR_NATIVE_INIT, container.clone())
+            }
+            Remedy::Guest { container, .. } => {
+                (api::RemedyFor::REMEDY_FOR_GUEST, container.clone())
+            }
+            Remedy::Complete { .. } => (api::RemedyFor::REMEDY_FOR_COMPLETE, String::new()),
+        };
+        api::Remedy {
+            for_: helps.into(),
+            container,
+            annotation: format!("usher/{setting}"),
+            value: list.join(NAMES),
+            ..api::Remedy::new()
+        }
+    }
+}
+
+/// What separates names in an annotation's value.
+const NAMES: &str = ", ";
+
+/// The remedy that was told; none that this usher does not know.
+pub fn remedy_of(told: &api::Remedy) -> Option<Remedy> {
+    let container = told.container.clone();
+    let list = told.value.split(NAMES).map(str::to_owned).collect();
+    Some(match told.for_.enum_value_or_default() {
+        api::RemedyFor::REMEDY_FOR_NATIVE_INIT => Remedy::NativeInit { container, list },
+        api::RemedyFor::REMEDY_FOR_GUEST => Remedy::Guest { container, list },
+        api::RemedyFor::REMEDY_FOR_COMPLETE => Remedy::Complete { list },
+        api::RemedyFor::REMEDY_FOR_UNKNOWN => return None,
     })
 }
 

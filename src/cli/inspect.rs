@@ -58,6 +58,12 @@ fn answer(pod: &api::Pod) -> String {
         .map(|(container, _)| container.name.as_str())
         .collect();
     match (pod.ended.as_ref(), waiting.as_slice()) {
+        (None, []) if pod.late.is_some() => {
+            format!(
+                "{name} waits for apps that may still come: {}",
+                ps::status(pod)
+            )
+        }
         (Some(_), _) => format!("{name} has ended: {}", ps::status(pod)),
         (None, []) => format!("{name} waits for nothing: {}", ps::status(pod)),
         (None, names) => format!("{name} waits: {} ({})", ps::status(pod), names.join(", ")),
@@ -112,13 +118,10 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
             _ => String::new(),
         };
         lines.push(styled(FAINT, format!("  {then}{by_hand}")));
+        let remedies = wait.remedies.iter().map(words::remedy);
+        lines.extend(remedies.map(|remedy| format!("  {remedy}")));
     }
-    let mut obstacles = waiting(pod).flat_map(|(_, wait)| &wait.obstacles);
-    let never = Ok(api::Missing::MISSING_NEVER_CREATED);
-    if obstacles.any(|obstacle| obstacle.missing.enum_value() == never) {
-        let advice = "one that is never created, since kubelet runs it as an init container of the pod, belongs in usher/native-init";
-        lines.push(styled(FAINT, advice));
-    }
+    lines.extend(late(pod, now));
     let is_under_way = is_terminating(pod) && pod.ended.is_none();
     if let Some(termination) = pod.termination.as_ref().filter(|_| is_under_way) {
         let since = time::seconds(&termination.since).map_or(0.0, |since| now - since);
@@ -136,6 +139,17 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// A run that is not complete though all its apps have ended: until when, and why.
+fn late(pod: &api::Pod, now: f64) -> Option<String> {
+    let late = pod.late.as_ref()?;
+    let until = time::seconds(&late.until).unwrap_or(now);
+    let remedy = late.remedy.as_ref().map(words::remedy).unwrap_or_default();
+    Some(format!(
+        "all apps have ended, and the run is complete in {}, unless another container is created: {remedy}",
+        span(until - now)
+    ))
 }
 
 fn facts(text: &mut String, pod: &api::Pod, now: f64) {
@@ -324,6 +338,7 @@ mod tests {
     use protobuf::well_known_types::timestamp::Timestamp;
 
     use super::*;
+    use crate::lifecycle::Remedy;
 
     fn at(seconds: i64) -> MessageField<Timestamp> {
         MessageField::some(Timestamp {
@@ -383,15 +398,39 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_what_is_never_created_is_told_where_it_may_belong() {
+    fn what_may_be_missing_so_that_a_container_need_not_wait_comes_with_its_wait() {
         let mut pod = held();
-        assert!(!plain(&text(&pod, 1012.0)).contains("usher/native-init"));
         if let Some(wait) = pod.containers[0].wait.as_mut() {
-            wait.obstacles[0].missing = api::Missing::MISSING_NEVER_CREATED.into();
+            let remedy = Remedy::NativeInit {
+                container: "web".to_owned(),
+                list: vec!["fetch".to_owned(), "web".to_owned()],
+            };
+            wait.remedies = vec![api::Remedy::from(&remedy)];
         }
+        let expected = "    if web is one of the pod's own initContainers, it runs at once where the pod \
+            has the annotation usher/native-init: fetch, web";
         let text = plain(&text(&pod, 1012.0));
-        assert!(text.contains("sidecar proxy (never created)"), "{text}");
-        assert!(text.contains("belongs in usher/native-init"), "{text}");
+        assert_eq!(text.lines().nth(3), Some(expected), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_is_late_says_so_first() {
+        let list = vec!["web".to_owned()];
+        let mut pod = held();
+        pod.containers.clear();
+        pod.late = MessageField::some(api::Late {
+            until: at(1020),
+            remedy: MessageField::some(api::Remedy::from(&Remedy::Complete { list })),
+            ..api::Late::new()
+        });
+        let text = plain(&text(&pod, 1012.0));
+        let lines: Vec<&str> = text.lines().take(2).collect();
+        let expected = [
+            "shop waits for apps that may still come: Sidecar:0/1",
+            "  all apps have ended, and the run is complete in 8.00s, unless another container is \
+             created: it is complete at once where the pod has the annotation usher/apps: web",
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

@@ -122,6 +122,15 @@ fn missing(obstacle: &api::Obstacle) -> String {
     sentence.to_owned()
 }
 
+/// An annotation that may be missing, and what it would change.
+pub(super) fn remedy(remedy: &api::Remedy) -> String {
+    let (annotation, value) = (&remedy.annotation, &remedy.value);
+    api::remedy_of(remedy).map_or_else(
+        || format!("the annotation {annotation}: {value} may be missing"),
+        |remedy| remedy.to_string(),
+    )
+}
+
 /// A state within a sentence.
 pub(super) fn state(state: EnumOrUnknown<api::State>) -> String {
     let known = api::state_of(state.enum_value_or_default());
@@ -293,6 +302,14 @@ mod tests {
         assert!(!then(EnumOrUnknown::from_i32(99)).is_empty());
         assert!(!why(EnumOrUnknown::from_i32(99)).is_empty());
         assert_eq!(hook(EnumOrUnknown::from_i32(99)), "unknown handler");
+        let told = api::Remedy {
+            for_: EnumOrUnknown::from_i32(99),
+            annotation: "usher/new".to_owned(),
+            value: "a, b".to_owned(),
+            ..api::Remedy::new()
+        };
+        let expected = "the annotation usher/new: a, b may be missing";
+        assert_eq!(remedy(&told), expected);
     }
 
     #[test]

@@ -169,8 +169,8 @@ pub trait Container: fmt::Debug + Send + Sync {
 
     /// Says something to the owner of the container, in the stream for its errors; `last_words`, why it
     /// was ended, are left where its caller reads them as well. It never waits, and what nobody can hear
-    /// is lost.
-    fn tell(&self, words: &str, last_words: bool);
+    /// is lost. `streams` are those of its init.
+    fn tell(&self, streams: Option<&Streams>, words: &str, last_words: bool);
 }
 
 /// What a container is to be created with, beside what its bundle says.

@@ -271,7 +271,8 @@ impl Actor {
     fn tell(&mut self, id: &ContainerId, message: &str, last_words: bool) {
         info!(container = %id, "{message}");
         if let Some(task) = self.tasks.get(id) {
-            task.container.tell(message, last_words);
+            let streams = task.init.streams.as_ref();
+            task.container.tell(streams, message, last_words);
         }
     }
 

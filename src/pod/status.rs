@@ -8,7 +8,7 @@ use protobuf::well_known_types::timestamp::Timestamp;
 
 use crate::api;
 use crate::events::timestamp;
-use crate::lifecycle::{Cause, Duty, Time, View, Wait};
+use crate::lifecycle::{Cause, Duty, Lateness, Time, View, Wait};
 use crate::plan::Signal;
 use crate::record::{Event, Past, What};
 
@@ -84,6 +84,7 @@ impl Actor {
                 .map(|(name, event)| clock.event(name, event))
                 .collect(),
             forgotten_events: self.record.forgotten(),
+            late: clock.late(view.lateness.as_ref()),
             ..api::Pod::new()
         }
     }
@@ -208,8 +209,18 @@ impl Clock {
             since: self.maybe(wait.since),
             until: self.maybe(until.map(|(until, _)| until)),
             then: until.map(|(_, then)| api::Then::from(then).into()),
+            remedies: wait.remedies.iter().map(api::Remedy::from).collect(),
             ..api::Wait::new()
         })
+    }
+
+    fn late(self, late: Option<&Lateness>) -> MessageField<api::Late> {
+        let late = late.map(|late| api::Late {
+            until: self.some(late.until),
+            remedy: MessageField::some(api::Remedy::from(&late.remedy)),
+            ..api::Late::new()
+        });
+        MessageField(late.map(Box::new))
     }
 
     fn event(self, name: Option<&str>, event: &Event) -> api::Event {

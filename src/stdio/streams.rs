@@ -18,7 +18,7 @@ use super::console::ConsoleSocket;
 use super::fifo::{self, End};
 use super::outlet::{Keep, Outlet};
 use super::terminal::{Size, Terminal};
-use super::{Paths, Phase, ProcessStdio, Setting, StdioError, pipe, pump};
+use super::{Paths, Phase, ProcessStdio, Setting, StdioError, pipe, pump, words};
 use crate::sys;
 
 /// How long a deleted process's output is waited for: some other process may have kept the pipe, or
@@ -45,6 +45,8 @@ pub struct Streams {
     input: Option<JoinHandle<()>>,
     output: Vec<JoinHandle<()>>,
     logger: Option<Logger>,
+    /// A way of our own to the logging program, while there is a process.
+    voice: Option<File>,
     /// For a process that may be followed by another: so its streams do not end with it.
     spare: Option<Spare>,
 }
@@ -111,8 +113,9 @@ async fn open_terminal(
         Address::Binary(program) => {
             let ready = binary::start(&program, setting).await?;
             streams.logger = Some(ready.logger);
-            let outlet = Outlet::pipe(ready.stdout);
             let failed = |source| StdioError::stream("stdout", &paths.stdout, source);
+            streams.voice = Some(words::voice(&ready.stdout).map_err(failed)?);
+            let outlet = Outlet::pipe(ready.stdout);
             (outlet.map_err(failed)?, None)
         }
         _ => Outlet::open("stdout", &paths.stdout)?,
@@ -141,6 +144,8 @@ async fn open_pipes(
         // It takes both, whatever was given for stderr.
         let ready = binary::start(&program, setting).await?;
         streams.logger = Some(ready.logger);
+        let failed = |source| StdioError::stream("stderr", &paths.stdout, source);
+        streams.voice = Some(words::voice(&ready.stderr).map_err(failed)?);
         process.stdout = Some(ready.stdout);
         process.stderr = Some(ready.stderr);
         return Ok((process, streams));
@@ -334,7 +339,13 @@ impl Streams {
     /// has it open.
     pub fn ended(&mut self) {
         self.spare = None;
+        self.voice = None;
         self.reach(Phase::Ended);
+    }
+
+    /// A way into what a logging program reads of it; none where there is none.
+    pub(super) fn voice(&self) -> Option<&File> {
+        self.voice.as_ref()
     }
 
     fn reach(&self, reached: Phase) {
@@ -354,6 +365,7 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
         for streams in &mut streams {
             streams.stdin = None;
             streams.spare = None;
+            streams.voice = None;
             streams.reach(Phase::Deleted);
         }
         for streams in &mut streams {

@@ -1,30 +1,70 @@
 //! What the shim itself has to say to the owner of a container.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::libc;
 
+use super::Paths;
 use super::address::Address;
+use super::streams::Streams;
 
-/// Writes a line of the shim's own into a stream of a container, if somebody has it open.
-pub fn tell(stream: &str, line: &str) {
-    let path = match Address::parse(stream) {
-        Address::Path(path) => PathBuf::from(path),
-        Address::File(path) => path,
-        // Only the container has a pipe to it.
-        Address::Binary(_) | Address::Unknown { .. } => return,
+/// The longest line: what a pipe takes at once, and never a part of it (`PIPE_BUF`, pipe(7)).
+const LONGEST: usize = 4096;
+
+/// Writes a line of the shim's own into the errors of a container, or to its terminal. Never waits: where
+/// nobody listens, or nobody takes what is there already, it is lost.
+pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) {
+    let line = bounded(line, if paths.terminal { "\r\n" } else { "\n" });
+    let voice = match (paths.terminal, paths.stderr.as_str()) {
+        (true, _) | (false, "") => &paths.stdout,
+        (false, stderr) => stderr,
     };
-    let written = OpenOptions::new()
+    let own = streams.and_then(Streams::voice);
+    let written = match (own, Address::parse(voice)) {
+        (Some(mut pipe), _) => pipe.write_all(line.as_bytes()),
+        (None, Address::Path(path)) if !path.is_empty() => append(Path::new(path), &line),
+        (None, Address::File(path)) => append(&path, &line),
+        // Nobody takes its output, or not any more.
+        (None, _) => return,
+    };
+    if let Err(error) = written {
+        tracing::debug!(stream = voice, %error, "a container's stream could not be written to");
+    }
+}
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    let stream = OpenOptions::new()
         .append(true)
         .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .and_then(|mut stream| writeln!(stream, "{line}"));
-    if let Err(error) = written {
-        tracing::debug!(stream, %error, "a container's stream could not be written to");
-    }
+        .open(path);
+    // One call: what would be left of it waits.
+    stream.and_then(|mut stream| stream.write_all(line.as_bytes()))
+}
+
+/// As much of a line as is written at once, with its end.
+fn bounded(line: &str, end: &str) -> String {
+    let room = LONGEST.saturating_sub(end.len());
+    let mut kept = 0..=room.min(line.len());
+    let kept = kept.rfind(|at| line.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}{end}", line.get(..kept).unwrap_or_default())
+}
+
+/// Another way into a pipe, which is not waited for.
+///
+/// # Errors
+///
+/// If it cannot be opened.
+pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
+    // A copy of the descriptor would share whether it blocks with whoever has the pipe.
+    let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
+    OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(PathBuf::from(path))
 }
 
 /// Leaves a message in the file that the kubelet reads when a container has ended.
@@ -42,5 +82,60 @@ pub fn leave_message(file: &Path, message: &str) {
         });
     if let Err(error) = written {
         tracing::debug!(file = %file.display(), %error, "no termination message was left");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use nix::fcntl::OFlag;
+    use nix::unistd::pipe2;
+
+    use super::*;
+
+    fn file(terminal: bool, path: &Path) -> Paths {
+        let address = format!("file://{}", path.display());
+        let (stdout, stderr) = match terminal {
+            true => (address, String::new()),
+            false => (String::new(), address),
+        };
+        Paths {
+            stdout,
+            stderr,
+            terminal,
+            ..Paths::default()
+        }
+    }
+
+    #[test]
+    fn a_line_on_a_terminal_begins_where_the_next_one_does() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        tell(None, &file(false, log.path()), "on a pipe");
+        tell(None, &file(true, log.path()), "on a terminal");
+        let read = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(read, "on a pipe\non a terminal\r\n");
+    }
+
+    #[test]
+    fn a_line_is_no_longer_than_what_a_pipe_takes_at_once() {
+        let line = bounded(&"ä".repeat(LONGEST), "\r\n");
+        assert!(line.len() <= LONGEST && line.len() > LONGEST - 4);
+        assert!(line.ends_with("ä\r\n"));
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_is_not_waited_for() {
+        let (mut read, write) = pipe2(OFlag::O_CLOEXEC)
+            .map(|(r, w)| (File::from(r), w))
+            .unwrap();
+        let mut words = voice(&write).unwrap();
+        let line = bounded("full", "\n");
+        let said = (0..1_000_000).take_while(|_| words.write_all(line.as_bytes()).is_ok());
+        assert!(said.count() < 1_000_000);
+        drop((write, words));
+        let mut all = String::new();
+        read.read_to_string(&mut all).unwrap();
+        assert!(all.ends_with("full\n"), "no part of a line is in it");
     }
 }

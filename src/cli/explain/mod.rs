@@ -33,8 +33,9 @@ pub(super) use warnings::{Warning, of as warnings};
 /// refused here in the same words, and a quantity (`1GiB`) that Kubernetes would refuse is an error.
 ///
 /// Fields with `-o json`: `pods`, each with `file`, `kind`, `name`, `namespace`, `refused` (a
-/// sentence, or null), `start` (`container`, `role`, `step`, `waitsFor`, `held`, `done`, and
-/// `liveness`, what a liveness probe of usher's does), `stop`
+/// sentence, or null), `start` (`container`, `role`, `step`, `waitsFor`, `held`, `remedy`, the annotation
+/// for want of which it is held, `done`, and `liveness`, what a liveness probe of usher's does),
+/// `addedLater` (the same of what `kubectl debug` adds, where it would wait, or null), `stop`
 /// (`policy`, `gracePeriodSeconds`, `worstCaseSeconds`, and `steps` with `step`, `containers`,
 /// `inTurn`, `overAfterSeconds`), `resources` (`qosClass`, and `phases` with `phase`,
 /// `requests` and `limits`, both with `cpuMillis` and `memoryBytes`; a limit that is null is
@@ -68,6 +69,9 @@ pub(super) struct Explanation {
     /// Why the shim would refuse it.
     refused: Option<String>,
     start: Option<Vec<start::Entry>>,
+    /// What is added to the pod when it is there, where it would wait for its turn.
+    #[serde(rename = "addedLater")]
+    added_later: Option<start::Entry>,
     stop: Option<stop::Termination>,
     resources: sizes::Resources,
     warnings: Vec<Warning>,
@@ -134,6 +138,7 @@ pub(super) fn explain(
         namespace: owner.namespace.clone(),
         refused,
         start: ordered.map(|plan| start::entries(plan, &pod)),
+        added_later: ordered.and_then(|plan| start::added_later(plan, &pod)),
         stop: ordered.map(|plan| stop::termination(plan, &pod)),
         resources: sizes::resources(ordered, &pod),
         warnings: warnings(ordered, &pod)

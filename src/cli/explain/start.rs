@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::lifecycle::LAST_APP_AFTER;
 use crate::plan::{
-    Check, DeferTurn, GraceExtension, Host, Plan, Port, Probe, Role, Stage, StartMode,
+    Check, DeferTurn, GraceExtension, Host, Plan, PodSetting, Port, Probe, RestartPolicy, Role,
+    Stage, StartMode,
 };
 
 use super::super::manifest::Pod;
@@ -23,7 +25,9 @@ pub(super) struct Entry {
     pub(super) waits_for: Vec<String>,
     /// How its program is held back.
     pub(super) held: Held,
-    /// When those go on that wait for it; none where nobody waits.
+    /// An annotation that is missing, where it is held for want of it.
+    pub(super) remedy: Option<String>,
+    /// When those go on that wait for it, or what its end is to the run; none where nobody waits.
     pub(super) done: Option<String>,
     /// What its liveness probe is for, if usher makes one.
     pub(super) liveness: Option<String>,
@@ -40,25 +44,40 @@ pub(super) enum Held {
     AtOnce,
     /// Until the pod terminates.
     UntilTermination,
+    /// Until it is ended: kubelet waits for its end before it creates what it waits for.
+    InVain,
 }
+
+/// What the row is called that is about no container of the manifest.
+pub(super) const ADDED_LATER: &str = "(added later)";
 
 /// All containers of the pod, in the order of their start.
 pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     let mut entries = Vec::new();
     let mut step = 0_usize;
     for container in &pod.spec.init_containers {
+        let role = plan.role(&container.name);
+        // Those that are listed for anything else have their places below.
+        if !matches!(role, Role::NativeInit | Role::App | Role::Guest) {
+            continue;
+        }
         step = step.saturating_add(1);
-        let is_sidecar = container.is_native_sidecar();
-        let done = match is_sidecar {
+        let done = match container.is_native_sidecar() {
             true => "when kubelet takes it for started",
             false => "when it has exited with 0",
         };
+        let waits_for = match role {
+            Role::App => staged(plan),
+            _ => Vec::new(),
+        };
+        let held = held(plan, pod, &container.name, &waits_for);
         entries.push(Entry {
             container: container.name.clone(),
-            role: Role::NativeInit.to_string(),
+            role: role.to_string(),
             step: Some(step),
-            waits_for: Vec::new(),
-            held: Held::No,
+            waits_for,
+            held,
+            remedy: (held != Held::No).then(|| native_init(plan, pod)),
             done: Some(done.to_owned()),
             liveness: None,
         });
@@ -67,12 +86,14 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     for Stage(names) in plan.stages() {
         step = step.saturating_add(1);
         for name in names {
+            let held = held(plan, pod, name, &before);
             entries.push(Entry {
                 container: name.clone(),
                 role: plan.role(name).to_string(),
                 step: Some(step),
                 waits_for: before.clone(),
-                held: held(plan, pod, name, &before),
+                held,
+                remedy: None,
                 done: Some(done(plan, name)),
                 liveness: liveness(plan, name),
             });
@@ -91,7 +112,8 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
             step: Some(step),
             waits_for: before.clone(),
             held: held(plan, pod, &container.name, &before),
-            done: None,
+            remedy: None,
+            done: run_is_over(plan, pod),
             liveness: None,
         });
     }
@@ -103,15 +125,83 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
         (plan.post_exit(), DeferTurn::PostExit),
     ] {
         for name in names {
-            entries.push(out_of_order(
-                plan,
-                name,
-                Role::Defer(turn),
-                Held::UntilTermination,
-            ));
+            let held = match is_native(pod, name) {
+                true => Held::InVain,
+                false => Held::UntilTermination,
+            };
+            entries.push(out_of_order(plan, name, Role::Defer(turn), held));
         }
     }
     entries
+}
+
+/// What kubelet adds to a pod that is there (`kubectl debug`): it is in none of the author's lists.
+pub(super) fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
+    let waits_for = staged(plan);
+    if waits_for.is_empty() || plan.apps().is_some() {
+        return None;
+    }
+    Some(Entry {
+        container: ADDED_LATER.to_owned(),
+        role: Role::App.to_string(),
+        step: None,
+        held: held_for(plan, &waits_for, comes_after(pod, Some(usize::MAX))),
+        waits_for,
+        remedy: Some(apps(plan, pod)),
+        done: None,
+        liveness: None,
+    })
+}
+
+/// All init containers and sidecars of usher's.
+fn staged(plan: &Plan) -> Vec<String> {
+    let names = plan.stages().iter().flat_map(|Stage(names)| names);
+    names.cloned().collect()
+}
+
+fn is_native(pod: &Pod, name: &str) -> bool {
+    pod.spec.init_containers.iter().any(|it| it.name == name)
+}
+
+/// The list that the pod's init containers should be in.
+pub(super) fn native_init(plan: &Plan, pod: &Pod) -> String {
+    let init = pod.spec.init_containers.iter();
+    let missing = init.filter(|it| matches!(plan.role(&it.name), Role::App | Role::Guest));
+    let listed = plan.native_init().iter().map(String::as_str);
+    annotation(
+        PodSetting::NativeInit,
+        listed.chain(missing.map(|it| it.name.as_str())),
+    )
+}
+
+/// The list that its apps should be in.
+pub(super) fn apps(plan: &Plan, pod: &Pod) -> String {
+    let containers = pod.spec.containers.iter();
+    let apps = containers.filter(|it| plan.role(&it.name) == Role::App);
+    annotation(PodSetting::Apps, apps.map(|it| it.name.as_str()))
+}
+
+fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.collect();
+    format!("usher/{setting}: {}", names.join(", "))
+}
+
+/// When the run is complete, of which the apps are.
+fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
+    let policy = plan.settings().restart_policy;
+    let all = match policy {
+        RestartPolicy::Always => return None,
+        RestartPolicy::OnFailure => "the run, when all apps have exited with 0",
+        RestartPolicy::Never => "the run, when all apps have exited",
+    };
+    Some(match plan.apps() {
+        Some(_) => all.to_owned(),
+        None => format!(
+            "{all} and no container was created for {} ({} makes it at once)",
+            shown(LAST_APP_AFTER),
+            apps(plan, pod)
+        ),
+    })
 }
 
 fn out_of_order(plan: &Plan, name: &str, role: Role, held: Held) -> Entry {
@@ -121,18 +211,34 @@ fn out_of_order(plan: &Plan, name: &str, role: Role, held: Held) -> Entry {
         step: None,
         waits_for: Vec::new(),
         held,
+        remedy: None,
         done: None,
         liveness: liveness(plan, name),
     }
 }
 
-/// Kubelet starts the containers in their order in the manifest, and waits for the answer of each.
+/// Kubelet starts the containers in their order in the manifest, and waits for the answer of each; and for
+/// the end of an init container before it creates what comes behind it.
 pub(super) fn held(plan: &Plan, pod: &Pod, name: &str, waits_for: &[String]) -> Held {
+    let is_later = comes_after(pod, pod.all().position(|it| it.name == name));
+    match is_native(pod, name) && waits_for.iter().any(&is_later) {
+        true => Held::InVain,
+        false => held_for(plan, waits_for, is_later),
+    }
+}
+
+/// Whether kubelet creates a container after that at `own` place, as far as the manifest says.
+fn comes_after(pod: &Pod, own: Option<usize>) -> impl Fn(&String) -> bool {
+    move |name| {
+        let its = pod.all().position(|it| it.name == *name);
+        its.is_none() || its > own
+    }
+}
+
+fn held_for(plan: &Plan, waits_for: &[String], is_later: impl Fn(&String) -> bool) -> Held {
     if waits_for.is_empty() {
         return Held::No;
     }
-    let place = |name: &str| pod.spec.containers.iter().position(|it| it.name == name);
-    let is_later = |other: &String| place(other) > place(name) || place(other).is_none();
     match plan.settings().start_mode {
         StartMode::Block => Held::Blocked,
         StartMode::Auto if !waits_for.iter().any(is_later) => Held::Blocked,

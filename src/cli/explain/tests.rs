@@ -287,6 +287,105 @@ fn the_text_has_everything_in_it() {
     }
 }
 
+// === what hangs where a list is missing ===
+
+/// The row of the table about a container, with single blanks.
+fn row(text: &str, container: &str) -> String {
+    let text = anstream::adapter::strip_str(&explained(text).text()).to_string();
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut lines = text.lines().map(words);
+    let is_its = |line: &String| line.contains(&format!(" {container} "));
+    lines
+        .find(is_its)
+        .unwrap_or_else(|| panic!("{container} is not in:\n{text}"))
+}
+
+#[test]
+fn the_table_says_that_an_unlisted_init_container_never_starts_and_what_is_missing() {
+    let init = "  initContainers: [{name: fetch}, {name: migrate}]\n";
+    assert_eq!(
+        row(&pod("", init, BOTH), "migrate"),
+        "2 migrate app never: it is held for proxy, and kubelet waits for it (at once with \
+         usher/native-init: fetch, migrate) when it has exited with 0"
+    );
+    let one = pod(", usher/native-init: fetch", init, BOTH);
+    let start = explained(&one).start.unwrap();
+    let held: Vec<_> = start
+        .iter()
+        .map(|it| (it.container.as_str(), it.held))
+        .collect();
+    use start::Held::{Blocked, InVain, No};
+    assert_eq!(
+        held,
+        [
+            ("fetch", No),
+            ("migrate", InVain),
+            ("proxy", No),
+            ("app", Blocked)
+        ]
+    );
+    let missing = Some("usher/native-init: fetch, migrate");
+    assert_eq!(start[1].remedy.as_deref(), missing);
+    // Where the apps are listed it is a guest, and where nothing comes before the apps nothing is waited for.
+    let listed = pod(", usher/apps: app", init, BOTH);
+    assert!(row(&listed, "fetch").starts_with("1 fetch guest at once"));
+    let nothing_before = "kind: Pod\nmetadata: {annotations: {usher/post-exit: bye}}\nspec:\n  \
+        initContainers: [{name: fetch}]\n  containers: [{name: app}, {name: bye}]\n";
+    assert!(row(nothing_before, "fetch").starts_with("1 fetch app at once"));
+}
+
+#[test]
+fn the_table_says_that_an_init_container_never_starts_that_usher_is_to_hold() {
+    let text = |annotations: &str| {
+        format!(
+            "kind: Pod\nmetadata: {{annotations: {{{annotations}}}}}\nspec:\n  \
+             initContainers: [{{name: fetch}}, {{name: proxy, restartPolicy: Always}}]\n  \
+             containers: [{{name: migrate}}, {{name: app}}]\n"
+        )
+    };
+    let behind = text("usher/init: migrate, usher/sidecars: proxy, usher/native-init: fetch");
+    assert!(row(&behind, "proxy").contains("never: it is held for migrate, and kubelet waits"));
+    let cleanup = text("usher/post-exit: fetch, usher/native-init: proxy");
+    assert!(row(&cleanup, "fetch").contains("never: it is held until the pod terminates"));
+    // Kubelet creates them in this order, too.
+    let before = text("usher/sidecars: proxy, usher/native-init: fetch");
+    assert!(row(&before, "proxy").starts_with("2 proxy sidecar at once"));
+}
+
+#[test]
+fn the_table_says_what_is_added_to_a_pod_that_waits_and_what_is_missing() {
+    assert_eq!(
+        row(&pod("", "", BOTH), "(added later)"),
+        "- (added later) app after proxy; its Start waits (at once with usher/apps: app) -"
+    );
+    let later = explained(&pod("", "", BOTH)).added_later.unwrap();
+    assert_eq!(later.waits_for, ["proxy"]);
+    for nothing_to_say in [
+        pod(", usher/apps: app", "", BOTH),
+        "kind: Pod\nmetadata: {annotations: {usher/post-exit: a}}\nspec: {containers: [{name: a}]}\n"
+            .to_owned(),
+    ] {
+        assert_eq!(explained(&nothing_to_say).added_later, None);
+    }
+}
+
+#[test]
+fn the_table_says_when_a_run_is_complete() {
+    let done = |annotations: &str, policy: &str| {
+        let annotations = format!(", usher/restart-policy: {policy}{annotations}");
+        let spec = format!("  restartPolicy: {policy}\n");
+        let start = explained(&pod(&annotations, &spec, BOTH)).start.unwrap();
+        start[1].done.clone()
+    };
+    assert_eq!(done("", "Always"), None);
+    let all = "the run, when all apps have exited";
+    assert_eq!(done(", usher/apps: app", "Never").unwrap(), all);
+    let succeeded = format!("{all} with 0");
+    assert_eq!(done(", usher/apps: app", "OnFailure").unwrap(), succeeded);
+    let late = " and no container was created for 30s (usher/apps: app makes it at once)";
+    assert_eq!(done("", "Never").unwrap(), format!("{all}{late}"));
+}
+
 // === what is not what it looks like, beside the order ===
 
 /// What is said about one container, or under "pod" about all of it.

@@ -19,7 +19,7 @@ impl Explanation {
             text.push_str(&format!("\n{word}: {sentence}\n"));
         }
         match &self.start {
-            Some(entries) => text.push_str(&start(entries)),
+            Some(entries) => text.push_str(&start(entries, self.added_later.as_ref())),
             None if self.refused.is_none() => {
                 text.push_str("\nIt has no annotation of usher: kubelet's order counts.\n");
             }
@@ -74,16 +74,23 @@ fn heading(what: &str, more: &str) -> String {
     }
 }
 
-fn start(entries: &[Entry]) -> String {
+fn start(entries: &[Entry], added_later: Option<&Entry>) -> String {
     let mut table = Table::new(["STEP", "CONTAINER", "ROLE", "STARTS", "DONE"]);
-    for entry in entries {
+    for entry in entries.iter().chain(added_later) {
         let names = entry.waits_for.join(", ");
-        let starts = match entry.held {
+        let mut starts = match entry.held {
             Held::No => "at once".to_owned(),
             Held::Blocked => format!("after {names}; its Start waits"),
             Held::AtOnce => format!("after {names}; it is held"),
             Held::UntilTermination => "when the pod terminates; it is held".to_owned(),
+            Held::InVain if names.is_empty() => {
+                "never: it is held until the pod terminates, and kubelet waits for it".to_owned()
+            }
+            Held::InVain => format!("never: it is held for {names}, and kubelet waits for it"),
         };
+        if let Some(remedy) = &entry.remedy {
+            starts.push_str(&format!(" (at once with {remedy})"));
+        }
         table.row([
             entry.step.map_or("-".to_owned(), |step| step.to_string()),
             entry.container.clone(),

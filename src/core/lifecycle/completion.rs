@@ -15,10 +15,19 @@ use super::termination::Termination;
 use super::time::Time;
 
 /// Where the apps are not listed, no more are expected when none was created for so long.
-const LAST_APP_AFTER: Duration = Duration::from_secs(30);
+pub const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 
 /// How long what is listed, and was never created, is waited for.
 const MISSING_COUNTS_AFTER: Duration = Duration::from_secs(30);
+
+/// The run is complete when both have come, and no container before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    /// From when on no more apps are expected.
+    pub known: Time,
+    /// When the end of the last one counts.
+    pub counts: Time,
+}
 
 impl Pod {
     /// The termination that is decided by what has ended, and from when on it is.
@@ -101,18 +110,16 @@ impl Pod {
     /// Whether the pod has done what it is there for, as its caller sees it: there what was asked to
     /// stop counts at once.
     pub(super) fn is_complete(&self) -> bool {
-        self.completion()
-            .is_some_and(|(known, _)| known <= self.now)
+        self.completion().is_some_and(|it| it.known <= self.now)
     }
 
     /// When the run is complete, if no container comes before.
     fn complete_since(&self) -> Option<Time> {
-        self.completion().map(|(known, counts)| known.max(counts))
+        self.completion().map(|it| it.known.max(it.counts))
     }
 
-    /// From when on no more apps are expected, and when the end of the last one counts, if all that
-    /// are known have ended as the restart policy wants it.
-    fn completion(&self) -> Option<(Time, Time)> {
+    /// When the run is complete, if all apps that are known have ended as the restart policy wants it.
+    pub(super) fn completion(&self) -> Option<Completion> {
         let plan = self.plan.as_ref()?;
         let lives = |container: &Container| {
             container.duty().is_work && !container.is_of_next_run && !container.life.is_exited()
@@ -132,14 +139,16 @@ impl Pod {
             };
             let created = apps.iter().filter(|name| !left_out || !is_missing(name));
             let pasts = created.map(|name| self.history.of(name));
-            return Some((known, last_end(pasts, is_over)?));
+            let counts = last_end(pasts, is_over)?;
+            return Some(Completion { known, counts });
         }
         let apps = self.history.all()?;
         let pasts = apps
             .filter(|(name, _)| Duty::of(plan.role(name)).is_work)
             .map(|(_, past)| Some(past));
         let known = self.last_creation.after(LAST_APP_AFTER);
-        Some((known, last_end(pasts, is_over)?))
+        let counts = last_end(pasts, is_over)?;
+        Some(Completion { known, counts })
     }
 }
 

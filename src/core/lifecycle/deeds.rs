@@ -50,6 +50,7 @@ impl Pod {
             PodDeed::NoteGraceOver => self.note_grace_over(),
             PodDeed::NextStep => self.next_step(),
             PodDeed::StartOver { with } => self.start_over(with),
+            PodDeed::NoteLateness { since } => self.note_lateness(since),
         }
     }
 }
@@ -68,7 +69,7 @@ impl Hand<'_> {
             Deed::Hold { waits_for } => self.hold(waits_for),
             Deed::RefuseStart(refusal) => self.refuse_start(refusal),
             Deed::Release => self.release(),
-            Deed::NoteHold { message } => self.note_hold(message),
+            Deed::NoteWait { message } => self.note_wait(message),
             Deed::End { code, words } => self.end(code, words),
             Deed::RunDefer => self.run_defer(),
             Deed::SkipDefer { code } => self.skip_defer(code),
@@ -160,8 +161,8 @@ impl Hand<'_> {
         self.out.push(Action::Release { id });
     }
 
-    fn note_hold(&mut self, message: String) {
-        let outcome = self.container.life.hold_told();
+    fn note_wait(&mut self, message: String) {
+        let outcome = self.container.life.wait_told();
         if self.noted(outcome).is_some() {
             self.out.tell(self.id, message, false);
         }

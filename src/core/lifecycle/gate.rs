@@ -30,10 +30,6 @@ pub enum Missing {
     Started,
 }
 
-/// What its author can do about one that was never created.
-const NEVER_CREATED_ADVICE: &str =
-    ": if the caller runs it as an init container of its own, it belongs in usher/native-init";
-
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -158,11 +154,7 @@ impl Pod {
         }
         let words = names.iter().map(|name| {
             let missing = self.how_far(name);
-            let advice = match missing {
-                Missing::NeverCreated => NEVER_CREATED_ADVICE,
-                _ => "",
-            };
-            format!("{} {name} ({missing}{advice})", plan.role(name))
+            format!("{} {name} ({missing})", plan.role(name))
         });
         words.collect::<Vec<_>>().join(", ")
     }

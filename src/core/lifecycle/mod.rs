@@ -30,6 +30,7 @@
 //! | `outbox.rs` | what comes out |
 //! | `create.rs` | whose annotations count, what a container is in its pod |
 //! | `gate.rs` | which names a container waits for |
+//! | `remedy.rs` | which list is missing where something waits |
 //! | `start.rs` | Start, its modes, holding |
 //! | `probe.rs` | probes, postStart: when a sidecar is started, and does its work |
 //! | `allowance.rs` | how much CPU time the attempts of probes may take |
@@ -75,6 +76,7 @@ mod manual;
 mod oom;
 mod outbox;
 mod probe;
+mod remedy;
 mod report;
 mod request;
 mod restart;
@@ -97,12 +99,14 @@ use crate::plan::{ContainerKind, ContainerPlan, Plan, Probe, USUAL_GRACE_PERIOD}
 use crate::sizing::Size;
 
 pub use action::{Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, Step, Why};
+pub use completion::LAST_APP_AFTER;
 pub use container::{Demands, NewContainer};
 pub use duty::{Duty, Part, Turn};
 pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use life::State;
 pub use probe::Exec;
+pub use remedy::{Lateness, Remedy};
 pub use report::Report;
 pub use sizes::PodSize;
 pub use stop::Kill;
@@ -144,6 +148,8 @@ pub struct Pod {
     /// The pod has had a sandbox before this one.
     is_later_sandbox: bool,
     termination: Option<Termination>,
+    /// Since when the run is late, once its sidecars have said so.
+    late_said: Option<Time>,
     out: Outbox,
 }
 

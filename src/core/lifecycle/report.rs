@@ -92,6 +92,8 @@ pub enum Report {
     Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },
+    /// All that is known of the run has been done, and what is not listed may still come.
+    Late { wait: Duration, remedy: String },
     /// A container brought other annotations than its pod's sandbox.
     OtherPlan { name: String },
 }
@@ -202,6 +204,11 @@ impl fmt::Display for Report {
                     alive.join(", ")
                 )
             }
+            Report::Late { wait, remedy } => write!(
+                f,
+                "all apps have ended, and the run is complete in {wait:?}, unless another container is \
+                 created: {remedy}"
+            ),
             Report::OtherPlan { name } => write!(
                 f,
                 "{name} brings other usher annotations than its sandbox, whose plan stands"

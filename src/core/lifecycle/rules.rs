@@ -44,6 +44,8 @@ pub(super) enum PodDeed {
     NextStep,
     /// Its end is over, and there is something to go on with.
     StartOver { with: String },
+    /// What goes on is told that the run is late, and `since` when.
+    NoteLateness { since: Time },
 }
 
 /// Something to be done to a container.
@@ -74,8 +76,8 @@ pub(super) enum Deed {
     RefuseStart(Refusal),
     /// Its program is executed.
     Release,
-    /// Its stderr is told that it is held.
-    NoteHold { message: String },
+    /// Its stderr is told that it waits for its turn.
+    NoteWait { message: String },
     /// Its program is never executed: it reports `code`, and its stderr is told why.
     End { code: u32, words: Option<String> },
     /// It is a defer container, and its turn to run has come.
@@ -158,12 +160,13 @@ pub(super) struct Round {
 }
 
 /// In the order in which they are asked, each with its name. `docs/lifecycle.md` says what they are.
-const POD_RULES: [(&str, PodRule); 5] = [
+const POD_RULES: [(&str, PodRule); 6] = [
     ("termination begins", Pod::termination_begins),
     ("deadline is learned", Pod::deadline_is_learned),
     ("grace is over", Pod::grace_is_over),
     ("step is over", Pod::step_is_over),
     ("pod starts over", Pod::pod_starts_over),
+    ("lateness is said", Pod::lateness_is_said),
 ];
 
 const RULES: [(&str, Rule); 16] = [

@@ -10,6 +10,7 @@ use super::action::{Cause, ContainerId, Refusal, RequestId};
 use super::container::Container;
 use super::deeds::Hand;
 use super::life::{Blocked, Held};
+use super::remedy::SAID_AFTER;
 use super::rules::{Deed, Due, Subject};
 use super::stop::{KILLED, STOPPED};
 use super::termination::Termination;
@@ -21,9 +22,6 @@ const AUTO_BLOCKS_FOR: Duration = Duration::from_secs(10);
 
 /// A blocked Start fails this long before its caller gives up, so that the caller sees the reason.
 const ANSWER_LEAD: Duration = Duration::from_secs(2);
-
-/// How long a container is held before its stderr says so.
-const HOLD_NOTICE: Duration = Duration::from_secs(5);
 
 /// The exit code of a held container whose turn will not come.
 pub(super) const NOT_STARTED: u32 = 1;
@@ -73,6 +71,7 @@ impl Pod {
             request,
             since: now,
             deadline: patience.map(|patience| now.after(patience)),
+            told: false,
         };
         let started = self.called(id, Pod::may_be_started, |hand, ()| {
             let outcome = hand.container.life.start(blocked);
@@ -226,29 +225,37 @@ impl Subject<'_> {
             return Some(Due::Now(Deed::RefuseStart(refusal)));
         }
         let missing = pod.missing(container);
-        let waits_for = || pod.describe(&missing);
-        Some(match pod.start_mode() {
+        let waits_for = || pod.waits_for(container, &missing);
+        let (ends, then) = match pod.start_mode() {
             StartMode::Block => {
                 let vain = pod.waits_in_vain_from(&missing);
                 let at = pod.block_ends(blocked, &missing);
-                pod.due(at, || {
-                    Deed::RefuseStart(match vain.is_some_and(|vain| vain <= pod.now) {
-                        true => Refusal::NeverComes {
-                            name: name(),
-                            waits_for: waits_for(),
-                        },
-                        false => Refusal::StartTimedOut {
-                            name: name(),
-                            within: pod.now.since(blocked.since),
-                            waits_for: waits_for(),
-                        },
-                    })
-                })
+                let refusal = || match vain.is_some_and(|vain| vain <= pod.now) {
+                    true => Refusal::NeverComes {
+                        name: name(),
+                        waits_for: waits_for(),
+                    },
+                    false => Refusal::StartTimedOut {
+                        name: name(),
+                        within: pod.now.since(blocked.since),
+                        waits_for: waits_for(),
+                    },
+                };
+                (at, pod.due(at, || Deed::RefuseStart(refusal())))
             }
             StartMode::Auto if pod.can_come_by_itself(&missing) => {
-                pod.due(pod.auto_ends(blocked), || Deed::Hold { waits_for: missing })
+                let at = pod.auto_ends(blocked);
+                let waits_for = missing.clone();
+                (at, pod.due(at, || Deed::Hold { waits_for }))
             }
-            StartMode::Auto | StartMode::Hold => Due::Now(Deed::Hold { waits_for: missing }),
+            StartMode::Auto | StartMode::Hold => {
+                return Some(Due::Now(Deed::Hold { waits_for: missing }));
+            }
+        };
+        let said = self.wait_is_said(blocked.since, blocked.told, ends, "has not been started");
+        Some(match said {
+            Some(said) => said.or_sooner(then),
+            None => then,
         })
     }
 
@@ -257,7 +264,7 @@ impl Subject<'_> {
         let missing = pod.missing(container);
         let waited = pod.now.since(held.since);
         let end = || {
-            let (name, waits_for) = (&container.name, pod.describe(&missing));
+            let (name, waits_for) = (&container.name, pod.waits_for(container, &missing));
             let message = format!(
                 "usher: {name} was held for {waited:?} and is ended: it waited for {waits_for}"
             );
@@ -267,15 +274,20 @@ impl Subject<'_> {
             }
         };
         let ends = pod.hold_ends(held, &missing);
-        let notice = held.since.after(HOLD_NOTICE);
-        match !held.told && notice < ends {
-            true => pod.due(notice, || {
-                let (name, waits_for) = (&container.name, pod.describe(&missing));
-                let message = format!("usher: {name} is held: it waits for {waits_for}");
-                Deed::NoteHold { message }
-            }),
-            false => pod.due(ends, end),
-        }
+        let said = self.wait_is_said(held.since, held.told, ends, "has been held");
+        said.unwrap_or_else(|| pod.due(ends, end))
+    }
+
+    /// That it waits is said on its own stderr, once, unless the wait ends before: `how` it is since then.
+    fn wait_is_said(&self, since: Time, told: bool, ends: Time, how: &str) -> Option<Due<Deed>> {
+        let (pod, container) = (self.pod, self.container);
+        let at = since.after(SAID_AFTER);
+        let message = || {
+            let (name, waited) = (&container.name, pod.now.since(since));
+            let waits_for = pod.waits_for(container, &pod.missing(container));
+            format!("usher: {name} {how} for {waited:?}: it waits for {waits_for}")
+        };
+        (!told && at < ends).then(|| pod.due(at, || Deed::NoteWait { message: message() }))
     }
 }
 

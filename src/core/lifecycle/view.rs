@@ -10,6 +10,7 @@ use super::container::Container;
 use super::duty::{Duty, Part};
 use super::gate::Missing;
 use super::life::{Blocked, Running, State};
+use super::remedy::{Lateness, Remedy};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Phase, Pod};
@@ -24,6 +25,8 @@ pub struct View {
     /// In the order in which they start.
     pub stages: Vec<StageView>,
     pub termination: Option<TerminationView>,
+    /// Where all that is known of the run has been done, and it is not complete yet.
+    pub lateness: Option<Lateness>,
     /// In the order of their creation.
     pub containers: Vec<ContainerView>,
 }
@@ -94,6 +97,8 @@ pub struct Wait {
     pub since: Option<Time>,
     /// When it is over at the latest, and what happens then; none where nothing bounds it.
     pub until: Option<(Time, Then)>,
+    /// What may be missing, so that it need not.
+    pub remedies: Vec<Remedy>,
 }
 
 /// What ends a wait.
@@ -159,6 +164,7 @@ impl Pod {
             ready: self.readiness(),
             stages: self.stage_views(),
             termination: self.termination.as_ref().map(TerminationView::of),
+            lateness: self.lateness(),
             containers: containers.collect(),
         }
     }
@@ -192,6 +198,7 @@ impl Pod {
                 obstacles: vec![Obstacle::Start],
                 since: None,
                 until: None,
+                remedies: Vec::new(),
             });
         }
         if let Some(blocked) = life.as_blocked() {
@@ -199,15 +206,18 @@ impl Pod {
                 obstacles: self.obstacles(container),
                 since: Some(blocked.since),
                 until: Some(self.start_is_over(container, blocked)),
+                remedies: self.remedies(container, &self.missing(container)),
             });
         }
         if let Some(held) = life.as_held() {
-            let ends = self.hold_ends(held, &self.missing(container));
+            let missing = self.missing(container);
+            let ends = self.hold_ends(held, &missing);
             let is_bounded = container.defer_turn().is_none();
             return Some(Wait {
                 obstacles: self.obstacles(container),
                 since: Some(held.since),
                 until: is_bounded.then_some((ends, Then::Ended)),
+                remedies: self.remedies(container, &missing),
             });
         }
         if let Some(backing_off) = life.as_backing_off() {
@@ -215,6 +225,7 @@ impl Pod {
                 obstacles: vec![Obstacle::BackOff],
                 since: None,
                 until: Some((backing_off.until, Then::ExecutedAnew)),
+                remedies: Vec::new(),
             });
         }
         let running = life.as_running()?;
@@ -249,6 +260,7 @@ impl Pod {
             obstacles: vec![obstacle],
             since: asked.map(|request| request.at()),
             until: until.map(|until| (until, then)),
+            remedies: Vec::new(),
         };
         if stop.is_told() {
             return Some(wait(Obstacle::Exit, Then::Killed));
@@ -424,6 +436,7 @@ fn wait_to_be_started(now: Time, running: &Running) -> Option<Wait> {
         }],
         since: Some(running.since),
         until: Some((next.after(rest), Then::Stopped)),
+        remedies: Vec::new(),
     })
 }
 

@@ -91,6 +91,10 @@ pub const PROMISES: &[(&str, Promise)] = &[
         "the next sandbox goes without nothing that it needs",
         the_next_sandbox_is_whole,
     ),
+    (
+        "who waits for its turn for long says so, once",
+        who_waits_says_so,
+    ),
 ];
 
 fn broken(holds: bool, what: impl FnOnce() -> String) -> Verdict {
@@ -573,6 +577,46 @@ fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             && life.died.first().is_none_or(|(at, _)| *at > ready);
         broken(!is_ended, || {
             format!("{} waited in vain and is ended", life.id)
+        })?;
+    }
+    Ok(())
+}
+
+/// "A wait of more than 5 s says so once on the container's stderr", and no other does.
+fn who_waits_says_so(run: &Run<'_>) -> Verdict {
+    for life in &run.lives {
+        let words = |what: &str| what.contains(": it waits for ");
+        let said = life.told.iter().filter(|(_, what)| words(what));
+        let said: Vec<Time> = said.map(|(at, _)| *at).collect();
+        broken(said.len() <= 1, || {
+            format!("{} says it at {said:?}", life.id)
+        })?;
+        let too_early = said.iter().find(|at| at.since(life.created) < secs(5));
+        broken(too_early.is_none(), || {
+            format!("{} says it early, at {too_early:?}", life.id)
+        })?;
+        if !matches!(life.part(), Part::Init | Part::Sidecar | Part::App) {
+            continue;
+        }
+        let since = match life.answered {
+            Some((at, true)) => at,
+            _ => continue,
+        };
+        let ends = [
+            life.executed.first().copied(),
+            life.died.first().map(|(at, _)| *at),
+            life.reported.map(|(at, _)| at),
+            run.log.over,
+        ];
+        // Its end comes a moment after what ended the wait.
+        let until = ends.into_iter().flatten().min();
+        let by = since.after(secs(5)).after(MOMENT);
+        let is_long = until.is_some_and(|until| until > by.after(MOMENT));
+        broken(!is_long || said.iter().any(|at| *at <= by), || {
+            format!(
+                "{} waits from {since} to {until:?}, and says {said:?}",
+                life.id
+            )
         })?;
     }
     Ok(())

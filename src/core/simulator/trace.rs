@@ -38,6 +38,8 @@ pub struct Life<'a> {
     /// When its postStart handler was run once more.
     pub post_starts: Vec<Time>,
     pub released: Option<Time>,
+    /// What its stderr was told.
+    pub told: Vec<(Time, String)>,
 }
 
 /// The end of a sandbox.
@@ -125,6 +127,7 @@ impl<'a> Run<'a> {
                         restarting: Vec::new(),
                         post_starts: Vec::new(),
                         released: None,
+                        told: Vec::new(),
                     });
                 }
             }
@@ -143,6 +146,7 @@ impl<'a> Run<'a> {
             }
             Seen::PostStarted(id) => self.with(id, |life| life.post_starts.push(at)),
             Seen::Restarting(id) => self.with(id, |life| life.restarting.push(at)),
+            Seen::Told(id, what) => self.with(id, |life| life.told.push((at, what.clone()))),
             Seen::Released(id) => self.with(id, |life| life.released = Some(at)),
             Seen::Reported(Report::Terminating { because, .. }) => {
                 self.taken.push(Taken {

@@ -151,12 +151,8 @@ impl Container for Arc<OciContainer> {
         }
     }
 
-    fn tell(&self, message: &str, last_words: bool) {
-        let Paths { stdout, stderr, .. } = &self.paths;
-        let voice = if stderr.is_empty() { stdout } else { stderr };
-        if !voice.is_empty() {
-            stdio::tell(voice, message);
-        }
+    fn tell(&self, streams: Option<&Streams>, message: &str, last_words: bool) {
+        stdio::tell(streams, &self.paths, message);
         if last_words && let Some(file) = &self.termination_message {
             stdio::leave_message(file, message);
         }

@@ -206,7 +206,7 @@ impl Container for Arc<SimContainer> {
         self.engine.lock().tell(recorded);
     }
 
-    fn tell(&self, words: &str, last_words: bool) {
+    fn tell(&self, _: Option<&Streams>, words: &str, last_words: bool) {
         self.engine.lock().told.push(Told {
             id: self.id.clone(),
             words: words.to_owned(),

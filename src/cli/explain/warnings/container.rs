@@ -96,7 +96,7 @@ fn of_waiting(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Vec<
             }
             format!(", as it is when {} takes more than 10 s", inits.join(", "))
         }
-        Held::No | Held::Blocked | Held::UntilTermination => return warnings,
+        Held::No | Held::Blocked | Held::UntilTermination | Held::InVain => return warnings,
     };
     for (kind, probe) in [
         ("livenessProbe", &container.liveness_probe),

@@ -4,11 +4,13 @@ mod container;
 
 use serde::Serialize;
 
+use crate::lifecycle::LAST_APP_AFTER;
 use crate::plan::{CgroupSizing, Plan, RestartPolicy, Role, Stage};
 
 use super::super::convert;
 use super::super::manifest::{Node, Pod};
 use super::sizes;
+use super::start::{apps, native_init, shown};
 use super::text::cpus;
 
 /// One sentence about a container, or about the whole pod.
@@ -88,10 +90,12 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
             warnings.push(about_pod(says));
         }
         Some(RestartPolicy::Always) => {}
-        Some(_) if plan.apps().is_none() => warnings.push(about_pod(
+        Some(_) if plan.apps().is_none() => warnings.push(about_pod(format!(
             "usher/apps is missing: the run is complete only when no container has been created \
-             for 30 s; with the list it is complete at once",
-        )),
+                 for {}; at once with {}",
+            shown(LAST_APP_AFTER),
+            apps(plan, pod)
+        ))),
         Some(_) => {}
     }
     let kubelets = pod.grace_period();
@@ -150,18 +154,25 @@ fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     for container in &pod.spec.init_containers {
         let says = match plan.role(&container.name) {
             Role::NativeInit => continue,
-            Role::App | Role::Guest => {
+            Role::App if !plan.stages().is_empty() => format!(
                 "is an init container of the pod and not in usher/native-init: usher holds it like \
-                 an app, and kubelet waits for it; expected it there"
-            }
+                 an app, and kubelet waits for it; expected {}",
+                native_init(plan, pod)
+            ),
+            role @ (Role::App | Role::Guest) => format!(
+                "is an init container of the pod and not in usher/native-init: usher takes it for \
+                 one of role {role}; expected {}",
+                native_init(plan, pod)
+            ),
             _ => {
                 "is an init container of the pod, and usher is to hold it back: kubelet waits for \
-                 it before it creates what it would wait for; expected it among the containers"
+                  it before it creates what it would wait for; expected it among the containers"
+                    .to_owned()
             }
         };
         warnings.push(Warning {
             container: Some(container.name.clone()),
-            says: says.to_owned(),
+            says,
         });
     }
     let ordered = plan.stages().iter().flat_map(|Stage(names)| names);

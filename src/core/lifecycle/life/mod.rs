@@ -74,6 +74,8 @@ pub(super) struct Blocked {
     pub since: Time,
     /// When the caller gives up.
     pub deadline: Option<Time>,
+    /// Whether its stderr has been told.
+    pub told: bool,
 }
 
 /// Its Start was answered before its turn.
@@ -218,10 +220,10 @@ impl Life {
     /// Start.
     pub fn hold(&mut self, now: Time, post_start: PostStart) -> Result<RequestId, Misplaced> {
         match self.inner {
-            Inner::Blocked(Blocked { request, .. }) => {
+            Inner::Blocked(Blocked { request, told, .. }) => {
                 self.inner = Inner::Held(Held {
                     since: now,
-                    told: false,
+                    told,
                     post_start,
                 });
                 Ok(request)
@@ -230,14 +232,14 @@ impl Life {
         }
     }
 
-    /// Its stderr is told that it is held.
-    pub fn hold_told(&mut self) -> Result<(), Misplaced> {
+    /// Its stderr is told that it waits for its turn.
+    pub fn wait_told(&mut self) -> Result<(), Misplaced> {
         match &mut self.inner {
-            Inner::Held(held) => {
-                held.told = true;
+            Inner::Blocked(Blocked { told, .. }) | Inner::Held(Held { told, .. }) => {
+                *told = true;
                 Ok(())
             }
-            _ => self.refuse("tell of the hold of"),
+            _ => self.refuse("tell of the wait of"),
         }
     }
 

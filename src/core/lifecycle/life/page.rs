@@ -25,6 +25,7 @@ const TRANSITIONS: [(&str, Transition); 14] = [
             request: RequestId(1),
             since: NOW,
             deadline: None,
+            told: false,
         };
         life.start(blocked).is_ok()
     }),

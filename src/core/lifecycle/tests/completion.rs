@@ -1,6 +1,6 @@
 //! Ends of containers that are the end of the pod.
 
-use crate::lifecycle::Phase;
+use crate::lifecycle::{Phase, Remedy};
 
 use crate::plan::Signal;
 
@@ -61,6 +61,54 @@ fn under_on_failure_what_is_stopped_too_early_reads_as_failed() {
     world.run_for(secs(10));
     assert_eq!(world.reported("web"), Some(137));
     assert_eq!(world.reported("proxy"), Some(143), "{:#?}", world.seen);
+}
+
+#[test]
+fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() {
+    let mut world = job("Never", "");
+    for name in ["proxy", "logs", "web", "api"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(1));
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(6));
+    assert_eq!(world.told("proxy"), [""; 0], "an app still runs");
+    world.call(Call::Crash("api", 0));
+    world.run_for(secs(4));
+    let late = world.pod.view(world.now).lateness.unwrap();
+    let list = vec!["api".to_owned(), "web".to_owned()];
+    assert_eq!(late.remedy, Remedy::Complete { list });
+    assert_eq!(world.told("proxy"), [""; 0], "nor is it worth a word yet");
+    world.run_for(secs(2));
+    for name in ["proxy", "logs"] {
+        let told = world.told(name);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].starts_with("usher: all apps have ended"),
+            "{told:?}"
+        );
+        assert!(
+            told[0].ends_with("annotation usher/apps: api, web"),
+            "{told:?}"
+        );
+    }
+    world.run_for(secs(60));
+    assert!(world.told("proxy").len() == 1 && world.died("proxy") >= Some(late.until));
+    assert_eq!(world.pod.view(world.now).lateness, None);
+    world.check_end();
+}
+
+#[test]
+fn a_run_with_listed_apps_is_not_late() {
+    let mut world = job("Never", "web").script("proxy", deaf());
+    for name in ["proxy", "logs", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(1));
+    world.call(Call::Crash("web", 0));
+    assert_eq!(world.pod.view(world.now).lateness, None);
+    world.run_for(secs(20));
+    assert_eq!(world.told("proxy"), [""; 0]);
 }
 
 #[test]

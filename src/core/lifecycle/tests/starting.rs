@@ -199,15 +199,94 @@ fn auto_holds_as_soon_as_the_sidecar_it_waits_for_has_died() {
 fn a_hold_says_so_once_and_ends_with_its_reason() {
     let mut world = World::new(&[("sidecars", "proxy"), ("startup-timeout", "20s")]);
     world.call(Call::Run("web", None));
-    world.run_for(secs(60));
+    world.run_for(secs(4));
+    assert_eq!(world.told("web"), [""; 0], "a short one says nothing");
+    world.run_for(secs(56));
     let told = world.told("web");
     assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("is held: it waits for sidecar proxy (never created"));
+    let expected = "usher: web has been held for 5s: it waits for sidecar proxy (never created)";
+    assert!(told[0].starts_with(expected), "{told:?}");
     assert!(told[1].contains("is ended"), "{told:?}");
     assert!(told[1].contains("usher/native-init"), "{told:?}");
     assert_eq!(world.reported("web"), Some(1));
     assert_eq!(world.executed("web"), None);
     world.check_end();
+}
+
+#[test]
+fn a_start_that_blocks_for_long_says_so_once_and_not_again_when_it_is_held() {
+    let mut world =
+        World::new(&[("sidecars", "proxy"), PROBE]).script("proxy", ready_after(30_000));
+    world.call(Call::Run("proxy", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(9));
+    let expected =
+        "usher: web has not been started for 5s: it waits for sidecar proxy (not started yet)";
+    assert_eq!(world.told("web"), [expected]);
+    assert!(world.start_answer("web").is_none());
+    world.run_for(secs(20));
+    assert!(world.start_answer("web").is_some());
+    assert_eq!(world.told("web").len(), 1, "{:?}", world.told("web"));
+}
+
+/// What the first line on a container's stderr says may be missing.
+fn advice(world: &World, name: &str) -> String {
+    let told = world.told(name);
+    let (_, advice) = told[0].split_once("; ").unwrap_or_default();
+    advice.to_owned()
+}
+
+#[test]
+fn a_native_init_container_that_is_in_no_list_is_told_in_which_it_belongs() {
+    let mut world = World::new(&[("sidecars", "proxy"), ("native-init", "fetch")]);
+    world.call(Call::Run("fetch", None));
+    world.run_for(secs(1));
+    world.call(Call::Crash("fetch", 0));
+    world.call(Call::Run("migrate", None));
+    world.run_for(secs(6));
+    assert_eq!(
+        advice(&world, "migrate"),
+        "if migrate is one of the pod's own initContainers, it runs at once where the pod has the \
+         annotation usher/native-init: fetch, migrate"
+    );
+}
+
+#[test]
+fn a_native_init_container_in_a_list_of_ushers_is_told_so_too() {
+    let mut world = World::new(&[("sidecars", "proxy"), ("init", "fetch migrate")]);
+    world.call(Call::Run("migrate", None));
+    world.run_for(secs(6));
+    assert!(
+        advice(&world, "migrate").ends_with("usher/native-init: migrate"),
+        "{:?}",
+        world.told("migrate")
+    );
+}
+
+#[test]
+fn what_is_added_to_a_pod_that_waits_is_told_how_it_would_not_wait() {
+    let mut world =
+        World::new(&[("sidecars", "proxy"), PROBE]).script("proxy", ready_after(60_000));
+    world.call(Call::Run("proxy", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(12));
+    assert_eq!(advice(&world, "web"), "", "nothing is missing for it");
+    world.call(Call::Run("debugger", None));
+    world.run_for(secs(6));
+    assert_eq!(
+        advice(&world, "debugger"),
+        "if debugger was added to the pod (kubectl debug), it runs at once where the pod has the \
+         annotation usher/apps: web"
+    );
+}
+
+#[test]
+fn who_is_listed_is_told_nothing_but_what_it_waits_for() {
+    let mut world = World::new(&[("sidecars", "proxy"), ("apps", "web api")]);
+    world.call(Call::Run("web", None));
+    world.call(Call::Run("api", None));
+    world.run_for(secs(6));
+    assert_eq!(advice(&world, "api"), "", "{:?}", world.told("api"));
 }
 
 #[test]

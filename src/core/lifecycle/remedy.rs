@@ -1,0 +1,192 @@
+//! What the annotations leave out where a container waits, or a run is late: nothing is guessed, but
+//! whoever looks is told which list would have said it.
+//!
+//! The shim sees containers come, and not what they are in the pod's spec. One in no list is taken for an
+//! app where no apps are listed, and so waits for the sidecars: also an init container of kubelet's own,
+//! behind which kubelet creates nothing until it has ended, and what `kubectl debug` adds. And where no
+//! apps are listed, any container may be followed by another app.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::plan::{PodSetting, Role};
+
+use super::Pod;
+use super::action::ContainerId;
+use super::completion::Completion;
+use super::container::Container;
+use super::duty::{Duty, Turn};
+use super::gate::Missing;
+use super::report::Report;
+use super::rules::{Due, PodDeed};
+use super::time::Time;
+
+/// How long it takes until a container that waits says so on its own stderr, and a run that is late on
+/// that of its sidecars. What is over before is nobody's trouble.
+pub(super) const SAID_AFTER: Duration = Duration::from_secs(5);
+
+/// An annotation of the pod that is missing, and may be why something waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// `container` would run at once if it is an init container of its caller's own, and listed.
+    NativeInit {
+        container: String,
+        /// All that the list should have then.
+        list: Vec<String>,
+    },
+    /// `container` would run at once if it was added to the pod later, and the apps were listed.
+    Guest {
+        container: String,
+        /// The apps that there are.
+        list: Vec<String>,
+    },
+    /// The run would be complete now if these are all the apps, and listed.
+    Complete { list: Vec<String> },
+}
+
+/// When the run is complete though all that is known has been done: what is not listed may still come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lateness {
+    pub until: Time,
+    pub remedy: Remedy,
+}
+
+// === impl Remedy ===
+
+impl Remedy {
+    /// The annotation, and the value that it should have.
+    pub fn annotation(&self) -> (PodSetting, &[String]) {
+        match self {
+            Remedy::NativeInit { list, .. } => (PodSetting::NativeInit, list),
+            Remedy::Guest { list, .. } | Remedy::Complete { list } => (PodSetting::Apps, list),
+        }
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remedy::NativeInit { container, .. } => write!(
+                f,
+                "if {container} is one of the pod's own initContainers, it runs at once"
+            )?,
+            Remedy::Guest { container, .. } => write!(
+                f,
+                "if {container} was added to the pod (kubectl debug), it runs at once"
+            )?,
+            Remedy::Complete { .. } => f.write_str("it is complete at once")?,
+        }
+        let (setting, list) = self.annotation();
+        let list = list.join(", ");
+        write!(
+            f,
+            " where the pod has the annotation usher/{setting}: {list}"
+        )
+    }
+}
+
+// === what rules ask, and people ===
+
+impl Pod {
+    /// What a container waits for, in words, and what may be missing so that it need not.
+    pub(super) fn waits_for(&self, container: &Container, missing: &[String]) -> String {
+        let mut words = self.describe(missing);
+        for remedy in self.remedies(container, missing) {
+            words.push_str(&format!("; {remedy}"));
+        }
+        words
+    }
+
+    /// The annotations of which one may be missing where a container waits for these.
+    pub(super) fn remedies(&self, container: &Container, missing: &[String]) -> Vec<Remedy> {
+        let Some(plan) = self.plan.as_ref().filter(|_| !missing.is_empty()) else {
+            return Vec::new();
+        };
+        let name = &container.name;
+        let is_unlisted = container.role == Role::App && plan.apps().is_none();
+        let is_staged = container.duty().turn == Turn::InItsStage;
+        // Kubelet creates nothing behind an init container that has not ended.
+        let mut ahead = missing.iter();
+        let may_be_native = ahead.any(|name| self.how_far(name) == Missing::NeverCreated);
+        let mut remedies = Vec::new();
+        if may_be_native && (is_unlisted || is_staged) {
+            let known = plan.native_init().iter();
+            remedies.push(Remedy::NativeInit {
+                container: name.clone(),
+                list: known.chain([name]).cloned().collect(),
+            });
+        }
+        let apps = self.apps_before(container);
+        if is_unlisted && !apps.is_empty() {
+            remedies.push(Remedy::Guest {
+                container: name.clone(),
+                list: apps,
+            });
+        }
+        remedies
+    }
+
+    /// What was created before a container and is taken for an app.
+    fn apps_before(&self, container: &Container) -> Vec<String> {
+        let (Some(plan), Some(names)) = (&self.plan, self.history.all()) else {
+            return Vec::new();
+        };
+        let others = names.filter(|(name, past)| {
+            let is_before = *name != container.name && past.created < container.number;
+            is_before && Duty::of(plan.role(name)).is_work
+        });
+        others.map(|(name, _)| name.to_owned()).collect()
+    }
+
+    /// Until when the run is late, and by what it would not be.
+    pub(super) fn lateness(&self) -> Option<Lateness> {
+        let (_, until) = self.late()?;
+        let (plan, names) = (self.plan.as_ref()?, self.history.all()?);
+        let apps = names.filter(|(name, _)| Duty::of(plan.role(name)).is_work);
+        let list = apps.map(|(name, _)| name.to_owned()).collect();
+        let remedy = Remedy::Complete { list };
+        Some(Lateness { until, remedy })
+    }
+
+    /// Since when all that is known has been done, and until when more may come, where something goes on.
+    fn late(&self) -> Option<(Time, Time)> {
+        let plan = self.plan.as_ref()?;
+        if plan.apps().is_some() || self.termination.is_some() {
+            return None;
+        }
+        let Completion { known, counts } = self.completion()?;
+        let mut containers = self.containers.values();
+        let goes_on = containers.any(|other| other.is_ordered() && other.life.is_alive());
+        (counts < known && self.now < known && goes_on).then_some((counts, known))
+    }
+}
+
+// === rule ===
+
+impl Pod {
+    /// Rule: a run of which everything known is done, and which is not over for what may still come, says so
+    /// on the stderr of what goes on, once.
+    pub(super) fn lateness_is_said(&self) -> Option<Due<PodDeed>> {
+        let (since, until) = self.late()?;
+        let at = since.after(SAID_AFTER);
+        let is_news = self.late_said != Some(since) && at < until;
+        is_news.then(|| self.due(at, || PodDeed::NoteLateness { since }))
+    }
+
+    pub(super) fn note_lateness(&mut self, since: Time) {
+        self.late_said = Some(since);
+        let Some(Lateness { until, remedy }) = self.lateness() else {
+            return;
+        };
+        let wait = until.since(self.now);
+        let runs = |container: &Container| container.is_ordered() && container.life.is_running();
+        let running = self.containers.iter().filter(|(_, it)| runs(it));
+        let ids: Vec<ContainerId> = running.map(|(id, _)| id.clone()).collect();
+        let remedy = remedy.to_string();
+        let report = Report::Late { wait, remedy };
+        for id in &ids {
+            self.out.tell(id, format!("usher: {report}"), false);
+        }
+        self.out.report(report);
+    }
+}
