@@ -5,11 +5,15 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
+use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::harness::{
-    Background, ContainerSpec, Containerd, Finished, PATIENCE, eventually, poll, run, shim_dir,
+    Background, ContainerSpec, Containerd, Finished, PATIENCE, eventually, poll, run, scaled,
+    shim_dir,
 };
 use crate::pod::{EXEC_PROBE, Pod};
 
@@ -181,6 +185,31 @@ fn a_stop_by_hand_stops_apps_before_sidecars_and_says_so() {
     host.delete("web");
     host.run(&GATED.witness("web", &[]));
     pod_that(&host, "started over", |pod| pod["status"] == "Sidecar:0/1");
+}
+
+#[test]
+fn a_stop_of_all_waits_for_a_shim_that_is_slow_to_answer() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("plain").witness(&[]));
+    host.await_event("plain", "start");
+    let pods = says(&host, &["ps", "-o", "json"], "plain");
+    let pods: Value = serde_json::from_str(&pods).expect("JSON");
+    let shim = pods["pods"][0]["shimPid"].as_i64().expect("its process");
+    let shim = Pid::from_raw(i32::try_from(shim).expect("a process"));
+    kill(shim, Signal::SIGSTOP).expect("stop the shim");
+    let mut stop = Background::spawn(usher(&host, &["stop", "--all"]));
+    // Longer than anybody else waits for an answer.
+    std::thread::sleep(scaled(Duration::from_millis(1500)));
+    assert!(stop.is_running(), "{:?}", stop.finish(PATIENCE));
+    kill(shim, Signal::SIGCONT).expect("continue the shim");
+    let stopped = stop.finish(PATIENCE);
+    assert!(stopped.ok(), "{stopped:?}");
+    assert_eq!(stopped.err(), "", "nothing is wrong");
+    assert!(
+        stopped.out().contains("plain: stopped after"),
+        "{stopped:?}"
+    );
+    assert_eq!(host.wait_exit("plain"), 0);
 }
 
 #[test]

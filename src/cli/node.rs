@@ -65,6 +65,14 @@ pub(super) struct Update {
     pub pod: Option<api::Pod>,
 }
 
+/// What came of asking a shim to stop its pod.
+pub(super) struct AskedToStop {
+    /// As it was before.
+    pub pod: api::Pod,
+    /// Or why it is not stopped.
+    pub answer: Result<api::StopResponse, String>,
+}
+
 /// Why a shim said nothing.
 pub(super) enum Silence {
     /// It looks after no pod any more, or is gone.
@@ -184,6 +192,28 @@ impl Node {
                 Silence::Because(why) => why,
             };
             Err(Failure::because(complaint(socket, why)))
+        })
+    }
+
+    /// The sockets of all shims that there are.
+    pub(super) fn sockets(&self) -> Vec<PathBuf> {
+        sockets(&self.directory)
+    }
+
+    /// Asks these shims at the same time to stop their pods.
+    pub(super) fn stop(
+        &self,
+        sockets: impl IntoIterator<Item = PathBuf>,
+        request: &api::StopRequest,
+    ) -> Vec<(PathBuf, Result<AskedToStop, Silence>)> {
+        self.tokio.block_on(async {
+            let mut asked = JoinSet::new();
+            for socket in sockets {
+                let request = request.clone();
+                asked.spawn(async move { (stop(&socket, &request).await, socket) });
+            }
+            let answers = asked.join_all().await.into_iter();
+            answers.map(|(answer, socket)| (socket, answer)).collect()
         })
     }
 
@@ -338,6 +368,20 @@ async fn status(socket: &Path, events: bool) -> Result<api::Pod, Silence> {
     within(ANSWERS_WITHIN, ask).await
 }
 
+async fn stop(socket: &Path, request: &api::StopRequest) -> Result<AskedToStop, Silence> {
+    let pod = status(socket, false).await?;
+    let ask = async {
+        match connect(socket).await?.stop(context(), request).await {
+            Ok(answer) => Ok(Ok(answer)),
+            // That is an answer too.
+            Err(ttrpc::Error::RpcStatus(status)) => Ok(Err(status.message)),
+            Err(error) => Err(silence(socket, error)),
+        }
+    };
+    let answer = within(ANSWERS_WITHIN, ask).await?;
+    Ok(AskedToStop { pod, answer })
+}
+
 /// What an error says of the shim that we were connected to.
 fn silence(socket: &Path, error: ttrpc::Error) -> Silence {
     // It lets go of it before it hangs up.
@@ -351,7 +395,8 @@ fn silence(socket: &Path, error: ttrpc::Error) -> Silence {
     }
 }
 
-fn complaint(socket: &Path, why: &str) -> String {
+/// A shim, and what it does, as a sentence.
+pub(super) fn complaint(socket: &Path, why: &str) -> String {
     format!("the shim at {} {why}", socket.display())
 }
 

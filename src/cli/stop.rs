@@ -1,13 +1,13 @@
 //! `usher stop`: runs the whole termination sequence of a pod, or of all.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::node::{Found, Node, Silence, full_name};
+use super::node::{AskedToStop, Node, Silence, complaint, full_name};
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Stdout, styled, warn};
 use super::time;
 use crate::api;
@@ -51,73 +51,57 @@ struct Stopping {
     states: BTreeMap<String, String>,
 }
 
+/// How long a shim may be silent that is to be asked: of a node that goes down everything is busy.
+const ASKED_FOR: Duration = Duration::from_secs(60);
+
+/// How often it is looked how far the pods are.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Pods on their way to their ends.
+struct Stops<'a> {
+    node: &'a Node,
+    request: api::StopRequest,
+    began: Instant,
+    /// The sockets of those whose shims are still to be asked.
+    unasked: Vec<PathBuf>,
+    stopping: BTreeMap<PathBuf, Stopping>,
+    is_well: bool,
+}
+
 impl Stop {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let node = Node::new()?;
-        let mut stopping = BTreeMap::new();
-        let (chosen, silent) = self.chosen(&node)?;
-        // With --all a pod that could not be asked is one that was not stopped.
-        let mut is_well = silent == 0;
-        for (socket, pod) in chosen {
-            match self.ask(&node, &socket) {
-                Err(Failure::Because(why)) => {
-                    is_well = false;
-                    warn(&format!("{} is not stopped: {why}", full_name(&pod)));
-                }
-                Err(failure) => return Err(failure),
-                Ok(response) if response.containers.is_empty() => {
-                    stdout.text(format!("{}: nothing runs\n", title(&pod)))?;
-                }
-                Ok(response) => {
-                    let within = time::seconds(&response.deadline).map(|at| at - time::now());
-                    let within = within.unwrap_or_default().max(0.0);
-                    stdout.text(format!(
-                        "{}: {} to stop within {}\n",
-                        title(&pod),
-                        response.containers.join(", "),
-                        time::span(within)
-                    ))?;
-                    let began = Instant::now();
-                    let limit = Duration::try_from_secs_f64(within).unwrap_or_default();
-                    let limit = limit.saturating_add(BEYOND_GRACE);
-                    let one = Stopping {
-                        title: title(&pod),
-                        began,
-                        gives_up: began.checked_add(limit).unwrap_or(began),
-                        states: BTreeMap::new(),
-                    };
-                    stopping.insert(socket, one);
-                }
+        let named = self.pods.iter().map(|pod| node.find_living(pod));
+        let named = named.map(|found| found.map(|(socket, _)| socket));
+        let unasked = match self.all {
+            true => node.sockets(),
+            false => named.collect::<Result<_, _>>()?,
+        };
+        let mut stops = Stops {
+            node: &node,
+            request: api::StopRequest {
+                grace_period: self.grace_period.map(time::message).into(),
+                ..api::StopRequest::new()
+            },
+            began: Instant::now(),
+            unasked,
+            stopping: BTreeMap::new(),
+            is_well: true,
+        };
+        loop {
+            stops.ask(stdout)?;
+            if !self.no_wait {
+                stops.follow(stdout)?;
             }
+            let is_followed = self.no_wait || stops.stopping.is_empty();
+            if stops.unasked.is_empty() && is_followed {
+                break;
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
-        if !self.no_wait {
-            is_well &= follow(&node, stopping, stdout)?;
-        }
-        Ok(match is_well {
+        Ok(match stops.is_well {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
-        })
-    }
-
-    /// The pods, and how many shims should have been asked and did not answer.
-    fn chosen(&self, node: &Node) -> Result<(Vec<(PathBuf, api::Pod)>, usize), Failure> {
-        if self.all {
-            let seen = node.living(false);
-            let reachable = |found: Found| Some((found.socket?, found.pod));
-            let pods = seen.pods.into_iter().filter_map(reachable);
-            return Ok((pods.collect(), seen.silent));
-        }
-        let pods: Result<_, _> = self.pods.iter().map(|pod| node.find_living(pod)).collect();
-        Ok((pods?, 0))
-    }
-
-    fn ask(&self, node: &Node, socket: &Path) -> Result<api::StopResponse, Failure> {
-        let request = api::StopRequest {
-            grace_period: self.grace_period.map(time::message).into(),
-            ..api::StopRequest::new()
-        };
-        node.ask(socket, async |client, context| {
-            client.stop(context, &request).await
         })
     }
 }
@@ -126,20 +110,75 @@ fn title(pod: &api::Pod) -> String {
     styled(BOLD, &pod.name)
 }
 
-/// Says what becomes of pods until all of them are over; whether that has gone well.
-fn follow(
-    node: &Node,
-    mut stopping: BTreeMap<PathBuf, Stopping>,
-    stdout: &mut Stdout,
-) -> Result<bool, Failure> {
-    let mut is_well = true;
-    while !stopping.is_empty() {
-        let sockets: Vec<_> = stopping.keys().cloned().collect();
+impl Stops<'_> {
+    /// Asks all shims that have not answered yet. One that is silent does not keep the others.
+    fn ask(&mut self, stdout: &mut Stdout) -> Result<(), Failure> {
+        let gives_up = self.began.elapsed() > ASKED_FOR;
+        let sockets = std::mem::take(&mut self.unasked);
+        for (socket, answer) in self.node.stop(sockets, &self.request) {
+            match answer {
+                Ok(asked) => self.asked(socket, asked, stdout)?,
+                // There is nothing any more that could be stopped.
+                Err(Silence::Over | Silence::Died) => {}
+                Err(Silence::Because(why)) if gives_up => {
+                    self.is_well = false;
+                    warn(&format!(
+                        "{}: its pod is not stopped",
+                        complaint(&socket, &why)
+                    ));
+                }
+                Err(Silence::Because(_)) => self.unasked.push(socket),
+            }
+        }
+        Ok(())
+    }
+
+    fn asked(
+        &mut self,
+        socket: PathBuf,
+        AskedToStop { pod, answer }: AskedToStop,
+        stdout: &mut Stdout,
+    ) -> Result<(), Failure> {
+        let response = match answer {
+            Err(why) => {
+                self.is_well = false;
+                warn(&format!("{} is not stopped: {why}", full_name(&pod)));
+                return Ok(());
+            }
+            Ok(response) if response.containers.is_empty() => {
+                return stdout.text(format!("{}: nothing runs\n", title(&pod)));
+            }
+            Ok(response) => response,
+        };
+        let within = time::seconds(&response.deadline).map(|at| at - time::now());
+        let within = within.unwrap_or_default().max(0.0);
+        stdout.text(format!(
+            "{}: {} to stop within {}\n",
+            title(&pod),
+            response.containers.join(", "),
+            time::span(within)
+        ))?;
+        let began = Instant::now();
+        let limit = Duration::try_from_secs_f64(within).unwrap_or_default();
+        let limit = limit.saturating_add(BEYOND_GRACE);
+        let one = Stopping {
+            title: title(&pod),
+            began,
+            gives_up: began.checked_add(limit).unwrap_or(began),
+            states: BTreeMap::new(),
+        };
+        self.stopping.insert(socket, one);
+        Ok(())
+    }
+
+    /// Says what has become of those that were asked, and forgets those that are over.
+    fn follow(&mut self, stdout: &mut Stdout) -> Result<(), Failure> {
+        let sockets: Vec<_> = self.stopping.keys().cloned().collect();
         for socket in sockets {
-            let Some(one) = stopping.get_mut(&socket) else {
+            let Some(one) = self.stopping.get_mut(&socket) else {
                 continue;
             };
-            let is_over = match node.status(&socket) {
+            let is_over = match self.node.status(&socket) {
                 Ok(pod) => {
                     one.show(&pod, stdout)?;
                     pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATED)
@@ -147,9 +186,9 @@ fn follow(
                 // With its last container the shim has nothing to tell any more.
                 Err(Silence::Over) => true,
                 Err(Silence::Died) => {
-                    is_well = false;
+                    self.is_well = false;
                     warn(&format!("{}: its shim has died", one.title));
-                    stopping.remove(&socket);
+                    self.stopping.remove(&socket);
                     continue;
                 }
                 Err(Silence::Because(_)) => false,
@@ -161,22 +200,16 @@ fn follow(
                     one.title,
                     styled(GOOD, "stopped")
                 ))?;
-                stopping.remove(&socket);
+                self.stopping.remove(&socket);
             } else if Instant::now() > one.gives_up {
-                is_well = false;
+                self.is_well = false;
                 warn(&format!("{} does not stop", one.title));
-                stopping.remove(&socket);
+                self.stopping.remove(&socket);
             }
         }
-        if !stopping.is_empty() {
-            std::thread::sleep(LOOK_EVERY);
-        }
+        Ok(())
     }
-    Ok(is_well)
 }
-
-/// How often it is looked how far the pods are.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 impl Stopping {
     /// A line for each container of which there is something new to say.
