@@ -381,6 +381,38 @@ fn a_restart_that_an_installer_was_ended_in_is_made_up_for() {
 }
 
 #[test]
+fn the_unit_that_stops_pods_is_installed_when_asked_for_and_goes_with_the_rest() {
+    const FILES: [&str; 2] = [
+        "usher-stop.service",
+        "cri-containerd-.scope.d/usher-stop.conf",
+    ];
+    let node = Node::with_config(USUAL);
+    node.place_systemctl("exit 0");
+    let units = node.path("units").display().to_string();
+    node.must(&["--units", &units]);
+    assert!(!node.path("units").exists(), "nobody has asked for it");
+    node.must(&["--units", &units, "--stop-unit"]);
+    let enabled = "enable --now --quiet usher-stop.service\n";
+    let asked = node.asked_of_systemctl();
+    assert_eq!(asked, format!("daemon-reload\n{enabled}"));
+    let text = fs::read_to_string(node.path("units").join(FILES[0])).expect("the unit");
+    let stop = format!(
+        "ExecStop={} stop --all\n",
+        node.path("usr/bin/usher").display()
+    );
+    assert!(text.contains(&stop), "{text}");
+    assert!(node.path("units").join(FILES[1]).exists());
+    // Twice is the same as once.
+    node.must(&["--units", &units, "--stop-unit"]);
+    assert_eq!(node.asked_of_systemctl(), enabled);
+    node.must(&["--units", &units, "--uninstall"]);
+    let asked = node.asked_of_systemctl();
+    let disabled = "disable --now --quiet usher-stop.service\ndaemon-reload\n";
+    assert_eq!(asked, disabled);
+    assert_eq!(names(&node.path("units")), [""; 0]);
+}
+
+#[test]
 fn a_shim_where_containerd_does_not_look_for_it_is_told_of() {
     let node = Node::with_config(USUAL);
     let words = ["--path", "/usr/bin"];
