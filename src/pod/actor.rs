@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::lifecycle::{self, Action, ContainerId, Phase, Report, RequestId, Time};
+use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
 use crate::plan::Rules;
 use crate::record::Record;
 
 use super::bill::Bill;
 use super::process::Task;
+use super::scores::ScoreLog;
 use super::shim_end::ShimEnd;
 use super::signals::SignalOrder;
 use super::sizes::OwnCgroup;
+use super::status::Watchers;
 use super::who::Who;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
 
@@ -30,8 +32,7 @@ pub struct Actor {
     pub(super) callers: Callers,
     pub(super) record: Record,
     pub(super) who: Who,
-    /// For whoever watches: how much has changed in the record.
-    changes: watch::Sender<u64>,
+    pub(super) watchers: Watchers,
     pub(super) node: Node,
     /// Of the node, as they were when the pod began.
     pub(super) rules: Rules,
@@ -40,8 +41,7 @@ pub struct Actor {
     /// The core counts its time from here.
     origin: Instant,
     pub(super) shim_end: ShimEnd,
-    /// The kernel has refused a score, and it was said.
-    pub(super) refused_score: bool,
+    pub(super) score_log: ScoreLog,
     pub(super) bill: Bill,
     /// None if it is not the pod's alone, or not known yet.
     pub(super) pod_cgroup: Option<OwnCgroup>,
@@ -73,14 +73,14 @@ impl Actor {
             callers: Callers::default(),
             record: Record::default(),
             who: Who::new(namespace),
-            changes: watch::Sender::new(0),
+            watchers: Watchers::default(),
             node,
             rules,
             mailbox: mailbox.clone(),
             messages,
             origin: Instant::now(),
             shim_end: ShimEnd::new(),
-            refused_score: false,
+            score_log: ScoreLog::default(),
             bill: Bill::default(),
             pod_cgroup: None,
         };
@@ -175,25 +175,6 @@ impl Actor {
 
     fn instant(&self, at: Time) -> Option<Instant> {
         self.origin.checked_add(at.since_origin())
-    }
-
-    /// Something may have happened: who watches is told if it has.
-    fn tell_watchers(&mut self) {
-        let changes = self.record.changes();
-        if *self.changes.borrow() == changes {
-            return;
-        }
-        let now = self.now();
-        let view = self.core.view(now);
-        let is_ready = view.phase == Phase::Running && view.ready.0 == view.ready.1;
-        let stages = view.stages.iter().map(|stage| stage.is_done);
-        self.record.progress(now, stages, is_ready);
-        self.changes.send_replace(changes);
-    }
-
-    /// What tells that something has happened.
-    pub fn watch(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
     }
 
     /// Carries out all that the core wants done by now.

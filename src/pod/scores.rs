@@ -23,6 +23,12 @@ pub(super) struct Score {
     pub has_newcomers: bool,
 }
 
+/// What the log is told of the pod's scores.
+#[derive(Debug, Default)]
+pub(super) struct ScoreLog {
+    has_told_of_refusal: bool,
+}
+
 #[derive(Debug)]
 struct Busy {
     to: i32,
@@ -98,24 +104,36 @@ impl Actor {
             task.score.busy = None;
             task.score.given = change.to;
         }
-        let (from, to) = (change.from, change.to);
-        match outcome {
-            Err(error) => tracing::warn!(container = %id, %error, "its OOM score is not {to}"),
-            Ok(outcome) => {
-                if outcome.is_incomplete {
-                    tracing::warn!(container = %id, "not all of its processes have OOM score {to}: there are ever new ones");
-                }
-                match outcome.refused {
-                    Some(error) if !self.refused_score => {
-                        self.refused_score = true;
-                        tracing::warn!(container = %id, %error, "its OOM score is not {to}: the kernel refuses it without CAP_SYS_RESOURCE");
-                    }
-                    None if from != to => {
-                        tracing::info!(container = %id, "OOM score {to} instead of {from}");
-                    }
-                    _ => {}
-                }
+        self.score_log.changed(id, change, outcome);
+    }
+}
+
+impl ScoreLog {
+    /// Says what has become of a change; that the kernel refuses one only once.
+    fn changed(
+        &mut self,
+        id: &ContainerId,
+        Change { from, to }: Change,
+        outcome: Result<ScoreOutcome, String>,
+    ) {
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                return tracing::warn!(container = %id, %error, "its OOM score is not {to}");
             }
+        };
+        if outcome.is_incomplete {
+            tracing::warn!(container = %id, "not all of its processes have OOM score {to}: there are ever new ones");
+        }
+        match outcome.refused {
+            Some(error) if !self.has_told_of_refusal => {
+                self.has_told_of_refusal = true;
+                tracing::warn!(container = %id, %error, "its OOM score is not {to}: the kernel refuses it without CAP_SYS_RESOURCE");
+            }
+            None if from != to => {
+                tracing::info!(container = %id, "OOM score {to} instead of {from}");
+            }
+            _ => {}
         }
     }
 }

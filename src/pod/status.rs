@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime};
 use protobuf::MessageField;
 use protobuf::well_known_types::duration::Duration as DurationMessage;
 use protobuf::well_known_types::timestamp::Timestamp;
+use tokio::sync::watch;
 
 use crate::api;
 use crate::events::timestamp;
-use crate::lifecycle::{Cause, Duty, Lateness, Time, View, Wait};
+use crate::lifecycle::{Cause, Duty, Lateness, Phase, Time, View, Wait};
 use crate::plan::Signal;
 use crate::record::{Event, Past, What};
 
@@ -21,7 +22,30 @@ struct Clock {
     wall: SystemTime,
 }
 
+/// Those who watch the pod: they are told how much has changed in its record.
+#[derive(Debug, Default)]
+pub(super) struct Watchers(watch::Sender<u64>);
+
 impl Actor {
+    /// What tells that something has happened.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.watchers.0.subscribe()
+    }
+
+    /// Something may have happened: who watches is told if it has.
+    pub(super) fn tell_watchers(&mut self) {
+        let changes = self.record.changes();
+        if *self.watchers.0.borrow() == changes {
+            return;
+        }
+        let now = self.now();
+        let view = self.core.view(now);
+        let is_ready = view.phase == Phase::Running && view.ready.0 == view.ready.1;
+        let stages = view.stages.iter().map(|stage| stage.is_done);
+        self.record.progress(now, stages, is_ready);
+        self.watchers.0.send_replace(changes);
+    }
+
     /// The pod as it is, if there is one; with what has happened to it, if `events`.
     pub fn status(&self, events: bool, reply: Reply<api::Pod>) {
         let answer = match self.tasks.is_empty() {

@@ -203,14 +203,6 @@ impl SimEngine {
         let value = pod.and_then(|pod| pod.values.get(&index(knob)).copied());
         value.unwrap_or(UNLIMITED)
     }
-
-    /// The bundles that have a note of what a pod's cgroup was before.
-    pub fn notes(&self, uid: &str) -> Vec<PathBuf> {
-        let machine = self.lock();
-        let pod = machine.pods.get(uid);
-        pod.map(|pod| pod.notes.keys().cloned().collect())
-            .unwrap_or_default()
-    }
 }
 
 #[async_trait]

@@ -23,7 +23,7 @@ mod program;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sizing::Size;
@@ -106,11 +106,6 @@ impl SimEngine {
             Beginning::Parked(born) => born.init,
             Beginning::ToRestore(_) => panic!("{id} is from no checkpoint"),
         }
-    }
-
-    /// Takes it away again.
-    pub fn take(&self, directory: &Path) {
-        self.lock().bundles.remove(directory);
     }
 
     /// What there is now.

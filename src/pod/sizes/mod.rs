@@ -1,0 +1,142 @@
+//! The pod's cgroup, sized as the core wants it: raised at once, lowered when nobody can come to harm.
+
+mod setting;
+mod sizing;
+
+use std::sync::Arc;
+
+use tokio::time::sleep;
+
+use crate::caught::Panicked;
+use crate::engine::{Place, PodCgroup};
+use crate::lifecycle::{ContainerId, PodSize};
+
+use super::Actor;
+use super::process::Task;
+
+use sizing::{Sizing, TRY_AGAIN_AFTER, TRY_AGAIN_AFTER_AT_MOST};
+
+/// The cgroup of a pod that is the pod's alone: the shim's commands for the pod run there.
+#[derive(Debug)]
+pub(super) struct OwnCgroup {
+    cgroup: Arc<dyn PodCgroup>,
+    /// If it is ours to size.
+    sizing: Option<Sizing>,
+}
+
+impl Actor {
+    /// Learns from the first container of a pod where the pod's cgroup is, and what it has.
+    pub(super) fn find_pod_cgroup(&mut self, id: &ContainerId) {
+        if self.pod_cgroup.is_some() || !self.core.has_orders() {
+            return;
+        }
+        let Some(task) = self.tasks.get(id) else {
+            return;
+        };
+        let init = task.life.init();
+        let cgroup = init.and_then(|init| init.pod_cgroup(&self.who.identity().uid));
+        let is_ours = self.core.may_be_sized();
+        self.pod_cgroup = cgroup.map(|cgroup| OwnCgroup {
+            sizing: is_ours.then(|| Sizing::new(&*cgroup, &task.facts.allotment)),
+            cgroup,
+        });
+    }
+
+    /// Sees to it that the pod's cgroup has the size that it is to have now.
+    pub(super) fn settle_size(&mut self) {
+        let wanted = self.pod_size();
+        let is_settled = |sizing: &mut Sizing| sizing.last.as_ref() == Some(&wanted);
+        if self.sizing().is_some_and(|sizing| !is_settled(sizing)) {
+            self.settle_size_now(true);
+        }
+        if self.tasks.is_empty() {
+            self.pod_cgroup = None;
+        }
+    }
+
+    /// The same, also if nothing has changed as far as the core can know.
+    pub(super) fn settle_size_now(&mut self, is_new: bool) {
+        let wanted = self.pod_size();
+        let charged = wanted.as_ref().map(|wanted| self.memory_of(wanted));
+        let keeper = self.tasks.values().find(|task| !task.life.has_ended());
+        let keeper = keeper.or(self.tasks.values().next());
+        let keeper = keeper.map(|task| task.bundle.clone());
+        let Some((cgroup, sizing)) = self.pod_cgroup.as_mut().and_then(OwnCgroup::sized) else {
+            return;
+        };
+        let is_due = sizing.settle(cgroup, wanted.as_ref(), charged.unwrap_or_default());
+        sizing.last = Some(wanted);
+        sizing.take_notes(cgroup, keeper);
+        if is_new {
+            sizing.try_again_after = TRY_AGAIN_AFTER;
+        }
+        if is_due && !sizing.is_due {
+            sizing.is_due = true;
+            let after = sizing.try_again_after;
+            sizing.try_again_after = after.saturating_mul(2).min(TRY_AGAIN_AFTER_AT_MOST);
+            let wait = async move {
+                sleep(after).await;
+                Ok::<_, Panicked>(())
+            };
+            self.job(wait, |actor, _| {
+                if let Some(sizing) = actor.sizing() {
+                    sizing.is_due = false;
+                }
+                actor.settle_size_now(false);
+            });
+        }
+        self.tell_manager();
+    }
+
+    fn sizing(&mut self) -> Option<&mut Sizing> {
+        self.pod_cgroup.as_mut()?.sizing.as_mut()
+    }
+
+    fn pod_size(&self) -> Option<PodSize> {
+        let is_busy = |id: &ContainerId| self.tasks.get(id).is_some_and(Task::has_live_execs);
+        self.core.pod_size(is_busy)
+    }
+
+    /// How much memory is charged to containers that keep within the size.
+    fn memory_of(&self, size: &PodSize) -> u64 {
+        let ids = size.counted.iter().chain(&size.held);
+        let usage = ids.filter_map(|id| self.tasks.get(id)?.life.cgroup()?.memory_usage());
+        usage.fold(0, u64::saturating_add)
+    }
+
+    /// Has systemd know what is in force where the cgroup is its own: it would undo it at its next
+    /// daemon-reload.
+    fn tell_manager(&mut self) {
+        let Some(OwnCgroup { cgroup, sizing }) = &mut self.pod_cgroup else {
+            return;
+        };
+        let Some(news) = sizing.as_mut().and_then(|sizing| sizing.news(&**cgroup)) else {
+            return;
+        };
+        let cgroup = Arc::clone(cgroup);
+        let told = async move { cgroup.tell_manager(news).await };
+        self.job(told, |actor, outcome| {
+            if let Some(sizing) = actor.sizing() {
+                sizing.is_telling = false;
+                if let Err(error) = outcome
+                    && !std::mem::replace(&mut sizing.is_untold, true)
+                {
+                    tracing::warn!(%error, "systemd does not know the size of the pod's cgroup");
+                }
+            }
+            // What it was told may be older than what is wanted by now.
+            actor.settle_size_now(false);
+        });
+    }
+}
+
+impl OwnCgroup {
+    /// Where the shim's commands for the pod run.
+    pub fn place(&self) -> Option<Place> {
+        self.cgroup.place()
+    }
+
+    fn sized(&mut self) -> Option<(&dyn PodCgroup, &mut Sizing)> {
+        Some((&*self.cgroup, self.sizing.as_mut()?))
+    }
+}

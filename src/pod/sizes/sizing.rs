@@ -1,0 +1,325 @@
+//! How a pod's cgroup is sized: its values, the note about them, and what its manager knows.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::engine::{Knob, PodCgroup, UNLIMITED};
+use crate::lifecycle::PodSize;
+use crate::plan::Allotment;
+use crate::sizing::{Bytes, Limit};
+
+use super::setting::{Outcome, Setting};
+
+/// What a parked process of the OCI runtime takes; two were measured.
+const HELD_BYTES: u64 = 4 << 20;
+
+/// When it is tried again after the first time; each time it takes twice as long.
+pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+pub(super) const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
+
+/// What we have done to a pod's cgroup, and are to do.
+#[derive(Debug)]
+pub(super) struct Sizing {
+    settings: Vec<Setting>,
+    /// What it was sized by last.
+    pub last: Option<Option<PodSize>>,
+    pub try_again_after: Duration,
+    /// It will be tried again.
+    pub is_due: bool,
+    /// Whoever manages the cgroup is being told.
+    pub is_telling: bool,
+    /// It was reported that systemd does not take its values.
+    pub is_untold: bool,
+    /// The bundle with the note about it.
+    notes: Option<PathBuf>,
+}
+
+impl Sizing {
+    /// Nobody has sized the cgroup yet: what is found is what the caller gave the pod.
+    pub fn new(cgroup: &dyn PodCgroup, allotment: &Allotment) -> Sizing {
+        let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight].into_iter();
+        let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));
+        Sizing {
+            settings: settings.collect(),
+            last: None,
+            try_again_after: TRY_AGAIN_AFTER,
+            is_due: false,
+            is_telling: false,
+            is_untold: false,
+            notes: None,
+        }
+    }
+
+    /// Puts in force what is wanted; as it was, if that is nothing. `charged` is how much memory is charged
+    /// to the containers that are counted. Whether something is to be tried again later.
+    pub fn settle(
+        &mut self,
+        cgroup: &dyn PodCgroup,
+        wanted: Option<&PodSize>,
+        charged: u64,
+    ) -> bool {
+        let usage = cgroup.memory_usage().unwrap_or_default();
+        let others = usage.saturating_sub(charged);
+        let cpu = wanted.and_then(|wanted| {
+            let size = &wanted.size;
+            cgroup.cpu_values(&size.limits, &size.requests)
+        });
+        let mut is_due = false;
+        for setting in &mut self.settings {
+            let value = match (setting.knob, wanted) {
+                (Knob::Memory, Some(wanted)) => memory_limit(wanted, others),
+                (Knob::CpuQuota, Some(_)) => cpu.map_or(UNLIMITED, |(quota, _)| quota),
+                (Knob::CpuWeight, Some(_)) => cpu.map_or(UNLIMITED, |(_, weight)| weight),
+                // As it was.
+                (_, None) => UNLIMITED,
+            };
+            match setting.settle(cgroup, value) {
+                Outcome::Done => {}
+                Outcome::Later => is_due = true,
+                Outcome::Refused(error) => {
+                    if !std::mem::replace(&mut setting.is_refused, true) {
+                        let knob = setting.knob;
+                        tracing::warn!(?knob, value, %error, "the pod's cgroup stays as it is");
+                    }
+                }
+            }
+        }
+        is_due
+    }
+
+    /// Leaves a note for whoever comes when we have died, in a bundle that there is.
+    pub fn take_notes(&mut self, cgroup: &dyn PodCgroup, keeper: Option<PathBuf>) {
+        let changed = self.settings.iter();
+        let changed = changed.filter(|setting| setting.written != setting.ceiling);
+        let before: Vec<_> = changed
+            .map(|setting| (setting.knob, setting.ceiling))
+            .collect();
+        let keeper = keeper.filter(|_| !before.is_empty());
+        if let Some(old) = &self.notes
+            && self.notes != keeper
+        {
+            cgroup.remove_note(old);
+        }
+        self.notes = keeper;
+        if let Some(bundle) = &self.notes
+            && let Err(error) = cgroup.leave_note(bundle, &before)
+        {
+            tracing::warn!(%error, "what the pod's cgroup was before is not noted");
+        }
+    }
+
+    /// What whoever manages the cgroup does not know yet, to be told now.
+    pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
+        if !cgroup.is_managed() || self.is_telling {
+            return None;
+        }
+        let news = self.settings.iter().filter(|s| s.told != s.written);
+        let news: Vec<_> = news.map(|s| (s.knob, s.written)).collect();
+        if news.is_empty() {
+            return None;
+        }
+        for setting in &mut self.settings {
+            setting.told = setting.written;
+        }
+        self.is_telling = true;
+        Some(news)
+    }
+}
+
+/// What the pod's memory is limited to. `others` is what is charged to the pod and to none of the
+/// containers that are counted: files in memory, what those have left that are gone, the sandbox.
+fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
+    let Limit::Of(Bytes(limit)) = wanted.size.limits.memory else {
+        return UNLIMITED;
+    };
+    if limit == 0 {
+        // Nobody is there to be limited.
+        return UNLIMITED;
+    }
+    let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
+    let held = held.saturating_mul(HELD_BYTES);
+    limit.saturating_add(others).saturating_add(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cgroup;
+    use crate::engine::oci::{OciPodCgroup, restore_pod_cgroup};
+    use crate::lifecycle::ContainerId;
+    use crate::reaper::Reaper;
+    use crate::sizing::{Millicores, Size};
+
+    fn of(bytes: Limit<Bytes>, held: usize) -> PodSize {
+        let mut size = Size::exactly(Millicores(1), Bytes(1));
+        size.limits.memory = bytes;
+        PodSize {
+            size,
+            counted: Vec::new(),
+            held: vec![ContainerId::from("a"); held],
+        }
+    }
+
+    fn in_directory(directory: &Path) -> Arc<dyn PodCgroup> {
+        let cgroup = cgroup::PodCgroup::in_directory(directory);
+        Arc::new(OciPodCgroup::new(cgroup, Reaper::default()))
+    }
+
+    const CEILING: u64 = 1000 << 20;
+
+    /// Files of a cgroup of version 1, and what there is to do with them.
+    struct Fake {
+        directory: tempfile::TempDir,
+        cgroup: Arc<dyn PodCgroup>,
+        sizing: Sizing,
+    }
+
+    impl Fake {
+        fn new() -> Fake {
+            let directory = tempfile::tempdir().unwrap();
+            let cgroup = in_directory(directory.path());
+            let limit = directory.path().join("memory.limit_in_bytes");
+            fs::write(limit, CEILING.to_string()).unwrap();
+            let sizing = Sizing::new(&*cgroup, &Allotment::default());
+            Fake {
+                directory,
+                cgroup,
+                sizing,
+            }
+        }
+
+        fn set(&self, file: &str, bytes: u64) {
+            fs::write(self.directory.path().join(file), bytes.to_string()).unwrap();
+        }
+
+        fn limit(&self) -> u64 {
+            self.cgroup.read(Knob::Memory).unwrap()
+        }
+
+        /// With nothing charged to the pod but to its containers.
+        fn settle(&mut self, bytes: Option<u64>) -> bool {
+            let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
+            let usage = self.cgroup.memory_usage().unwrap_or_default();
+            self.sizing.settle(&*self.cgroup, wanted.as_ref(), usage)
+        }
+
+        fn take_notes(&mut self, keeper: &Path) {
+            let keeper = Some(keeper.to_owned());
+            self.sizing.take_notes(&*self.cgroup, keeper);
+        }
+    }
+
+    #[test]
+    fn memory_is_lowered_only_while_nine_tenths_of_it_are_not_used() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 90);
+        assert!(fake.settle(Some(100)), "it is to be tried again");
+        assert_eq!(fake.limit(), CEILING);
+        fake.set("memory.usage_in_bytes", 89);
+        assert!(!fake.settle(Some(100)));
+        assert_eq!(fake.limit(), 100);
+        // What is raised is so at once.
+        fake.set("memory.usage_in_bytes", 100);
+        assert!(!fake.settle(Some(101)));
+        assert_eq!(fake.limit(), 101);
+    }
+
+    #[test]
+    fn nothing_is_lowered_where_it_is_not_known_what_is_used() {
+        let mut fake = Fake::new();
+        assert!(fake.settle(Some(100)));
+        assert_eq!(fake.limit(), CEILING);
+    }
+
+    #[test]
+    fn what_somebody_else_has_written_bounds_and_is_restored() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.settle(Some(100));
+        fake.set("memory.limit_in_bytes", 50);
+        fake.settle(Some(70));
+        assert_eq!(fake.limit(), 50);
+        fake.settle(Some(30));
+        assert_eq!(fake.limit(), 30);
+        fake.settle(None);
+        assert_eq!(fake.limit(), 50);
+        fake.set("memory.limit_in_bytes", 2 * CEILING);
+        fake.settle(Some(100));
+        assert_eq!(fake.limit(), 100);
+        fake.settle(None);
+        assert_eq!(fake.limit(), 2 * CEILING);
+    }
+
+    #[test]
+    fn what_systemd_was_told_is_nobody_elses() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.settle(Some(100));
+        fake.sizing.settings[0].told = 100;
+        fake.settle(Some(200));
+        // It puts in force what it was told last.
+        fake.set("memory.limit_in_bytes", 100);
+        fake.settle(Some(300));
+        assert_eq!(fake.limit(), 300);
+        fake.settle(None);
+        assert_eq!(fake.limit(), CEILING);
+    }
+
+    #[test]
+    fn what_is_noted_is_restored_unless_somebody_else_has_written_since() {
+        let bundle = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.settle(Some(100));
+        fake.take_notes(bundle.path());
+        fake.take_notes(other.path());
+        restore_pod_cgroup(bundle.path());
+        assert_eq!(fake.limit(), 100, "the note is in another bundle by now");
+        restore_pod_cgroup(other.path());
+        assert_eq!(fake.limit(), CEILING);
+        fake.set("memory.limit_in_bytes", 7);
+        restore_pod_cgroup(other.path());
+        assert_eq!(fake.limit(), 7);
+        // When all is as it was, nothing is noted.
+        fake.settle(None);
+        fake.take_notes(other.path());
+        assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_overhead_comes_on_top_within_the_ceiling() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.set("cpu.cfs_quota_us", 50_000);
+        fake.set("cpu.cfs_period_us", 100_000);
+        fake.set("cpu.shares", 358);
+        let cgroup = in_directory(fake.directory.path());
+        let allotment = Allotment {
+            memory: Some(CEILING - 30),
+            quota: Some((20_000, 50_000)),
+            shares: Some(102),
+        };
+        fake.sizing = Sizing::new(&*cgroup, &allotment);
+        let overheads: Vec<u64> = fake.sizing.settings.iter().map(|s| s.overhead).collect();
+        assert_eq!(overheads, [30, 10_000, 256]);
+        fake.settle(Some(100));
+        assert_eq!(fake.limit(), 130);
+        fake.settle(Some(CEILING));
+        assert_eq!(fake.limit(), CEILING);
+        fake.settle(None);
+        assert_eq!(fake.limit(), CEILING);
+    }
+
+    #[test]
+    fn what_belongs_to_nobody_and_what_is_held_come_on_top() {
+        let size = of(Limit::Of(Bytes(100)), 2);
+        assert_eq!(memory_limit(&size, 30), 100 + 30 + (8 << 20));
+        assert_eq!(memory_limit(&of(Limit::Unlimited, 2), 30), UNLIMITED);
+        assert_eq!(memory_limit(&of(Limit::Of(Bytes(0)), 1), 30), UNLIMITED);
+    }
+}
