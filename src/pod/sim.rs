@@ -132,7 +132,8 @@ mod tests {
     use crate::engine::Order;
     use crate::engine::sim::{Deed, Fate, Fates, Left, Program, SimBundle};
     use crate::plan::Rules;
-    use crate::pod::{Actor, CreateCall, KillCall, Pod};
+    use crate::pod::{Actor, CreateCall, ExecCall, KillCall, Pod};
+    use crate::stdio::Paths;
 
     fn on_a_node<F: Future>(test: impl FnOnce(SimNode, Pod) -> F) -> F::Output {
         on_a_node_with(SimEngine::default(), test)
@@ -233,6 +234,66 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(60)).await;
             let left = node.engine.lock().left();
             assert_eq!((left.processes, left.mounts), Default::default());
+        });
+    }
+
+    /// A creation takes its time, and what is executed is told of late.
+    #[derive(Debug)]
+    struct Slow;
+
+    impl Fates for Slow {
+        fn of(&mut self, deed: Deed, _: &str) -> Fate {
+            match deed {
+                Deed::Create => Fate::well_after(Duration::from_secs(5)),
+                _ => Fate::well(),
+            }
+        }
+
+        fn answers_after(&mut self, deed: Deed, _: &str) -> Duration {
+            match deed {
+                Deed::Exec => Duration::from_secs(5),
+                _ => Duration::ZERO,
+            }
+        }
+    }
+
+    #[test]
+    fn a_delete_that_comes_while_its_task_is_created_waits_for_that() {
+        on_a_node_with(SimEngine::with_fates(Slow), async |node, pod| {
+            let deletion = async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                pod.ask(|actor, reply| actor.delete("web", "", reply)).await
+            };
+            let creation = create(&node, &pod, "web", Program::default());
+            let (created, deleted) = tokio::join!(creation, deletion);
+            assert_eq!(deleted.map(|deleted| deleted.pid), Ok(created));
+            assert_eq!(node.engine.lock().left(), Left::default());
+        });
+    }
+
+    #[test]
+    fn an_exec_whose_caller_has_gone_before_it_was_told_of_it_does_not_run_on() {
+        on_a_node_with(SimEngine::with_fates(Slow), async |node, pod| {
+            let init = create(&node, &pod, "proxy", Program::default()).await;
+            start(&pod, "proxy").await;
+            let key = ("proxy".to_owned(), "sh".to_owned());
+            node.engine.lock().execs.insert(key, Program::default());
+            let call = ExecCall {
+                id: "proxy".to_owned(),
+                exec_id: "sh".to_owned(),
+                paths: Paths::default(),
+                spec: b"{}".to_vec(),
+                has_deadline: false,
+            };
+            let added = pod.ask(move |actor, reply| actor.exec(call, reply)).await;
+            assert_eq!(added, Ok(()));
+            let started = pod.ask(|actor, reply| actor.start_exec("proxy", "sh", reply));
+            let gives_up = Duration::from_secs(1);
+            assert!(tokio::time::timeout(gives_up, started).await.is_err());
+            assert_eq!(node.engine.lock().left().processes.len(), 2);
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let left = node.engine.lock().left();
+            assert_eq!(left.processes, [("proxy".to_owned(), init)]);
         });
     }
 
