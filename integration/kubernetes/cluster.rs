@@ -347,7 +347,7 @@ impl Cluster {
         );
     }
 
-    fn await_node(&self) {
+    pub fn await_node(&self) {
         let ready = || {
             let node = self.get("node", NODE)?;
             let conditions = node["status"]["conditions"].as_array()?.clone();

@@ -1,12 +1,13 @@
 //! What a pod may use: what others than its author add to it, and the size of its cgroup.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE};
 use crate::harness::{on_v2, poll, run};
-use crate::pod::{Case, Pod, ready_probe, with, witness};
+use crate::pod::{Case, Pod, ready_probe, status_of, with, witness};
 
 const MI: u64 = 1 << 20;
 
@@ -124,6 +125,104 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     let cpu = 150 + 350 + OVERHEAD.0;
     await_size(case, &pod, cpu, 64 + 48 + OVERHEAD.1);
     case.await_ready("pod");
+}
+
+/// An init container that needs most of the CPU, and a sidecar and an app that need most of the memory
+/// together: 500 thousandths and 112 MiB at any time, where all of them have 900 and 208.
+fn sized() -> Pod {
+    Pod::new("pod")
+        .annotation("usher/init", "init")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .container(limited(witness("init", &["--run-for", "500ms"]), 400, 96))
+        .container(limited(witness("proxy", &[]), 150, 64))
+        .container(limited(witness("app", &[]), 350, 48))
+}
+
+/// What systemd says of the slice of a pod.
+fn properties(case: &Case, pod: &Value) -> BTreeMap<String, String> {
+    let slice = cgroup(case, pod, "");
+    let slice = slice
+        .file_name()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    let wanted = "--property=MemoryMax,CPUQuotaPerSecUSec,CPUWeight";
+    let words = ["systemctl", "show", wanted, &slice];
+    let said = run(case.cluster.on_node(&words), PATIENCE).out();
+    let pairs = said.lines().filter_map(|line| line.split_once('='));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// systemd has made the pod's cgroup, and puts in force what it knows of it whenever it reads its
+/// configuration.
+pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
+    if !case.cluster.is_in_guest() {
+        return;
+    }
+    case.create(&sized());
+    let pod = case.await_ready("pod");
+    await_size(case, &pod, 500, 112);
+    let in_force = || {
+        let memory = read(case, &pod, "memory.limit_in_bytes", "memory.max");
+        let weight = read(case, &pod, "cpu.shares", "cpu.weight");
+        (memory, weight)
+    };
+    let (memory, weight) = in_force();
+    let expected = [
+        ("CPUQuotaPerSecUSec", "500ms"),
+        ("CPUWeight", &*weight),
+        ("MemoryMax", &*memory),
+    ];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let knows = || (properties(case, &pod) == BTreeMap::from(expected.clone())).then_some(());
+    assert!(
+        poll(PATIENCE, knows).is_some(),
+        "{:?}, not {expected:?}",
+        properties(case, &pod)
+    );
+    let reload = case.cluster.on_node(&["systemctl", "daemon-reload"]);
+    assert!(run(reload, PATIENCE).ok());
+    await_size(case, &pod, 500, 112);
+    assert_eq!(in_force(), (memory, weight));
+}
+
+/// KEP-1287: the pod's cgroup follows its containers.
+pub fn a_pod_grows_and_shrinks_with_a_container(case: &Case) {
+    if case.cluster.programs.version < (1, 33) {
+        return;
+    }
+    case.create(&sized());
+    let pod = case.await_ready("pod");
+    await_size(case, &pod, 500, 112);
+    for (millis, mebibytes) in [(250, 128), (150, 64)] {
+        let resources =
+            json!({ "limits": amounts(millis, mebibytes), "requests": amounts(millis, mebibytes) });
+        let change =
+            json!({ "spec": { "containers": [{ "name": "proxy", "resources": resources }] } });
+        let change = change.to_string();
+        case.kubectl(&[
+            "patch",
+            "pod",
+            "pod",
+            "--subresource",
+            "resize",
+            "--patch",
+            &change,
+        ]);
+        let memory = format!("{mebibytes}Mi");
+        case.await_pod("pod", "resized", |pod| {
+            status_of(pod, "proxy")["resources"]["limits"]["memory"] == *memory
+        });
+        await_size(case, &pod, 350 + millis, 48 + mebibytes);
+    }
+    let record = case.record();
+    assert!(
+        !record.has("proxy", "signal") && !record.has("app", "signal"),
+        "{record}"
+    );
 }
 
 const CLASS: &str = "usher-with-overhead";

@@ -213,6 +213,8 @@ fn kubelet(cluster: &Cluster) -> String {
         config["cgroupDriver"] = "systemd".into();
         config["cgroupRoot"] = "/".into();
         config["protectKernelDefaults"] = false.into();
+        config["shutdownGracePeriod"] = "10m".into();
+        config["shutdownGracePeriodCriticalPods"] = "10s".into();
     }
     config.to_string()
 }
@@ -292,9 +294,14 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         _ => &[],
     };
     words.extend(fixed.iter().map(|word| word.to_string()));
-    // What `kubectl debug` needs.
-    if cluster.programs.version < (1, 23) && name.starts_with("kube") {
-        words.push("--feature-gates=EphemeralContainers=true".into());
+    let gates = match cluster.programs.version {
+        // What `kubectl debug` needs.
+        (..1, _) | (1, ..23) => Some("EphemeralContainers=true"),
+        (1, 36..) => Some("ContainerStopSignals=true"),
+        _ => None,
+    };
+    if let Some(gates) = gates.filter(|_| name.starts_with("kube")) {
+        words.push(format!("--feature-gates={gates}"));
     }
     match name {
         "etcd" => words.push(format!("--data-dir={}", cluster.path("etcd").display())),

@@ -351,3 +351,68 @@ pub fn a_container_is_resized_in_place(case: &Case) {
         "{record}"
     );
 }
+
+/// KEP-127: root in the pod is nobody on the node, and the order is the same.
+pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
+    // What it mounts has to be mapped, and the kernel to know how.
+    if !case.cluster.is_in_guest() {
+        return;
+    }
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .probed("proxy")
+        .container(witness("app", &[]))
+        .container(witness("proxy", &["--ready-after", "500ms"]))
+        .spec("hostUsers", false)
+        .spec(
+            "volumes",
+            serde_json::json!([{ "name": "shared", "emptyDir": {} }]),
+        );
+    case.create(&pod);
+    case.await_ready("pod");
+    let in_app = |words: &[&str]| {
+        let exec = ["exec", "pod", "--container=app", "--"];
+        case.kubectl(&[&exec, words].concat())
+    };
+    let map = in_app(&["cat", "/proc/self/uid_map"]);
+    let map: Vec<&str> = map.split_whitespace().collect();
+    assert!(map[0] == "0" && map[1] != "0", "{map:?}");
+    // Its containers have written where only they can.
+    std::fs::write(
+        case.shared_dir().join("record"),
+        in_app(&["cat", "/shared/record"]),
+    )
+    .expect("a record");
+    let record = case.record();
+    record.assert_before(("proxy", "ready"), ("app", "start"));
+    case.delete("pod", &[]);
+    case.await_gone("pod");
+}
+
+/// KEP-4639: the files of an image as a volume.
+pub fn an_image_is_a_volume(case: &Case) {
+    if case.cluster.programs.version < (1, 35) {
+        return;
+    }
+    let volumes = serde_json::json!([
+        { "name": "shared", "hostPath": { "path": case.shared_dir() } },
+        { "name": "image", "image": { "reference": crate::images::WITNESS, "pullPolicy": "Never" } },
+    ]);
+    let text = "until test -e /image/bin/witness; do sleep 0.1; done
+        witness mark app seen; exec witness app";
+    let mounts = serde_json::json!({ "volumeMounts": [
+        { "name": "shared", "mountPath": "/shared" }, { "name": "image", "mountPath": "/image" },
+    ] });
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .probed("proxy")
+        .container(with(script("app", text), mounts))
+        .container(witness("proxy", &["--ready-after", "500ms"]))
+        .spec("volumes", volumes);
+    case.create(&pod);
+    let record = case.await_event("app", "seen");
+    record.assert_before(("proxy", "ready"), ("app", "seen"));
+    case.await_ready("pod");
+}

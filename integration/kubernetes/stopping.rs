@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::cluster::PATIENCE;
 use crate::images::STOPPED_BY_USR1;
 use crate::pod::{Case, Pod, restarts, with, witness};
 
@@ -149,6 +150,72 @@ pub fn termination_hooks_come_first(case: &Case) {
     record.assert_before(("app", "hooked"), ("app", "signal"));
     for name in ["app", "proxy"] {
         assert_eq!(record.all(name, "hook").count(), 1, "{record}");
+    }
+    case.await_gone("pod");
+}
+
+/// What logind says before a node goes down, and when it does not after all.
+fn prepare_for_shutdown(case: &Case, begins: bool) {
+    let words = [
+        "busctl",
+        "emit",
+        "/org/freedesktop/login1",
+        "org.freedesktop.login1.Manager",
+        "PrepareForShutdown",
+        "b",
+        if begins { "true" } else { "false" },
+    ];
+    let finished = crate::harness::run(case.cluster.on_node(&words), PATIENCE);
+    assert!(finished.ok(), "busctl: {}", finished.err());
+}
+
+/// The node stays when a case has ended.
+struct GoesDown<'a>(&'a Case<'a>);
+
+impl Drop for GoesDown<'_> {
+    fn drop(&mut self) {
+        prepare_for_shutdown(self.0, false);
+        self.0.cluster.await_node();
+    }
+}
+
+/// Kubelet's graceful node shutdown (KEP-2000), for which it delays systemd's.
+pub fn a_pod_of_a_node_that_goes_down_ends_in_order(case: &Case) {
+    if !case.cluster.is_in_guest() {
+        return;
+    }
+    run(case, &pod());
+    let down = GoesDown(case);
+    prepare_for_shutdown(case, true);
+    assert_ended_in_order(case);
+    case.await_pod("pod", "over", |pod| {
+        ["Succeeded", "Failed"]
+            .iter()
+            .any(|phase| pod["status"]["phase"] == *phase)
+    });
+    drop(down);
+}
+
+/// One that the pod itself names (KEP-4960), the image's notwithstanding.
+pub fn a_pods_own_stop_signal_is_delivered(case: &Case) {
+    if case.cluster.programs.version < (1, 36) {
+        return;
+    }
+    let signal = json!({ "lifecycle": { "stopSignal": "SIGUSR2" } });
+    let options = ["--stop-signal", "12", "--stop-after", "1s"];
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .container(with(witness("proxy", &options), signal.clone()))
+        .container(with(witness("app", &options), signal))
+        .spec("os", json!({ "name": "linux" }));
+    run(case, &pod);
+    case.delete("pod", &[]);
+    let record = case.await_event("proxy", "exit");
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    for name in ["app", "proxy"] {
+        let signals: Vec<_> = record.all(name, "signal").map(|e| &*e.detail).collect();
+        assert_eq!(signals, ["12"], "{record}");
     }
     case.await_gone("pod");
 }
