@@ -13,6 +13,7 @@ use protobuf::Message;
 
 use super::{directory, make_directory};
 use crate::api;
+use crate::lifecycle::Report;
 
 /// The directory below that of the sockets.
 const ENDED: &str = "ended";
@@ -37,6 +38,9 @@ pub trait Archive: fmt::Debug + Send + Sync {
     /// Keeps it, in a moment: somebody may be waiting for an answer. What cannot be kept is lost, and
     /// nothing else with it.
     fn keep(&self, pod: api::Pod);
+
+    /// Something was decided about the pod, which is in the log as well: nothing of it is kept here.
+    fn decided(&self, _: &Report) {}
 }
 
 /// The files of this node.

@@ -230,6 +230,7 @@ impl Actor {
                 } => self.tell(&id, &message, last_words),
                 Action::Report(report) => {
                     self.record.decided(self.now(), &report);
+                    self.node.archive.decided(&report);
                     reports.push(report);
                 }
             }

@@ -75,6 +75,8 @@ pub struct Called {
     pub exec_id: String,
     pub at: Duration,
     pub took: Duration,
+    /// What its caller was willing to wait.
+    pub limit: Option<Duration>,
     /// The code that it gave, where it gives one.
     pub outcome: Result<u32, String>,
     /// The caller, or containerd, has given up.
@@ -154,6 +156,11 @@ impl Containerd {
         self.shared.news.notified().await;
     }
 
+    /// Something has come for its own caller.
+    pub fn has_news(&self) {
+        self.shared.news.notify_one();
+    }
+
     /// What has come for its own caller.
     pub fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.inner().seen)
@@ -161,7 +168,7 @@ impl Containerd {
 
     pub fn see(&self, seen: Seen) {
         self.inner().seen.push(seen);
-        self.shared.news.notify_one();
+        self.has_news();
     }
 
     pub fn told(&self) -> Vec<(Duration, String, Notice)> {
@@ -264,7 +271,7 @@ impl Containerd {
         {
             self.exited(&id, *code);
         }
-        self.shared.news.notify_one();
+        self.has_news();
     }
 
     fn exited(&self, id: &str, code: u32) {
@@ -413,6 +420,7 @@ impl Containerd {
                 exec_id: exec_id.to_owned(),
                 at: self.origin.elapsed(),
                 took: Duration::ZERO,
+                limit,
                 outcome: Err("dropped".to_owned()),
                 is_cut: true,
             }),
@@ -624,7 +632,7 @@ impl Containerd {
             task.is_deleted = true;
         }
         self.shut_down(id).await;
-        self.shared.news.notify_one();
+        self.has_news();
     }
 
     /// Adds a process to a container.

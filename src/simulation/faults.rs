@@ -113,7 +113,7 @@ pub struct Luck {
 }
 
 /// How long a deed may take at most, as with an OCI runtime.
-fn limit(deed: Deed) -> Duration {
+pub fn limit(deed: Deed) -> Duration {
     match deed {
         Deed::Create | Deed::CreateAgain | Deed::Exec | Deed::Checkpoint => {
             Duration::from_secs(120)

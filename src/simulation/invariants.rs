@@ -32,6 +32,8 @@ pub struct Account<'a> {
     pub ended: Vec<bool>,
     /// What panicked that was not to.
     pub panics: Vec<String>,
+    /// The calls of the engine that panicked, as they were to.
+    pub lost: Vec<String>,
     /// Kubelet has nothing left to do.
     pub is_over: bool,
 }

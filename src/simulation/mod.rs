@@ -8,8 +8,10 @@
 //! | `node` | what the kubelet of the simulated world calls: such a containerd, and the machine below |
 //! | `faults` | what goes wrong, from a seed |
 //! | `invariants` | what holds whatever goes wrong |
+//! | `account` | what a node has to tell, for the promises of the core |
 //! | `runs` | the runs |
 
+mod account;
 mod containerd;
 mod faults;
 mod invariants;

@@ -13,11 +13,12 @@ use containerd_shim_protos::shim_async::Task;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, sleep_until};
-use usher_core::lifecycle::{Exec, RequestId, Time};
+use usher_core::lifecycle::{Exec, HookKind, Report, RequestId, Time};
 use usher_core::simulator::case::Case;
 use usher_core::simulator::chance::Dice;
 use usher_core::simulator::{Call, Node, Script, Seen, name_of};
 
+use crate::api::{self, Archive};
 use crate::engine::sim::{Happening, Left, OnStop, Program, SimBundle, SimEngine};
 use crate::plan::{Rules, Signal};
 use crate::pod::sim::SimNode;
@@ -51,6 +52,12 @@ pub struct SimulatedNode {
     scripts: BTreeMap<String, Script>,
     /// The preStop handler of each container that was executed last.
     handlers: BTreeMap<&'static str, String>,
+    /// The containers that have a termination hook, by name.
+    hooked: BTreeSet<&'static str>,
+    /// The containers that have been created once.
+    parked: BTreeSet<String>,
+    /// How much of what has happened on the machine was heard.
+    heard: usize,
     /// The annotations of each bundle.
     bundles: BTreeMap<String, BTreeMap<String, String>>,
     dice: Dice,
@@ -111,6 +118,14 @@ impl SimulatedNode {
             sandboxes: 0,
             scripts: BTreeMap::new(),
             handlers: BTreeMap::new(),
+            hooked: case
+                .members
+                .iter()
+                .filter(|m| m.hook.is_some())
+                .map(|m| m.name)
+                .collect(),
+            parked: BTreeSet::new(),
+            heard: 0,
             bundles: BTreeMap::new(),
             dice,
             others: faults.others,
@@ -123,6 +138,7 @@ impl SimulatedNode {
     fn boot(&mut self) {
         let node = pod::Node {
             publisher: Arc::new(self.containerd.clone()),
+            archive: Arc::new(Witness(self.node.engine.clone())),
             ..self.node.node()
         };
         let _entered = self.runtime.enter();
@@ -174,6 +190,15 @@ impl SimulatedNode {
 
     fn hear(&mut self) {
         let now = self.now();
+        let story = self.story();
+        let news = story
+            .iter()
+            .skip(std::mem::replace(&mut self.heard, story.len()));
+        for (at, happening) in news {
+            if let Some(seen) = self.seen_of(happening) {
+                self.seen.push((Time::from_origin(*at), seen));
+            }
+        }
         for seen in self.containerd.seen() {
             let kubelets = |id: String| match id.starts_with("pause-") {
                 true => "pause".to_owned(),
@@ -192,6 +217,52 @@ impl SimulatedNode {
             };
             self.seen.push((now, seen));
         }
+    }
+
+    /// What the core's own simulator would call that.
+    fn seen_of(&mut self, happening: &Happening) -> Option<Seen> {
+        let of = |id: &String| match id.strip_prefix("pause-") {
+            Some(_) if *id != self.id("pause") => None,
+            Some(_) => Some("pause".to_owned()),
+            None => Some(id.clone()),
+        };
+        let hook = |id: &String| match self.hooked.contains(name_of(id)) {
+            true => HookKind::Termination,
+            false => HookKind::PreStop,
+        };
+        Some(match happening {
+            Happening::Parked { id, .. } => {
+                let id = of(id)?;
+                match self.parked.insert(id.clone()) {
+                    true => return None,
+                    false => Seen::Restarting(id),
+                }
+            }
+            Happening::Executed { id } => Seen::Executed(of(id)?),
+            Happening::Signalled { id, signal } => Seen::Signalled(of(id)?, *signal),
+            Happening::Died {
+                id,
+                exec_id: None,
+                status,
+                ..
+            } => Seen::Died(of(id)?, *status),
+            Happening::Told { id, words } => Seen::Told(of(id)?, words.clone()),
+            Happening::ExitRecorded { id, code, .. } => Seen::ExitSaid(of(id)?, *code),
+            Happening::PostStarted { id } => Seen::PostStarted(of(id)?),
+            Happening::HookBegan { id } => Seen::HookBegan(of(id)?, hook(id)),
+            Happening::HookEnded { id } => Seen::HookEnded(of(id)?, hook(id)),
+            Happening::Decided(Report::Released { name, .. }) => {
+                let created = self.seen.iter().rev().find_map(|(_, seen)| match seen {
+                    Seen::Did(what) => what
+                        .strip_prefix("create ")
+                        .filter(|id| name_of(id) == name),
+                    _ => None,
+                });
+                Seen::Released(created?.to_owned())
+            }
+            Happening::Decided(report) => Seen::Reported(report.clone()),
+            _ => return None,
+        })
     }
 
     fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
@@ -273,6 +344,18 @@ impl SimulatedNode {
     /// Nobody but kubelet asks for anything any more.
     pub fn calm_down(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Who notes what a shim decides, in its place in what happens.
+#[derive(Debug)]
+struct Witness(SimEngine);
+
+impl Archive for Witness {
+    fn keep(&self, _: api::Pod) {}
+
+    fn decided(&self, report: &Report) {
+        self.0.lock().tell(Happening::Decided(report.clone()));
     }
 }
 
@@ -400,6 +483,9 @@ impl Node for SimulatedNode {
                 .await;
             let mut kills = kills.lock().unwrap_or_else(PoisonError::into_inner);
             kills.insert(request);
+            drop(kills);
+            // Its time is counted from here.
+            containerd.has_news();
         });
         self.settle();
         RequestId(request)

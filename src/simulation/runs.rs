@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use usher_core::simulator::case::{Case, Fault};
 use usher_core::simulator::kubelet::Log;
+use usher_core::simulator::promises::PROMISES;
 use usher_core::simulator::survey::{self, Broken, check, noting_panics, number};
+use usher_core::simulator::trace::Run;
 use usher_core::simulator::{Node as _, Seen};
 
 use crate::engine::sim::Happening;
@@ -61,7 +63,7 @@ impl World {
     }
 
     /// Goes through it.
-    fn live(&self) -> (SimulatedNode, Account<'_>, Option<String>) {
+    fn live(&self) -> (SimulatedNode, Log, Account<'_>, Option<String>) {
         let mut node = SimulatedNode::new(&self.case, &self.faults);
         let mut log = Log::default();
         let (panics, panic) = noting_panics(|| {
@@ -83,15 +85,16 @@ impl World {
             tasks: node.containerd.tasks(),
             ended: node.shims.iter().map(|shim| shim.is_finished()).collect(),
             panics,
+            lost: simulated.clone(),
             is_over: log.over.is_some(),
         };
         account.count(simulated.len(), self.faults.deaths.len());
-        (node, account, panic)
+        (node, log, account, panic)
     }
 
     /// All that happened.
     fn told(&self) -> String {
-        let (node, account, _) = self.live();
+        let (node, _, account, _) = self.live();
         timeline(&node, &account)
     }
 }
@@ -131,7 +134,7 @@ impl Account<'_> {
 
 impl survey::World for World {
     fn run(&self) -> Vec<Broken> {
-        let (node, account, panic) = self.live();
+        let (node, log, account, panic) = self.live();
         let broken = |promise, what| Broken {
             promise,
             what,
@@ -143,7 +146,14 @@ impl survey::World for World {
         let verdicts = INVARIANTS
             .iter()
             .map(|(name, holds)| (*name, holds(&account)));
+        let run = Run::new(
+            &self.case,
+            &log,
+            account.for_promises(&self.faults, node.seen()),
+        );
+        let promises = PROMISES.iter().map(|(name, holds)| (*name, holds(&run)));
         verdicts
+            .chain(promises)
             .filter_map(|(name, verdict)| Some(broken(name, verdict.err()?)))
             .collect()
     }

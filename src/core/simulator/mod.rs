@@ -18,12 +18,10 @@ pub mod by_hand;
 pub mod case;
 pub mod chance;
 pub mod kubelet;
-#[cfg(test)]
 pub mod promises;
 #[cfg(test)]
 mod record;
 pub mod survey;
-#[cfg(test)]
 pub mod trace;
 #[cfg(test)]
 pub mod world;
@@ -115,6 +113,8 @@ pub enum Seen {
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
+    /// Its end was said, and is on its way to the caller.
+    ExitSaid(String, u32),
     StartAnswered(String, Result<(), Refusal>),
     /// The same for whoever has nothing but an error's text, or lost his connection.
     StartFailed(String, String),

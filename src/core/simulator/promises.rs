@@ -187,7 +187,10 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
                 GracePolicy::Shared | GracePolicy::Strict => Duration::ZERO,
             };
             let has_time = turn.after(margin).after(ms(300)) < ending.soonest;
-            broken(runs > 0 || !has_time, || {
+            // Whoever comes before it may have been kept up.
+            let is_hindered = run.is_hindered(&life.id, life.created, turn)
+                || run.is_any_hindered(sandbox, ending.from, ending.deadline);
+            broken(runs > 0 || !has_time || is_hindered, || {
                 format!(
                     "{} never runs: its turn was at {turn}, the end began at {}, its deadline is {}",
                     life.id, ending.from, ending.deadline
@@ -400,7 +403,8 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
         asked.sort_unstable();
         asked.dedup();
         let is_unknown = !was_taken && asked.len() == 1 && asked[0] != life.id;
-        let excused = was_asked_alone || was_told || is_unknown;
+        let is_hindered = run.is_hindered(&life.id, ending.from, ending.deadline);
+        let excused = was_asked_alone || was_told || is_unknown || is_hindered;
         if ending.forced || ending.is_vague || excused || !has_time || !lives {
             continue;
         }
@@ -422,12 +426,12 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
             _ => false,
         };
         let count = |began: bool| {
-            let seen = run.world.seen.iter();
+            let seen = run.account.seen.iter();
             let before = seen.filter(|(at, seen)| *at <= ending.from && is_its(seen, began));
             before.count()
         };
         let is_under_way = count(true) > count(false);
-        let runs = run.world.seen.iter().any(began) || is_under_way;
+        let runs = run.account.seen.iter().any(began) || is_under_way;
         broken(runs, || {
             format!(
                 "that of {} never runs: the end began at {}",
@@ -467,7 +471,8 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
                 Some(last) => last <= bound,
                 None => life.answered.is_none(),
             };
-            broken(over, || {
+            let is_hindered = run.is_hindered(&life.id, ending.from, bound);
+            broken(over || is_hindered, || {
                 format!(
                     "{} ends at {last:?}, the end began at {}, its deadline is {}, its bound {bound}",
                     life.id, ending.from, ending.deadline
@@ -503,7 +508,7 @@ fn nothing_is_started_after_the_end_began(run: &Run<'_>) -> Verdict {
 }
 
 fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
-    for (at, seen) in &run.world.seen {
+    for (at, seen) in run.account.seen {
         let Seen::StartAnswered(id, Err(Refusal::Terminating { because, .. })) = seen else {
             continue;
         };
@@ -564,6 +569,15 @@ fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             life.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
         ];
         let ends = ends.into_iter().flatten().min();
+        // So may be what it has waited for.
+        let mut names: Vec<_> = predecessors(run, life).map(|member| member.name).collect();
+        names.push(life.member.name);
+        let mut waited_for = run
+            .of(sandbox)
+            .filter(|other| names.contains(&other.member.name));
+        if waited_for.any(|other| run.is_hindered(&other.id, life.created, due)) {
+            continue;
+        }
         broken(ends.is_some_and(|at| at <= due), || {
             format!(
                 "{} could run from {ready} on and waits until {ends:?}",
@@ -672,7 +686,8 @@ fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
                 asks.find(|ask| ask.id == life.id).map(|ask| ask.at),
             ];
             let is_stopped = ends.into_iter().flatten().any(|at| at <= due);
-            let runs = life.executed.first().is_some_and(|at| *at <= due);
+            let runs = life.executed.first().is_some_and(|at| *at <= due)
+                || run.is_any_hindered(life.sandbox, taken.at, due);
             broken(runs || is_stopped || run.was_given_up(life), || {
                 format!(
                     "{} was created after {} and never runs",
@@ -712,7 +727,8 @@ fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
         let ends = run
             .stopped_all(life.sandbox)
             .is_some_and(|(at, _)| at <= by);
-        broken(is_over || ends, || {
+        let is_hindered = run.is_any_hindered(life.sandbox, since, by);
+        broken(is_over || ends || is_hindered, || {
             format!("{} waits until {over:?}", life.id)
         })?;
     }
@@ -876,6 +892,7 @@ fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
             let by = died.after(MOMENT);
             last <= by || there.is_some_and(|there| there <= by)
         });
+        let in_time = in_time || run.is_hindered(&sidecar.id, *died, died.after(MOMENT));
         broken(
             !is_in || !by_itself || !is_wanted(status) || in_time,
             || {
@@ -909,7 +926,8 @@ fn post_starts_come_again(run: &Run<'_>) -> Verdict {
                 .iter()
                 .map(|(died, _)| *died)
                 .find(|died| died > at);
-            let is_short = ends.is_some_and(|end| end <= at.after(MOMENT));
+            let is_short = ends.is_some_and(|end| end <= at.after(MOMENT))
+                || run.is_hindered(&life.id, life.created, at.after(MOMENT));
             let mut handled = life.post_starts.iter();
             let is_handled = handled.any(|t| t >= at && *t <= at.after(MOMENT));
             broken(is_handled || is_short, || {
@@ -954,6 +972,7 @@ fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
         let goes_on = ends.into_iter().flatten().min().is_none_or(|end| end > due);
         let again = life.executed.get(1).is_some_and(|at| *at <= due);
         let excused = was_well
+            || run.is_hindered(&life.id, life.created, due)
             || !goes_on
             || life.member.essential
             || life.member.restart == Some(RestartPolicy::Never);
@@ -1002,7 +1021,10 @@ fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
             .min();
         let by = ask.at.after(WINDOW).after(MOMENT);
         let has_hooks = run.case.members.iter().any(|member| member.hook.is_some());
-        let in_time = told.is_some_and(|told| told <= by) || !lives_on(&by) || has_hooks;
+        let in_time = told.is_some_and(|told| told <= by)
+            || !lives_on(&by)
+            || has_hooks
+            || run.is_hindered(&life.id, ask.at, by);
         broken(in_time, || {
             format!("{} is asked at {} and told at {told:?}", life.id, ask.at)
         })?;
@@ -1011,15 +1033,15 @@ fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
 }
 
 fn calls_are_answered(run: &Run<'_>) -> Verdict {
-    if run.log.over.is_some() {
-        for request in &run.world.asked {
-            let answers = run.world.answered.get(request).copied().unwrap_or_default();
-            broken(answers == 1, || {
-                format!("{request:?} is answered {answers} times")
-            })?;
-        }
-    }
-    for (waited, patience) in &run.world.start_waits {
+    let unanswered = run
+        .account
+        .unanswered
+        .first()
+        .filter(|_| run.log.over.is_some());
+    broken(unanswered.is_none(), || {
+        unanswered.cloned().unwrap_or_default()
+    })?;
+    for (waited, patience) in &run.account.start_waits {
         let bound = match run.case.mode {
             "Hold" => Duration::ZERO,
             _ => patience.map_or(secs(10), |patience| (patience / 2).min(secs(10))),
@@ -1035,7 +1057,8 @@ fn calls_are_answered(run: &Run<'_>) -> Verdict {
         GracePolicy::Strict => Duration::ZERO,
     };
     for (at, id, waited) in &run.log.answers {
-        broken(*waited <= withheld + MOMENT, || {
+        let is_hindered = run.is_hindered(id, *at, at.after(*waited));
+        broken(*waited <= withheld + MOMENT || is_hindered, || {
             format!("a Kill of {id} at {at} is answered after {waited:?}")
         })?;
     }
@@ -1046,22 +1069,16 @@ fn the_pod_ends(run: &Run<'_>) -> Verdict {
     broken(run.log.over.is_some(), || {
         "the pod is never over".to_owned()
     })?;
-    let alive = run
-        .world
-        .processes
-        .iter()
-        .filter(|(_, process)| process.alive);
-    let alive: Vec<_> = alive.map(|(id, _)| id.to_string()).collect();
-    broken(alive.is_empty(), || format!("{alive:?} are left"))?;
-    let timer = run.world.pod.next_timer();
-    broken(timer.is_none(), || format!("{timer:?} is left"))
+    broken(run.account.left.is_empty(), || {
+        format!("{:?} are left", run.account.left)
+    })
 }
 
 fn no_timer_spins(run: &Run<'_>) -> Verdict {
-    broken(run.world.idle_wakes <= 100, || {
+    broken(run.account.idle_wakes <= 100, || {
         format!(
             "the core is woken {} times for nothing",
-            run.world.idle_wakes
+            run.account.idle_wakes
         )
     })
 }

@@ -3,6 +3,7 @@
 use crate::lifecycle::{ContainerId, Phase, Refusal, Time};
 use crate::plan::Signal;
 
+use super::trace::Account;
 use super::world::Process;
 use super::{Seen, World};
 
@@ -76,6 +77,28 @@ impl World {
                 let ready = process.executed.zip(process.script.ready_after);
                 process.alive && ready.is_some_and(|(at, after)| at.after(after) <= self.now)
             })
+    }
+
+    /// What there is to tell when all is over.
+    pub fn account(&self) -> Account<'_> {
+        let answers = |request| self.answered.get(request).copied().unwrap_or_default();
+        let asked = self.asked.iter().map(|request| (request, answers(request)));
+        let unanswered = asked.filter(|(_, count)| *count != 1);
+        let alive = self.processes.iter().filter(|(_, process)| process.alive);
+        let timer = self.pod.next_timer();
+        Account {
+            seen: &self.seen,
+            start_waits: self.start_waits.clone(),
+            unanswered: unanswered
+                .map(|(request, count)| format!("{request:?} is answered {count} times"))
+                .collect(),
+            left: alive
+                .map(|(id, _)| id.to_string())
+                .chain(timer.map(|timer| format!("{timer:?}")))
+                .collect(),
+            idle_wakes: self.idle_wakes,
+            excuses: Vec::new(),
+        }
     }
 
     /// The promises that hold whatever happens: every request is answered once, and when all is

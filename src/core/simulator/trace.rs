@@ -7,7 +7,7 @@ use crate::lifecycle::{Cause, Report, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::process::ExitStatus;
 
-use crate::simulator::{Seen, World, ms, name_of, secs};
+use crate::simulator::{Seen, ms, name_of, secs};
 
 use super::case::{Case, Fault, Member, Part, PreStop};
 use super::kubelet::{Ask, End, Log};
@@ -76,11 +76,37 @@ pub struct Taken {
     pub followed: Option<Time>,
 }
 
+/// What a node has to tell of a pod's life when it is over.
+#[derive(Clone, Debug, Default)]
+pub struct Account<'a> {
+    /// What was seen by the containers and by their caller.
+    pub seen: &'a [(Time, Seen)],
+    /// How long each Start waited for its answer, and how long it was willing to.
+    pub start_waits: Vec<(Duration, Option<Duration>)>,
+    /// The calls that were not answered, or more than once.
+    pub unanswered: Vec<String>,
+    /// What is left when nothing should be.
+    pub left: Vec<String>,
+    /// How often the core was woken though there was nothing for it to do.
+    pub idle_wakes: usize,
+    /// What went wrong on the node itself.
+    pub excuses: Vec<Excuse>,
+}
+
+/// Something that went wrong on the node itself: whom it has kept from what was promised, and for how long.
+#[derive(Clone, Debug)]
+pub struct Excuse {
+    /// The container; none if it was all that the node has.
+    pub id: Option<String>,
+    pub from: Time,
+    pub until: Time,
+}
+
 /// A trace, and what is known of it.
 pub struct Run<'a> {
     pub case: &'a Case,
-    pub world: &'a World,
     pub log: &'a Log,
+    pub account: Account<'a>,
     pub lives: Vec<Life<'a>>,
     /// What the core took for the end.
     pub taken: Vec<Taken>,
@@ -91,16 +117,17 @@ pub struct Run<'a> {
 // === a trace ===
 
 impl<'a> Run<'a> {
-    pub fn new(case: &'a Case, world: &'a World, log: &'a Log) -> Run<'a> {
+    pub fn new(case: &'a Case, log: &'a Log, account: Account<'a>) -> Run<'a> {
+        let seen = account.seen;
         let mut run = Run {
             case,
-            world,
             log,
+            account,
             lives: Vec::new(),
             taken: Vec::new(),
             deaths: vec![None; log.sandboxes.len()],
         };
-        for (n, (at, seen)) in world.seen.iter().enumerate() {
+        for (n, (at, seen)) in seen.iter().enumerate() {
             run.note(n, *at, seen);
         }
         run
@@ -134,14 +161,16 @@ impl<'a> Run<'a> {
             Seen::StartAnswered(id, answer) => {
                 self.with(id, |life| life.answered = Some((at, answer.is_ok())));
             }
+            Seen::StartFailed(id, _) => self.with(id, |life| life.answered = Some((at, false))),
             Seen::Executed(id) => self.with(id, |life| life.executed.push(at)),
             Seen::Signalled(id, signal) => self.with(id, |life| life.signals.push((at, *signal))),
             Seen::Died(id, _) if id == "pause" => self.deaths[sandbox] = Some(at),
             Seen::Died(id, status) => self.with(id, |life| life.died.push((at, *status))),
-            Seen::ExitReported(id, code) => {
+            // Who has said it is not to blame for how long the news take.
+            Seen::ExitSaid(id, code) | Seen::ExitReported(id, code) => {
                 self.with(id, |life| {
-                    life.reported = Some((at, *code));
-                    life.reported_after = n;
+                    life.reported.get_or_insert((at, *code));
+                    life.reported_after = life.reported_after.min(n);
                 });
             }
             Seen::PostStarted(id) => self.with(id, |life| life.post_starts.push(at)),
@@ -184,6 +213,20 @@ impl<'a> Run<'a> {
         self.lives
             .iter()
             .filter(move |life| life.sandbox == sandbox)
+    }
+
+    /// Whether something on the node has hindered a container in that time.
+    pub fn is_hindered(&self, id: &str, from: Time, until: Time) -> bool {
+        self.account.excuses.iter().any(|excuse| {
+            let is_its = excuse.id.as_ref().is_none_or(|of| of == id);
+            is_its && excuse.from <= until && excuse.until >= from
+        })
+    }
+
+    /// The same of any container of a sandbox.
+    pub fn is_any_hindered(&self, sandbox: usize, from: Time, until: Time) -> bool {
+        let mut lives = self.of(sandbox);
+        lives.any(|life| self.is_hindered(&life.id, from, until))
     }
 
     pub fn ask_sandbox(&self, ask: &Ask) -> usize {

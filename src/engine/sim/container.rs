@@ -207,9 +207,15 @@ impl Container for Arc<SimContainer> {
     }
 
     fn tell(&self, _: Option<&Streams>, words: &str, last_words: bool) {
-        self.engine.lock().told.push(Told {
-            id: self.id.clone(),
-            words: words.to_owned(),
+        let (id, words) = (self.id.clone(), words.to_owned());
+        let mut machine = self.engine.lock();
+        machine.tell(Happening::Told {
+            id: id.clone(),
+            words: words.clone(),
+        });
+        machine.told.push(Told {
+            id,
+            words,
             last_words,
         });
     }

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
 use crate::engine::{EngineError, Halt};
+use crate::lifecycle::Report;
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 
@@ -108,6 +109,13 @@ pub enum Happening {
     Forgotten {
         id: String,
     },
+    /// Its owner was told something.
+    Told {
+        id: String,
+        words: String,
+    },
+    /// Something was decided about the pod.
+    Decided(Report),
     /// What was asked for has failed, in these words.
     Failed {
         deed: Deed,
@@ -247,7 +255,7 @@ impl Machine {
         self.processes.values().any(Process::is_alive)
     }
 
-    pub(super) fn tell(&mut self, happening: Happening) {
+    pub fn tell(&mut self, happening: Happening) {
         self.story.push((Instant::now(), happening));
         self.happened.notify_one();
     }

@@ -164,7 +164,7 @@ fn a_job_with_a_sidecar_completes() {
             ..Case::plain(policy, members, 60_000)
         };
         let (world, log) = lived(&case);
-        let run = Run::new(&case, &world, &log);
+        let run = Run::new(&case, &log, world.account());
         let [(ended, _, end)] = run.log.ends[..] else {
             panic!("{:?}", run.log.ends);
         };

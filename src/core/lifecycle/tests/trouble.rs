@@ -26,7 +26,7 @@ pub(super) fn broken_promises(case: &Case, others: &[(&'static str, Promise)]) -
     if let Some(panic) = panic {
         return vec![broken(SOUND, panic)];
     }
-    let run = Run::new(case, &world, &log);
+    let run = Run::new(case, &log, world.account());
     let verdicts = PROMISES.iter().chain(others);
     let verdicts = verdicts.map(|(promise, holds)| (*promise, holds(&run)));
     verdicts
@@ -59,7 +59,7 @@ fn timeline(world: &World) -> String {
             Seen::StartAnswered(id, Ok(())) => format!("    {id} reads running"),
             Seen::StartAnswered(id, Err(why)) => format!("    Start of {id} fails: {why}"),
             Seen::StartFailed(id, why) => format!("    Start of {id} fails: {why}"),
-            Seen::KillAnswered(_, _) | Seen::Probed(..) => continue,
+            Seen::ExitSaid(..) | Seen::KillAnswered(_, _) | Seen::Probed(..) => continue,
             Seen::Told(id, message) => format!("    {id} is told: {message}"),
             Seen::HookBegan(id, kind) => format!("    {kind} of {id} begins"),
             Seen::HookEnded(id, kind) => format!("    {kind} of {id} is over"),

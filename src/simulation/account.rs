@@ -1,0 +1,128 @@
+//! What a node has to tell of a pod's life, for the promises of the core: they hold for all of a shim, but
+//! for what went wrong on the node itself. That is said here, of whom and for how long.
+
+use std::time::Duration;
+
+use usher_core::lifecycle::Time;
+use usher_core::simulator::Seen;
+use usher_core::simulator::trace::{self, Excuse};
+
+use crate::engine::sim::{Deed, Happening, Left};
+
+use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
+use super::invariants::Account;
+
+/// What is felt of something when it is over: an answer on its way, a retry.
+const AFTERWARDS: Duration = Duration::from_millis(200);
+
+/// How long a creation takes where nothing goes wrong.
+const CREATED_WITHIN: Duration = Duration::from_millis(30);
+
+/// Longer than any pod lives.
+const FOR_GOOD: Duration = Duration::from_secs(86_400);
+
+impl Account<'_> {
+    /// What is held against the promises.
+    pub fn for_promises<'a>(
+        &'a self,
+        faults: &Faults,
+        seen: &'a [(Time, Seen)],
+    ) -> trace::Account<'a> {
+        let left = (self.left != Left::default()).then(|| format!("{:?}", self.left));
+        trace::Account {
+            seen,
+            start_waits: self.start_waits(faults),
+            unanswered: self.open.clone(),
+            left: left.into_iter().collect(),
+            idle_wakes: 0,
+            excuses: self.excuses(faults),
+        }
+    }
+
+    /// How long each Start waited for its turn: what its release took then is the engine's.
+    fn start_waits(&self, faults: &Faults) -> Vec<(Duration, Option<Duration>)> {
+        let starts = self
+            .called
+            .iter()
+            .filter(|called| called.call == "Start" && called.exec_id.is_empty() && !called.is_cut);
+        // The release, and the news of it.
+        let release = Duration::from_millis(faults.slow) * 2;
+        let waits = starts.map(|called| (called.took.saturating_sub(release), called.limit));
+        waits.collect()
+    }
+
+    fn excuses(&self, faults: &Faults) -> Vec<Excuse> {
+        let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
+        let mut all = Vec::new();
+        let mut excuse = |id: Option<&str>, from: Duration, until: Duration| {
+            all.push(Excuse {
+                id: id.map(kubelets),
+                from: Time::from_origin(from),
+                until: Time::from_origin(until),
+            });
+        };
+        for (at, happening) in &self.story {
+            let Happening::Failed { deed, id, why } = happening else {
+                continue;
+            };
+            let own = match why.contains(TOOK_TOO_LONG) {
+                true => limit(*deed) + AFTERWARDS,
+                false => slow,
+            };
+            let until = match deed {
+                // Nobody waits for these.
+                Deed::Forget | Deed::Delete | Deed::Scores | Deed::WritePod | Deed::TellManager => {
+                    continue;
+                }
+                // Until it runs again, if it ever does.
+                Deed::Create | Deed::CreateAgain | Deed::Release => {
+                    let is_it = |(then, happening): &&(Duration, Happening)| {
+                        then > at && matches!(happening, Happening::Executed { id: of } if of == id)
+                    };
+                    let again = self.story.iter().find(is_it);
+                    again.map_or(FOR_GOOD, |(then, _)| *then).max(*at + own)
+                }
+                _ => *at + own,
+            };
+            excuse(Some(id), *at, until);
+        }
+        for lost in &self.lost {
+            // "simulated: Release of web", and nothing tells when that was.
+            let words = lost
+                .split(SIMULATED)
+                .nth(1)
+                .and_then(|of| of.split(" of ").nth(1));
+            let id = words.and_then(|words| words.split_whitespace().next());
+            excuse(id, Duration::ZERO, FOR_GOOD);
+        }
+        for (at, away) in &faults.deaths {
+            let at = Duration::from_millis(*at);
+            excuse(None, at, at + Duration::from_millis(*away) + AFTERWARDS);
+        }
+        // Until it is there nothing can be asked of it.
+        let creations = self.called.iter().filter(|called| called.call == "Create");
+        for slow in creations.filter(|called| called.took > CREATED_WITHIN) {
+            excuse(Some(&slow.id), slow.at, slow.at + slow.took + AFTERWARDS);
+        }
+        // What somebody has frozen, and perhaps left so.
+        for paused in self.called.iter().filter(|called| called.call == "Pause") {
+            let resumed = self.called.iter().find(|called| {
+                called.call == "Resume"
+                    && called.id == paused.id
+                    && called.at >= paused.at
+                    && called.outcome.is_ok()
+            });
+            let until = resumed.map_or(FOR_GOOD, |resumed| resumed.at + resumed.took + AFTERWARDS);
+            excuse(Some(&paused.id), paused.at, until);
+        }
+        all
+    }
+}
+
+/// What kubelet calls it.
+fn kubelets(id: &str) -> String {
+    match id.starts_with("pause-") {
+        true => "pause".to_owned(),
+        false => id.to_owned(),
+    }
+}
