@@ -45,6 +45,8 @@ fake kernel.keys.root_maxkeys 1000000
 fake kernel.keys.root_maxbytes 25000000
 ip link set lo up
 ip addr add 10.88.0.1/32 dev lo
+# Who calls a guest by that address, which is the guest's own too, does not come from it.
+ip route change local 10.88.0.1 dev lo table local proto kernel scope host src 127.0.0.1
 # What pods know the API server by: nobody has to lead them from there to where it is.
 ip addr add 10.96.0.1/32 dev lo
 echo 1 > /proc/sys/net/ipv4/ip_forward
