@@ -9,6 +9,7 @@ use usher_core::simulator::trace::{self, Excuse};
 
 use crate::engine::sim::{Deed, Happening, Left};
 
+use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
 use super::invariants::Account;
 
@@ -39,12 +40,20 @@ impl Account<'_> {
         }
     }
 
-    /// How long each Start waited for its turn: what its release took then is the engine's.
+    /// How long each Start waited for its turn: what its release took then is the engine's, the whole time
+    /// of one that failed.
     fn start_waits(&self, faults: &Faults) -> Vec<(Duration, Option<Duration>)> {
-        let starts = self
-            .called
-            .iter()
-            .filter(|called| called.call == "Start" && called.exec_id.is_empty() && !called.is_cut);
+        let is_released = |called: &Called| {
+            !self.story.iter().any(|(at, happening)| {
+                let deed = Deed::Release;
+                matches!(happening, Happening::Failed { deed: of, id, .. } if *of == deed && *id == called.id)
+                    && (called.at..=called.at + called.took).contains(at)
+            })
+        };
+        let starts = self.called.iter().filter(|called| {
+            let is_inits = called.call == "Start" && called.exec_id.is_empty();
+            is_inits && !called.is_cut && is_released(called)
+        });
         // The release, and the news of it.
         let release = Duration::from_millis(faults.slow) * 2;
         let waits = starts.map(|called| (called.took.saturating_sub(release), called.limit));

@@ -626,7 +626,9 @@ fn who_waits_says_so(run: &Run<'_>) -> Verdict {
         let until = ends.into_iter().flatten().min();
         let by = since.after(secs(5)).after(MOMENT);
         let is_long = until.is_some_and(|until| until > by.after(MOMENT));
-        broken(!is_long || said.iter().any(|at| *at <= by), || {
+        let is_hindered = run.is_hindered(&life.id, since, by);
+        let in_time = is_hindered || said.iter().any(|at| *at <= by);
+        broken(!is_long || in_time, || {
             format!(
                 "{} waits from {since} to {until:?}, and says {said:?}",
                 life.id
@@ -843,7 +845,9 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             .map(|(at, _)| *at)
             .find(|at| *at >= ending.from && *at < ending.soonest && sidecar.runs(*at));
         let Some(told) = told else { continue };
-        if run.is_told_alone(sidecar, told) {
+        // A request of the same deletion may not have come through.
+        let is_hindered = run.is_any_hindered(sidecar.sandbox, ending.from, told);
+        if is_hindered || run.is_told_alone(sidecar, told) {
             continue;
         }
         let app = run
@@ -997,7 +1001,8 @@ fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
         let asked = asked.map(|ask| ask.at);
         let signalled = life.signals.iter().map(|(at, _)| *at).find(|at| {
             let is_well = life.member.unwell.is_none() && !run.was_given_up(life);
-            is_well && lives_on(at) && life.runs(*at) && asked.is_none_or(|asked| asked > *at)
+            let by_itself = is_well && !run.is_hindered(&life.id, *at, *at);
+            by_itself && lives_on(at) && life.runs(*at) && asked.is_none_or(|asked| asked > *at)
         });
         broken(signalled.is_none(), || {
             format!(
