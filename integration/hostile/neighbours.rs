@@ -249,7 +249,7 @@ fn is_not_taken_for_an_empty_node(host: &Containerd, why: &str) {
         &["inspect", "plain"],
         &["timeline", "plain"],
         &["stop", "plain"],
-        &["stop", "--all"],
+        &["stop", "--all", "--answer-within", "1s"],
         &["release", "plain", "plain"],
         &["release", "plain", "plain", "-o", "json"],
     ];

@@ -29,6 +29,9 @@ pub(super) struct Stop {
     /// How long they may take, as 30s or 1m30s; each pod's own grace period if none is given
     #[arg(long, value_name = "DURATION", value_parser = grace)]
     grace_period: Option<Duration>,
+    /// How long a shim that does not answer is asked again: of a node that goes down everything is busy
+    #[arg(long, value_name = "DURATION", value_parser = grace, default_value = "1m")]
+    answer_within: Duration,
     /// Does not wait for the end
     #[arg(long)]
     no_wait: bool,
@@ -51,9 +54,6 @@ struct Stopping {
     states: BTreeMap<String, String>,
 }
 
-/// How long a shim may be silent that is to be asked: of a node that goes down everything is busy.
-const ASKED_FOR: Duration = Duration::from_secs(60);
-
 /// How often it is looked how far the pods are.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -62,6 +62,8 @@ struct Stops<'a> {
     node: &'a Node,
     request: api::StopRequest,
     began: Instant,
+    answer_within: Duration,
+    has_asked: bool,
     /// The sockets of those whose shims are still to be asked.
     unasked: Vec<PathBuf>,
     stopping: BTreeMap<PathBuf, Stopping>,
@@ -84,6 +86,8 @@ impl Stop {
                 ..api::StopRequest::new()
             },
             began: Instant::now(),
+            answer_within: self.answer_within,
+            has_asked: false,
             unasked,
             stopping: BTreeMap::new(),
             is_well: true,
@@ -113,7 +117,8 @@ fn title(pod: &api::Pod) -> String {
 impl Stops<'_> {
     /// Asks all shims that have not answered yet. One that is silent does not keep the others.
     fn ask(&mut self, stdout: &mut Stdout) -> Result<(), Failure> {
-        let gives_up = self.began.elapsed() > ASKED_FOR;
+        let gives_up = self.began.elapsed() >= self.answer_within;
+        let is_first = !std::mem::replace(&mut self.has_asked, true);
         let sockets = std::mem::take(&mut self.unasked);
         for (socket, answer) in self.node.stop(sockets, &self.request) {
             match answer {
@@ -127,7 +132,14 @@ impl Stops<'_> {
                         complaint(&socket, &why)
                     ));
                 }
-                Err(Silence::Because(_)) => self.unasked.push(socket),
+                Err(Silence::Because(why)) => {
+                    if is_first {
+                        let long = time::span(self.answer_within.as_secs_f64());
+                        let why = complaint(&socket, &why);
+                        warn(&format!("{why}: it is asked again for {long}"));
+                    }
+                    self.unasked.push(socket);
+                }
             }
         }
         Ok(())
