@@ -109,9 +109,16 @@ impl Account<'_> {
             excuse(None, at, at + Duration::from_millis(*away) + AFTERWARDS);
         }
         // Until it is there nothing can be asked of it.
-        let creations = self.called.iter().filter(|called| called.call == "Create");
-        for slow in creations.filter(|called| called.took > CREATED_WITHIN) {
-            excuse(Some(&slow.id), slow.at, slow.at + slow.took + AFTERWARDS);
+        for creation in self.called.iter().filter(|called| called.call == "Create") {
+            let over = creation.at + creation.took + AFTERWARDS;
+            match creation.is_cut {
+                // Whose caller has gone is undone, and never there.
+                true => excuse(Some(&creation.id), creation.at, FOR_GOOD),
+                false if creation.took > CREATED_WITHIN => {
+                    excuse(Some(&creation.id), creation.at, over);
+                }
+                false => {}
+            }
         }
         // What somebody has frozen, and perhaps left so.
         for paused in self.called.iter().filter(|called| called.call == "Pause") {
