@@ -12,12 +12,16 @@ use crate::engine::sim::{Deed, Happening, Left};
 use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
 use super::invariants::Account;
+use super::node::OTHERS;
 
 /// What is felt of something when it is over: an answer on its way, a retry.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 
 /// How long a creation takes where nothing goes wrong.
 const CREATED_WITHIN: Duration = Duration::from_millis(30);
+
+/// From so many milliseconds on a call of the engine is seen in when a container is there again.
+const SLOW: u64 = 100;
 
 /// Longer than any pod lives.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
@@ -58,6 +62,15 @@ impl Account<'_> {
         let release = Duration::from_millis(faults.slow) * 2;
         let waits = starts.map(|called| (called.took.saturating_sub(release), called.limit));
         waits.collect()
+    }
+
+    /// Whether a container was executed shortly before.
+    fn is_new(&self, id: &str, at: Duration) -> bool {
+        self.story.iter().any(|(then, happening)| {
+            matches!(happening, Happening::Executed { id: of } if of == id)
+                && *then <= at
+                && at - *then < Duration::from_secs(2)
+        })
     }
 
     fn excuses(&self, faults: &Faults) -> Vec<Excuse> {
@@ -118,6 +131,27 @@ impl Account<'_> {
                     excuse(Some(&creation.id), creation.at, over);
                 }
                 false => {}
+            }
+        }
+        // As long as four calls of the engine may take: what is left of the last life, the creation, the
+        // release and the news of each.
+        let again = Duration::from_millis(faults.slow) * 4 + AFTERWARDS;
+        for (at, happening) in &self.story {
+            match happening {
+                Happening::Died {
+                    id, exec_id: None, ..
+                } if faults.slow > SLOW => excuse(Some(id), *at, *at + again),
+                // What comes so soon may be a postStart handler for all that anybody knows.
+                Happening::ExecBegan { id, exec_id, .. } if exec_id.starts_with(OTHERS) => {
+                    let over = self.story.iter().find(|(_, other)| {
+                        matches!(other, Happening::Died { exec_id: Some(of), .. } if of == exec_id)
+                    });
+                    let until = over.map_or(FOR_GOOD, |(then, _)| *then);
+                    if self.is_new(id, *at) {
+                        excuse(Some(id), *at, until + AFTERWARDS);
+                    }
+                }
+                _ => {}
             }
         }
         // What somebody has frozen, and perhaps left so.

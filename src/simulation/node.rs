@@ -33,6 +33,9 @@ const USUAL: Duration = Duration::from_secs(120);
 
 const POD_UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
+/// How the names begin of what others than kubelet execute.
+pub const OTHERS: &str = "other-";
+
 /// A node with its time.
 pub struct SimulatedNode {
     node: SimNode,
@@ -603,7 +606,7 @@ async fn others(
         let place = usize::try_from(dice.within(0, tasks.len() as u64 - 1)).unwrap_or_default();
         let id = tasks[place].clone();
         number += 1;
-        let exec_id = format!("other-{sandbox}-{number}");
+        let exec_id = format!("{OTHERS}{sandbox}-{number}");
         let (what, takes) = (dice.within(0, 99), dice.within(0, 3_000));
         let (containerd, engine) = (containerd.clone(), engine.clone());
         let gives_up = dice
