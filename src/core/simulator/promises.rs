@@ -245,7 +245,10 @@ fn turn_of(run: &Run<'_>, sandbox: usize, ending: &Ending, defer: &Life<'_>) -> 
 fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
-        let read_running = |life: &Life<'_>| life.read_running(at, taken.after);
+        // Its end is known to who decides before it is to anybody else.
+        let is_over =
+            |life: &Life<'_>| !life.runs(at) && life.reported.is_some_and(|(then, _)| then <= at);
+        let read_running = |life: &Life<'_>| life.read_running(at, taken.after) && !is_over(life);
         // A guest's tells nothing.
         let ours = || run.of(sandbox).filter(|life| life.part() != Part::Guest);
         let is_meant = match because {
@@ -304,7 +307,8 @@ fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
         if is_cut || life.member.cap.is_some() {
             continue;
         }
-        let since = life.executed.iter().filter(|at| *at <= killed).max();
+        // It may run again the moment that it is killed.
+        let since = life.executed.iter().filter(|at| *at < killed).max();
         let told = life
             .signals
             .iter()
