@@ -245,10 +245,13 @@ fn turn_of(run: &Run<'_>, sandbox: usize, ending: &Ending, defer: &Life<'_>) -> 
 fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
-        // Its end is known to who decides before it is to anybody else.
-        let is_over =
-            |life: &Life<'_>| !life.runs(at) && life.reported.is_some_and(|(then, _)| then <= at);
-        let read_running = |life: &Life<'_>| life.read_running(at, taken.after) && !is_over(life);
+        let read_running = |life: &Life<'_>| life.read_running(at, taken.after);
+        // An end is known to who decides a moment before it is to anybody else.
+        let has_just_died = |life: &Life<'_>| {
+            let died = life.died.iter().map(|(died, _)| *died);
+            died.max()
+                .is_some_and(|died| died <= at && at.since(died) < ms(10))
+        };
         // A guest's tells nothing.
         let ours = || run.of(sandbox).filter(|life| life.part() != Part::Guest);
         let is_meant = match because {
@@ -277,7 +280,7 @@ fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
                     .is_some_and(|id| run.case.member(name_of(id)).part.is_defer());
                 let app_runs = ours().any(|life| life.part() == Part::App && read_running(life));
                 let mut others = ours().filter(|life| open.first() != Some(&life.id.as_str()));
-                let only = !others.any(read_running);
+                let only = !others.any(|life| read_running(life) && !has_just_died(life));
                 let excused = open.len() > 1 || open.len() == 1 && (is_defer && !app_runs || only);
                 all || excused
             }
