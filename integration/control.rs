@@ -204,7 +204,12 @@ fn a_stop_of_all_waits_for_a_shim_that_is_slow_to_answer() {
     kill(shim, Signal::SIGCONT).expect("continue the shim");
     let stopped = stop.finish(PATIENCE);
     assert!(stopped.ok(), "{stopped:?}");
-    assert_eq!(stopped.err(), "", "nothing is wrong");
+    let said = stopped.err();
+    assert!(
+        said.contains("does not answer within 500ms: it is asked again for "),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "no more is wrong: {said}");
     assert!(
         stopped.out().contains("plain: stopped after"),
         "{stopped:?}"
