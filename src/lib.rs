@@ -7,6 +7,8 @@
 //! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
 //! | [`config`] | the node's configuration file: the rules for all pods' annotations |
 //! | [`lifecycle`] | the pure core: decides everything, does nothing |
+//! | [`manifest`] | objects of Kubernetes that have pods in them |
+//! | [`judgement`] | what the shim would do with a pod, from its spec |
 //! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
@@ -49,7 +51,7 @@
 #[cfg(test)]
 extern crate self as usher;
 
-pub use usher_core::{lifecycle, plan, process, sizing, text};
+pub use usher_core::{judgement, lifecycle, manifest, plan, process, sizing, text};
 
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

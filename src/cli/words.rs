@@ -198,7 +198,10 @@ pub(super) fn hook(hook: EnumOrUnknown<api::Hook>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use protobuf::Enum;
+
     use super::*;
+    use crate::lifecycle::Step;
 
     /// The words of all values of an enum, those that are not told left out.
     fn words<E: EnumFull>() -> Vec<String> {
@@ -249,6 +252,8 @@ mod tests {
         assert_eq!(words::<api::Cause>(), causes);
         let steps = ["hooks", "pre-exit", "apps", "post-exit", "sidecars", "over"];
         assert_eq!(words::<api::StepName>(), steps);
+        let told = (0..).map_while(api::StepName::from_i32);
+        assert!(told.filter_map(api::step_of).map(Step::word).eq(steps));
         for word in ["caller", "grace-over", "held", "liveness-probe-failed"] {
             assert!(words::<api::Why>().contains(&word.to_owned()), "{word}");
         }

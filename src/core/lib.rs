@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
 //! | [`lifecycle`] | the pure core: decides everything, does nothing |
+//! | [`manifest`] | objects of Kubernetes that have pods in them |
+//! | [`judgement`] | what the shim would do with a pod, from its spec |
 //! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
 //! | [`process`] | how processes end |
 //! | [`text`] | what others wrote, made fit for a sentence |
@@ -36,7 +38,9 @@
 #[allow(dead_code)]
 #[path = "../fuzz/cost.rs"]
 mod cost;
+pub mod judgement;
 pub mod lifecycle;
+pub mod manifest;
 pub mod plan;
 pub mod process;
 #[cfg(any(test, feature = "simulator"))]

@@ -12,10 +12,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::plan::Plan;
+use crate::judgement::{Judgement, Warning};
+use crate::manifest::{Owner, Pod};
+use crate::plan::Rules;
 
-use super::explain;
-use super::manifest::{self, Node, Owner, Pod};
+use super::manifest::{self, Node};
 use super::output::{self, Failure, Stdout};
 
 /// Makes a manifest for usher out of one in another API
@@ -124,15 +125,10 @@ pub(super) fn is_of_proposals(pod: &Node) -> bool {
 
 /// What the shim says to the result, and what should be known about it.
 fn judged(owner: &Owner, pod: &Node) -> Result<Vec<String>, String> {
-    let pod = Pod::read(owner, pod)?;
-    let plan = Plan::parse(&pod.annotations)
-        .map_err(|error| format!("the shim would refuse what came of it: {error}"))?;
-    let ordered = Some(&plan).filter(|plan| !plan.is_empty());
-    let warnings = explain::warnings(ordered, &pod).into_iter();
-    Ok(warnings
-        .map(|warning| match warning.container {
-            Some(container) => format!("{container}: {}", warning.says),
-            None => warning.says,
-        })
-        .collect())
+    let pod = Pod::read(owner, &pod.json())?;
+    let judgement = Judgement::of(&pod, &Rules::default());
+    if let Some(error) = judgement.refused {
+        return Err(format!("the shim would refuse what came of it: {error}"));
+    }
+    Ok(judgement.warnings.iter().map(Warning::to_string).collect())
 }

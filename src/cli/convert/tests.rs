@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::manifest::{parse, pods, print};
 use super::cast::Starting;
 use super::*;
-use crate::plan::{RestartPolicy, Role, Stage};
+use crate::plan::{Plan, RestartPolicy, Role, Stage};
 
 const MODERN: Wish = Wish {
     legacy: false,
@@ -515,7 +515,7 @@ proptest! {
             return Ok(());
         }
         let (owner, node) = pods(&document).remove(0);
-        let pod = Pod::read(&owner, &node).unwrap();
+        let pod = Pod::read(&owner, &node.json()).unwrap();
         let plan = Plan::parse(&pod.annotations).unwrap();
 
         let serial = model.serial();
@@ -545,7 +545,7 @@ proptest! {
         // Each behind all that it waits for, so that nothing is warned of but what fails the pod.
         let order = [serial, sidecars, apps, defers].concat();
         prop_assert_eq!(names(&document, "containers"), order);
-        let warnings = explain::warnings(Some(&plan), &pod);
+        let warnings = Judgement::of(&pod, &Rules::default()).warnings;
         prop_assert_eq!(warnings.len(), usize::from(model.essential), "{:?}", warnings);
     }
 }

@@ -1,14 +1,8 @@
 //! `usher explain`: what the shim would do with a pod, from its manifest.
 //!
-//! Nothing is decided here: the plan is the shim's own ([`crate::plan`]), the times are those of
-//! its termination ([`crate::lifecycle::Budget`]), the sizes those by which it sizes a pod
-//! ([`crate::sizing`]).
+//! Nothing is decided here: all of it is the one judgement ([`crate::judgement`]).
 
-mod sizes;
-mod start;
-mod stop;
 mod text;
-mod warnings;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,12 +11,15 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::config;
-use crate::plan::{Plan, Role, Rules};
+use crate::judgement::{
+    self, Entry, Judgement, Resources, Termination, Warning, added_later, entries, termination,
+};
+use crate::manifest::{Owner, Pod};
+use crate::plan::Rules;
 
-use super::manifest::{self, Container, Node, Owner, Pod};
+use super::convert;
+use super::manifest::{self, Node};
 use super::output::{Failure, Output, Stdout};
-
-pub(super) use warnings::{Warning, of as warnings};
 
 /// Tells what the shim would do with the pods of a manifest
 ///
@@ -68,12 +65,12 @@ pub(super) struct Explanation {
     namespace: Option<String>,
     /// Why the shim would refuse it.
     refused: Option<String>,
-    start: Option<Vec<start::Entry>>,
+    start: Option<Vec<Entry>>,
     /// What is added to the pod when it is there, where it would wait for its turn.
     #[serde(rename = "addedLater")]
-    added_later: Option<start::Entry>,
-    stop: Option<stop::Termination>,
-    resources: sizes::Resources,
+    added_later: Option<Entry>,
+    stop: Option<Termination>,
+    resources: Resources,
     warnings: Vec<Warning>,
 }
 
@@ -122,41 +119,41 @@ pub(super) fn explain(
     node: &Node,
     rules: &Rules,
 ) -> Result<Explanation, Failure> {
-    let pod = Pod::read(owner, node).map_err(|error| {
+    let pod = Pod::read(owner, &node.json()).map_err(|error| {
         Failure::because(format!("{file}: {} {}: {error}", owner.kind, owner.name))
     })?;
-    let (plan, refused) = match Plan::parse_under(&pod.annotations, rules) {
-        Ok(reading) => (Some(reading.plan), None),
-        // What is only too much for this node has a meaning all the same.
-        Err(error) => (Plan::parse(&pod.annotations).ok(), Some(error.to_string())),
-    };
-    let ordered = plan.as_ref().filter(|plan| !plan.is_empty());
+    let Judgement {
+        plan,
+        refused,
+        mut warnings,
+    } = Judgement::of(&pod, rules);
+    warnings.extend(of_other_apis(node));
+    let plan = plan.as_ref();
     Ok(Explanation {
         file: file.to_owned(),
         kind: owner.kind.clone(),
         name: owner.name.clone(),
         namespace: owner.namespace.clone(),
         refused,
-        start: ordered.map(|plan| start::entries(plan, &pod)),
-        added_later: ordered.and_then(|plan| start::added_later(plan, &pod)),
-        stop: ordered.map(|plan| stop::termination(plan, &pod)),
-        resources: sizes::resources(ordered, &pod),
-        warnings: warnings(ordered, &pod)
-            .into_iter()
-            .chain(warnings::of_other_apis(node))
-            .collect(),
+        start: plan.map(|plan| entries(plan, &pod)),
+        added_later: plan.and_then(|plan| added_later(plan, &pod)),
+        stop: plan.map(|plan| termination(plan, &pod)),
+        resources: judgement::resources(plan, &pod),
+        warnings,
     })
 }
 
-/// The role of a container: kubelet's own init containers are native ones, whatever is said.
-fn role(plan: &Plan, pod: &Pod, name: &str) -> Role {
-    let is_native = |it: &Container| it.name == name;
-    match plan.role(name) {
-        Role::App | Role::Guest if pod.spec.init_containers.iter().any(is_native) => {
-            Role::NativeInit
-        }
-        role => role,
+/// Fields that no cluster has, which are dropped or refused there, and mean nothing to usher.
+fn of_other_apis(pod: &Node) -> Option<Warning> {
+    if let Some(sentence) = convert::unknown_form(pod) {
+        return Some(Warning::about_pod(sentence));
     }
+    convert::is_of_proposals(pod).then(|| {
+        Warning::about_pod(
+            "it has fields of an API that Kubernetes does not have; expected what usher convert \
+             makes of it",
+        )
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use super::super::manifest::{parse, pods};
 use super::*;
+use crate::judgement::Held;
 
 fn explained(text: &str) -> Explanation {
     let document = parse(text).unwrap().remove(0);
@@ -50,7 +51,7 @@ fn sidecars_start_first_and_stop_last() {
         .collect();
     assert_eq!(order, [("proxy", Some(1)), ("app", Some(2))]);
     assert_eq!(start[1].waits_for, ["proxy"]);
-    assert_eq!(start[1].held, start::Held::Blocked);
+    assert_eq!(start[1].held, Held::Blocked);
     let stop = said.stop.unwrap();
     let steps: Vec<_> = stop
         .steps
@@ -314,7 +315,7 @@ fn the_table_says_that_an_unlisted_init_container_never_starts_and_what_is_missi
         .iter()
         .map(|it| (it.container.as_str(), it.held))
         .collect();
-    use start::Held::{Blocked, InVain, No};
+    use Held::{Blocked, InVain, No};
     assert_eq!(
         held,
         [

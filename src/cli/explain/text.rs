@@ -1,10 +1,9 @@
 //! An explanation for people.
 
+use crate::judgement::{Amounts, Entry, Held, Termination, cpus, shown};
+
 use super::super::output::{self, Table, styled};
 use super::Explanation;
-use super::sizes::Amounts;
-use super::start::{Entry, Held, shown};
-use super::stop::Termination;
 
 impl Explanation {
     pub(in super::super) fn text(&self) -> String {
@@ -129,15 +128,6 @@ fn stop(stop: &Termination) -> String {
 
 fn seconds(seconds: f64) -> String {
     std::time::Duration::try_from_secs_f64(seconds).map_or_else(|_| "ever".to_owned(), shown)
-}
-
-/// As Kubernetes writes it; no limit is a dash.
-pub(super) fn cpus(millis: Option<u64>) -> String {
-    match millis {
-        None => "-".to_owned(),
-        Some(millis) if millis.is_multiple_of(1000) => (millis / 1000).to_string(),
-        Some(millis) => format!("{millis}m"),
-    }
 }
 
 fn bytes(bytes: Option<u64>) -> String {

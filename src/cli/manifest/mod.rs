@@ -1,7 +1,6 @@
 //! Kubernetes manifests: files of YAML or JSON documents, and the pods in them.
 
 mod node;
-mod pod;
 #[cfg(test)]
 mod tests;
 
@@ -10,22 +9,10 @@ use std::io::Read;
 use std::path::Path;
 
 pub(super) use node::Node;
-pub(super) use pod::{Container, Pod, Requirements};
+
+use crate::manifest::{Owner, pod_path};
 
 use super::output::Failure;
-
-/// Where the pod is in each kind of object that has one.
-const TEMPLATES: [(&str, &[&str]); 9] = [
-    ("Pod", &[]),
-    ("PodTemplate", &["template"]),
-    ("ReplicationController", &["spec", "template"]),
-    ("ReplicaSet", &["spec", "template"]),
-    ("Deployment", &["spec", "template"]),
-    ("StatefulSet", &["spec", "template"]),
-    ("DaemonSet", &["spec", "template"]),
-    ("Job", &["spec", "template"]),
-    ("CronJob", &["spec", "jobTemplate", "spec", "template"]),
-];
 
 /// Reads all documents of a file; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
@@ -71,15 +58,6 @@ pub(super) fn print(documents: &[Node]) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
-/// What a pod is a part of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) kind: String,
-    /// Empty where the API server is to make one up.
-    pub(super) name: String,
-    pub(super) namespace: Option<String>,
-}
-
 /// Every pod, and every template of pods, in a document, which may be a list of objects.
 pub(super) fn pods(document: &Node) -> Vec<(Owner, Node)> {
     let mut found = Vec::new();
@@ -102,7 +80,7 @@ pub(super) fn for_each_pod(document: &mut Node, change: &mut impl FnMut(&Owner, 
         }
         return;
     }
-    let Some((_, path)) = TEMPLATES.iter().find(|(of, _)| *of == kind) else {
+    let Some(path) = pod_path(&kind) else {
         return;
     };
     let metadata = |key| document.at(&["metadata", key]).and_then(Node::as_text);

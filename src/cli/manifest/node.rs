@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -124,11 +124,6 @@ impl Node {
                 .collect(),
             scalar => serde_json::to_value(scalar).unwrap_or_default(),
         }
-    }
-
-    /// Reads it as a type that knows what should be there.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, String> {
-        serde_json::from_value(self.json()).map_err(|error| error.to_string())
     }
 }
 

@@ -276,6 +276,18 @@ impl Step {
             Step::Sidecars | Step::Over => Step::Over,
         }
     }
+
+    /// Its word for scripts: that of the setting whose containers run in it, where there is one.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Step::Hooks => "hooks",
+            Step::PreExit => "pre-exit",
+            Step::Apps => "apps",
+            Step::PostExit => "post-exit",
+            Step::Sidecars => "sidecars",
+            Step::Over => "over",
+        }
+    }
 }
 
 /// Why a call is refused, in one sentence for the caller.

@@ -10,32 +10,33 @@ use crate::plan::{
     Stage, StartMode,
 };
 
-use super::super::manifest::Pod;
+use crate::manifest::Pod;
+
 use super::role;
 
 /// A container's start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Entry {
-    pub(super) container: String,
-    pub(super) role: String,
+pub struct Entry {
+    pub container: String,
+    pub role: String,
     /// Containers of one step start side by side. None: the container is not started in order.
-    pub(super) step: Option<usize>,
+    pub step: Option<usize>,
     /// What has to be done first.
-    pub(super) waits_for: Vec<String>,
+    pub waits_for: Vec<String>,
     /// How its program is held back.
-    pub(super) held: Held,
+    pub held: Held,
     /// An annotation that is missing, where it is held for want of it.
-    pub(super) remedy: Option<String>,
+    pub remedy: Option<String>,
     /// When those go on that wait for it, or what its end is to the run; none where nobody waits.
-    pub(super) done: Option<String>,
+    pub done: Option<String>,
     /// What its liveness probe is for, if usher makes one.
-    pub(super) liveness: Option<String>,
+    pub liveness: Option<String>,
 }
 
 /// How a container is held back while it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Held {
+pub enum Held {
     /// It is not: kubelet starts it in its own time.
     No,
     /// Its Start is answered when its turn has come, for as long as kubelet can wait.
@@ -49,10 +50,10 @@ pub(super) enum Held {
 }
 
 /// What the row is called that is about no container of the manifest.
-pub(super) const ADDED_LATER: &str = "(added later)";
+pub const ADDED_LATER: &str = "(added later)";
 
 /// All containers of the pod, in the order of their start.
-pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
+pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     let mut entries = Vec::new();
     let mut step = 0_usize;
     for container in &pod.spec.init_containers {
@@ -136,7 +137,7 @@ pub(super) fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
 }
 
 /// What kubelet adds to a pod that is there (`kubectl debug`): it is in none of the author's lists.
-pub(super) fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
+pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     let waits_for = staged(plan);
     if waits_for.is_empty() || plan.apps().is_some() {
         return None;
@@ -320,7 +321,7 @@ fn check(probe: &Probe) -> String {
 }
 
 /// A duration for people, in whole seconds where it is long.
-pub(super) fn shown(time: Duration) -> String {
+pub fn shown(time: Duration) -> String {
     let seconds = time.as_secs();
     let (minutes, rest) = (seconds / 60, seconds % 60);
     match (minutes, rest) {

@@ -2,37 +2,37 @@
 
 use serde::Serialize;
 
+use crate::manifest::{Container, Pod, Requirements};
 use crate::plan::{self, Plan, Role};
 use crate::sizing::{Bytes, Containers, Limit, Millicores, Moment, Size, Starting};
 
-use super::super::manifest::{Container, Pod, Requirements};
 use super::role;
 
 /// The sizes of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Resources {
-    pub(super) qos_class: &'static str,
+pub struct Resources {
+    pub qos_class: &'static str,
     /// The last one is what the pod is scheduled by.
-    pub(super) phases: Vec<Phase>,
+    pub phases: Vec<Phase>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Phase {
-    pub(super) phase: String,
-    pub(super) requests: Amounts,
-    pub(super) limits: Amounts,
+pub struct Phase {
+    pub phase: String,
+    pub requests: Amounts,
+    pub limits: Amounts,
 }
 
 /// A limit that is none is no limit; a request is at least 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Amounts {
-    pub(super) cpu_millis: Option<u64>,
-    pub(super) memory_bytes: Option<u64>,
+pub struct Amounts {
+    pub cpu_millis: Option<u64>,
+    pub memory_bytes: Option<u64>,
 }
 
-pub(super) fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
+pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     let containers = containers(plan, pod);
     let starting = starting_names(plan, pod);
     let whole = whole(pod);
@@ -183,6 +183,15 @@ fn qos_class(pod: &Pod, whole: Option<Requirements>) -> &'static str {
         (true, _) => "BestEffort",
         (false, true) => "Guaranteed",
         (false, false) => "Burstable",
+    }
+}
+
+/// As Kubernetes writes it; no limit is a dash.
+pub fn cpus(millis: Option<u64>) -> String {
+    match millis {
+        None => "-".to_owned(),
+        Some(millis) if millis.is_multiple_of(1000) => (millis / 1000).to_string(),
+        Some(millis) => format!("{millis}m"),
     }
 }
 

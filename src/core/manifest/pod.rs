@@ -6,107 +6,105 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::plan::{self, Amounts, Resources, RestartPolicy};
 
-use super::{Node, Owner};
+use super::Owner;
 
 /// A pod, or a template of pods.
 #[derive(Debug, Clone)]
-pub(crate) struct Pod {
-    pub(crate) owner: Owner,
-    pub(crate) annotations: BTreeMap<String, String>,
-    pub(crate) spec: Spec,
+pub struct Pod {
+    pub owner: Owner,
+    pub annotations: BTreeMap<String, String>,
+    pub spec: Spec,
 }
 
 /// Kubernetes' `PodSpec`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Spec {
-    pub(crate) runtime_class_name: Option<String>,
+pub struct Spec {
+    pub runtime_class_name: Option<String>,
     restart_policy: Option<String>,
     termination_grace_period_seconds: Option<u64>,
-    pub(crate) init_containers: Vec<Container>,
-    pub(crate) containers: Vec<Container>,
+    /// Kubelet's own, native sidecars among them.
+    pub init_containers: Vec<Container>,
+    pub containers: Vec<Container>,
     /// Of all containers together, as it was written.
     #[serde(deserialize_with = "requirements")]
-    pub(crate) resources: Option<Requirements>,
+    pub resources: Option<Requirements>,
     #[serde(deserialize_with = "overhead")]
-    pub(crate) overhead: Option<Amounts>,
+    pub overhead: Option<Amounts>,
 }
 
 /// Kubernetes' `ResourceRequirements`, as far as a pod is sized by them.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Requirements {
-    pub(crate) requests: Amounts,
-    pub(crate) limits: Amounts,
+pub struct Requirements {
+    pub requests: Amounts,
+    pub limits: Amounts,
 }
 
 /// Kubernetes' `Container`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Container {
-    pub(crate) name: String,
+pub struct Container {
+    pub name: String,
     /// Of its own, which the pod's is not.
-    pub(crate) restart_policy: Option<String>,
+    pub restart_policy: Option<String>,
     restart_policy_rules: Vec<Value>,
     #[serde(deserialize_with = "resources")]
-    pub(crate) resources: Option<Resources>,
-    pub(crate) startup_probe: Option<Value>,
-    pub(crate) liveness_probe: Option<Value>,
-    pub(crate) readiness_probe: Option<Value>,
-    pub(crate) lifecycle: Lifecycle,
+    pub resources: Option<Resources>,
+    pub startup_probe: Option<Value>,
+    pub liveness_probe: Option<Value>,
+    pub readiness_probe: Option<Value>,
+    pub lifecycle: Lifecycle,
 }
 
 /// Kubernetes' `Lifecycle`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Lifecycle {
-    pub(crate) post_start: Option<Value>,
+pub struct Lifecycle {
+    pub post_start: Option<Value>,
 }
 
 // === impl Pod ===
 
 impl Pod {
-    /// Reads a pod of a document.
+    /// Reads a pod, or a template of pods: a map that has `metadata` and `spec`.
     ///
     /// # Errors
     ///
     /// One sentence if something is not of the type that Kubernetes has it in.
-    pub(crate) fn read(owner: &Owner, pod: &Node) -> Result<Pod, String> {
-        let wrong = |what: &str, error: String| format!("{what}: {error}");
-        let annotations = match pod.at(&["metadata", "annotations"]) {
-            None => BTreeMap::new(),
-            Some(annotations) => annotations
-                .read()
-                .map_err(|error| wrong("metadata.annotations", error))?,
+    pub fn read(owner: &Owner, pod: &Value) -> Result<Pod, String> {
+        let field = |of: &Value, key: &str| present(of.get(key).unwrap_or(&Value::Null));
+        let annotations = field(pod.get("metadata").unwrap_or(&Value::Null), "annotations");
+        let annotations = match annotations {
+            Value::Null => BTreeMap::new(),
+            annotations => read(&annotations, || "metadata.annotations".to_owned())?,
         };
-        let spec = pod.get("spec").unwrap_or(&Node::Null);
+        let spec = match field(pod, "spec") {
+            Value::Null => Value::Object(Map::new()),
+            spec => spec,
+        };
         // One by one: the sentence says which container it is.
         for list in ["initContainers", "containers"] {
-            for (index, container) in spec
-                .get(list)
-                .map_or(&[][..], Node::items)
-                .iter()
-                .enumerate()
-            {
-                let _: Container = container.read().map_err(|error| {
-                    let name = container.text_of("name").unwrap_or("without a name");
-                    wrong(&format!("spec.{list}[{index}] ({name})"), error)
-                })?;
+            let items = spec.get(list).and_then(Value::as_array);
+            for (index, container) in items.into_iter().flatten().enumerate() {
+                let name = container.get("name").and_then(Value::as_str);
+                let name = name.unwrap_or("without a name");
+                let _: Container = read(container, || format!("spec.{list}[{index}] ({name})"))?;
             }
         }
         Ok(Pod {
             owner: owner.clone(),
             annotations,
-            spec: spec.read().map_err(|error| wrong("spec", error))?,
+            spec: read(&spec, || "spec".to_owned())?,
         })
     }
 
     /// The pod's restart policy; none where it is no such word.
-    pub(crate) fn restart_policy(&self) -> Option<RestartPolicy> {
+    pub fn restart_policy(&self) -> Option<RestartPolicy> {
         match self.spec.restart_policy.as_deref() {
             // As the API server fills it in.
             None | Some("Always") => Some(RestartPolicy::Always),
@@ -117,7 +115,7 @@ impl Pod {
     }
 
     /// Kubelet's grace period.
-    pub(crate) fn grace_period(&self) -> Duration {
+    pub fn grace_period(&self) -> Duration {
         let given = self.spec.termination_grace_period_seconds;
         given.map_or(plan::USUAL_GRACE_PERIOD, |seconds| {
             Duration::from_secs(seconds.min(plan::MAX_SECONDS))
@@ -125,19 +123,19 @@ impl Pod {
     }
 
     /// Whether it runs to completion.
-    pub(crate) fn is_job(&self) -> bool {
+    pub fn is_job(&self) -> bool {
         matches!(self.owner.kind.as_str(), "Job" | "CronJob")
     }
 
     /// All containers, kubelet's own init containers first.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Container> {
+    pub fn all(&self) -> impl Iterator<Item = &Container> {
         self.spec
             .init_containers
             .iter()
             .chain(&self.spec.containers)
     }
 
-    pub(crate) fn container(&self, name: &str) -> Option<&Container> {
+    pub fn container(&self, name: &str) -> Option<&Container> {
         self.all().find(|container| container.name == name)
     }
 }
@@ -146,17 +144,34 @@ impl Pod {
 
 impl Container {
     /// Whether it is a native sidecar, if it is among the init containers (KEP-753).
-    pub(crate) fn is_native_sidecar(&self) -> bool {
+    pub fn is_native_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
 
     /// Whether kubelet goes by its exit codes.
-    pub(crate) fn has_restart_rules(&self) -> bool {
+    pub fn has_restart_rules(&self) -> bool {
         !self.restart_policy_rules.is_empty()
     }
 }
 
 // === fields ===
+
+fn read<'a, T: Deserialize<'a>>(value: &'a Value, what: impl Fn() -> String) -> Result<T, String> {
+    T::deserialize(value).map_err(|error| format!("{}: {error}", what()))
+}
+
+/// The same without the fields that are null, which to Kubernetes are not there.
+fn present(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(present).collect(),
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), present(value)))
+            .collect(),
+        scalar => scalar.clone(),
+    }
+}
 
 /// A field whose own errors do not tell which one it is.
 fn field<'de, D: Deserializer<'de>, T: Deserialize<'de>>(

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use crate::lifecycle::LEAST;
+use crate::manifest::{Container, Pod};
 use crate::plan::{Plan, RestartPolicy, Role, Stage, StartMode};
 
-use super::super::super::manifest::{Container, Pod};
 use super::super::role;
 use super::super::start::{Held, held, longest, shown};
 

@@ -2,38 +2,36 @@
 
 use serde::Serialize;
 
-use crate::api;
 use crate::lifecycle::{Budget, Duty, STEPS, Step};
+use crate::manifest::Pod;
 use crate::plan::{Plan, SidecarStopOrder, Stage};
 
-use super::super::manifest::Pod;
-use super::super::words::word;
 use super::role;
 
 /// How the pod ends.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Termination {
-    pub(super) policy: String,
-    pub(super) grace_period_seconds: f64,
+pub struct Termination {
+    pub policy: String,
+    pub grace_period_seconds: f64,
     /// From the first request to the end of the last container, if each takes all the time it may.
-    pub(super) worst_case_seconds: f64,
-    pub(super) steps: Vec<StopStep>,
+    pub worst_case_seconds: f64,
+    pub steps: Vec<StopStep>,
 }
 
 /// A step of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct StopStep {
-    pub(super) step: String,
-    pub(super) containers: Vec<String>,
+pub struct StopStep {
+    pub step: String,
+    pub containers: Vec<String>,
     /// Whether they go one after another.
-    pub(super) in_turn: bool,
+    pub in_turn: bool,
     /// Since the first request, at worst.
-    pub(super) over_after_seconds: f64,
+    pub over_after_seconds: f64,
 }
 
-pub(super) fn termination(plan: &Plan, pod: &Pod) -> Termination {
+pub fn termination(plan: &Plan, pod: &Pod) -> Termination {
     let grace = plan.settings().grace_period.unwrap_or(pod.grace_period());
     let budget = Budget::new(plan.settings(), grace);
     let present: Vec<(Step, Vec<String>)> = STEPS
@@ -52,7 +50,7 @@ pub(super) fn termination(plan: &Plan, pod: &Pod) -> Termination {
         .into_iter()
         .zip(&worst)
         .map(|((step, containers), (_, over))| StopStep {
-            step: word(api::StepName::from(step).into()),
+            step: step.word().to_owned(),
             in_turn: is_serial(step) && containers.len() > 1,
             containers,
             over_after_seconds: over.as_secs_f64(),

@@ -2,26 +2,46 @@
 
 mod container;
 
+use std::fmt;
+
 use serde::Serialize;
 
 use crate::lifecycle::LAST_APP_AFTER;
+use crate::manifest::Pod;
 use crate::plan::{CgroupSizing, Plan, RestartPolicy, Role, Stage};
 
-use super::super::convert;
-use super::super::manifest::{Node, Pod};
-use super::sizes;
+use super::sizes::{cpus, unseen_cpu};
 use super::start::{apps, native_init, shown};
-use super::text::cpus;
 
 /// One sentence about a container, or about the whole pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Warning {
-    pub(crate) container: Option<String>,
-    pub(crate) says: String,
+pub struct Warning {
+    pub container: Option<String>,
+    pub says: String,
+}
+
+// === impl Warning ===
+
+impl Warning {
+    pub fn about_pod(says: impl Into<String>) -> Warning {
+        Warning {
+            container: None,
+            says: says.into(),
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(container) = &self.container {
+            write!(f, "{container}: ")?;
+        }
+        f.write_str(&self.says)
+    }
 }
 
 /// All warnings about a pod; `plan` is none where there are no annotations, or none that are valid.
-pub(crate) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
+pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
     let Some(plan) = plan else {
         return Vec::new();
     };
@@ -38,37 +58,17 @@ pub(crate) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
     warnings
 }
 
-/// Fields that no cluster has, which are dropped or refused there, and mean nothing to usher.
-pub(super) fn of_other_apis(pod: &Node) -> Option<Warning> {
-    if let Some(sentence) = convert::unknown_form(pod) {
-        return Some(about_pod(sentence));
-    }
-    convert::is_of_proposals(pod).then(|| {
-        about_pod(
-            "it has fields of an API that Kubernetes does not have; expected what usher convert \
-             makes of it",
-        )
-    })
-}
-
-fn about_pod(says: impl Into<String>) -> Warning {
-    Warning {
-        container: None,
-        says: says.into(),
-    }
-}
-
 fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let settings = plan.settings();
     if pod.spec.runtime_class_name.is_none() {
-        warnings.push(about_pod(
+        warnings.push(Warning::about_pod(
             "runtimeClassName is missing: without it no annotation of usher means anything; \
              expected the name of usher's RuntimeClass",
         ));
     }
     match pod.restart_policy() {
-        None => warnings.push(about_pod(
+        None => warnings.push(Warning::about_pod(
             "restartPolicy is no word of Kubernetes; expected Always, OnFailure or Never",
         )),
         Some(of_pod) if of_pod != settings.restart_policy => {
@@ -87,10 +87,10 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
                     }
                 ),
             };
-            warnings.push(about_pod(says));
+            warnings.push(Warning::about_pod(says));
         }
         Some(RestartPolicy::Always) => {}
-        Some(_) if plan.apps().is_none() => warnings.push(about_pod(format!(
+        Some(_) if plan.apps().is_none() => warnings.push(Warning::about_pod(format!(
             "usher/apps is missing: the run is complete only when no container has been created \
                  for {}; at once with {}",
             shown(LAST_APP_AFTER),
@@ -100,7 +100,7 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     }
     let kubelets = pod.grace_period();
     match settings.grace_period {
-        Some(period) if period > kubelets => warnings.push(about_pod(format!(
+        Some(period) if period > kubelets => warnings.push(Warning::about_pod(format!(
             "usher/grace-period is {period:?}, and terminationGracePeriodSeconds {}: kubelet kills \
              at the earlier; expected no more",
             kubelets.as_secs()
@@ -110,15 +110,15 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let grace = settings.grace_period.unwrap_or(kubelets).min(kubelets);
     let (policy, least) = (settings.grace_policy, settings.grace_policy.least());
     if grace < least {
-        warnings.push(about_pod(format!(
+        warnings.push(Warning::about_pod(format!(
             "the grace period is {grace:?}, too short for the grace policy {policy}, which then is as \
              Strict; expected {least:?} or more"
         )));
     }
     if settings.cgroup_sizing != CgroupSizing::Off
-        && let Some((asked, seen)) = sizes::unseen_cpu(plan, pod)
+        && let Some((asked, seen)) = unseen_cpu(plan, pod)
     {
-        warnings.push(about_pod(format!(
+        warnings.push(Warning::about_pod(format!(
             "spec.resources asks for {} of CPU, which usher does not see: the pod's cgroup has the \
              weight of what its containers ask for, {}; expected as much of these, or \
              usher/cgroup-sizing {}",

@@ -1,0 +1,67 @@
+//! What the shim would do with a pod, from its spec: the one judgement that all ask who know a pod
+//! before its containers come.
+//!
+//! Nothing is decided here: the plan is the shim's own ([`crate::plan`]), the times are those of its
+//! termination ([`crate::lifecycle::Budget`]), the sizes those by which it sizes a pod
+//! ([`crate::sizing`]).
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `start` | what each container waits for, and what its Start looks like to kubelet |
+//! | `stop` | the steps of a termination, and when each is over at worst |
+//! | `sizes` | how large the pod is in each phase, its QoS class |
+//! | `warnings` | what does not do what it looks like |
+
+mod sizes;
+mod start;
+mod stop;
+mod warnings;
+
+use crate::manifest::{Container, Pod};
+use crate::plan::{Plan, Role, Rules};
+
+pub use sizes::{Amounts, Phase, Resources, cpus, resources};
+pub use start::{ADDED_LATER, Entry, Held, added_later, entries, shown};
+pub use stop::{StopStep, Termination, termination};
+pub use warnings::Warning;
+
+/// What the shim says to a pod.
+#[derive(Debug, Clone)]
+pub struct Judgement {
+    /// None where the annotations say nothing, or nothing that has a meaning.
+    pub plan: Option<Plan>,
+    /// Why the shim would refuse the pod, in its words.
+    pub refused: Option<String>,
+    /// What is to be said about it besides.
+    pub warnings: Vec<Warning>,
+}
+
+// === impl Judgement ===
+
+impl Judgement {
+    /// Judges a pod by the rules of a node.
+    pub fn of(pod: &Pod, rules: &Rules) -> Judgement {
+        let (plan, refused) = match Plan::parse_under(&pod.annotations, rules) {
+            Ok(reading) => (Some(reading.plan), None),
+            // What is only too much for this node has a meaning all the same.
+            Err(error) => (Plan::parse(&pod.annotations).ok(), Some(error.to_string())),
+        };
+        let plan = plan.filter(|plan| !plan.is_empty());
+        Judgement {
+            warnings: warnings::of(plan.as_ref(), pod),
+            plan,
+            refused,
+        }
+    }
+}
+
+/// The role of a container: kubelet's own init containers are native ones, whatever is said.
+fn role(plan: &Plan, pod: &Pod, name: &str) -> Role {
+    let is_native = |it: &Container| it.name == name;
+    match plan.role(name) {
+        Role::App | Role::Guest if pod.spec.init_containers.iter().any(is_native) => {
+            Role::NativeInit
+        }
+        role => role,
+    }
+}
