@@ -3,6 +3,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
+//! | [`config`] | a node's configuration file: the rules for all pods' annotations |
 //! | [`lifecycle`] | the pure core: decides everything, does nothing |
 //! | [`manifest`] | objects of Kubernetes that have pods in them |
 //! | [`judgement`] | what the shim would do with a pod, from its spec |
@@ -34,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 // Its parsers are measured like those of the other crate.
+pub mod config;
 #[cfg(test)]
 #[allow(dead_code)]
 #[path = "../fuzz/cost.rs"]

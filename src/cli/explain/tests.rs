@@ -92,7 +92,7 @@ fn a_nodes_rules_are_the_shims() {
     let text = pod(", usher/startup-timeout: 1h", "", BOTH);
     let document = parse(&text).unwrap().remove(0);
     let (owner, node) = pods(&document).remove(0);
-    let rules = config::parse("[limits]\nstartup-timeout = '1m'").unwrap();
+    let rules = usher_core::config::parse("[limits]\nstartup-timeout = '1m'").unwrap();
     let said = explain("pod.yaml", &owner, &node, &rules).unwrap();
     assert!(said.refused.unwrap().contains("for this node"));
     assert!(said.start.is_some());

@@ -1,0 +1,150 @@
+//! A node's configuration: the text by which its administrator has the last word.
+//!
+//! It holds for all pods that begin there. Where the file is, and what becomes of a pod that begins while
+//! it cannot be read, is for who reads it.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::plan::{Limits, Minimums, Rules, UnknownKeys, parse_duration};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Raw {
+    enabled: Option<bool>,
+    unknown_keys: Option<RawUnknownKeys>,
+    /// Settings and their values, as in annotations.
+    defaults: BTreeMap<String, String>,
+    limits: RawLimits,
+    minimums: RawMinimums,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+enum RawUnknownKeys {
+    Refuse,
+    Warn,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct RawLimits {
+    grace_period: Option<String>,
+    startup_timeout: Option<String>,
+    termination_window: Option<String>,
+    grace_extension: Option<String>,
+    grace_extension_count: Option<u32>,
+    probe_initial_delay: Option<String>,
+    probe_period: Option<String>,
+    probe_timeout: Option<String>,
+    probe_failure_threshold: Option<u32>,
+    hook_sleep: Option<String>,
+    names: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct RawMinimums {
+    grace_period: Option<String>,
+    startup_timeout: Option<String>,
+    termination_window: Option<String>,
+    probe_period: Option<String>,
+}
+
+/// Reads rules from the text of a file.
+///
+/// # Errors
+///
+/// What is wrong, in one sentence that begins with the place.
+pub fn parse(text: &str) -> Result<Rules, String> {
+    let raw: Raw = toml::from_str(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map_or(0, |before| before.matches('\n').count());
+        let line = line.saturating_add(1);
+        format!("line {line}: {}", error.message().replace('\n', ", "))
+    })?;
+    let limits = raw.limits.read()?;
+    let minimums = raw.minimums.read()?;
+    contradict(&limits, &minimums)?;
+    let mut rules = Rules::new(&raw.defaults, limits, minimums)
+        .map_err(|error| format!("in [defaults], as an annotation, {error}"))?;
+    rules.enabled = raw.enabled.unwrap_or(true);
+    rules.unknown_keys = match raw.unknown_keys {
+        None => UnknownKeys::default(),
+        Some(RawUnknownKeys::Refuse) => UnknownKeys::Refuse,
+        Some(RawUnknownKeys::Warn) => UnknownKeys::Warn,
+    };
+    Ok(rules)
+}
+
+impl RawLimits {
+    fn read(&self) -> Result<Limits, String> {
+        let time = |name, value| time("limits", name, value);
+        Ok(Limits {
+            grace_period: time("grace-period", &self.grace_period)?,
+            startup_timeout: time("startup-timeout", &self.startup_timeout)?,
+            termination_window: time("termination-window", &self.termination_window)?,
+            grace_extension: time("grace-extension", &self.grace_extension)?,
+            grace_extension_count: self.grace_extension_count,
+            probe_initial_delay: time("probe-initial-delay", &self.probe_initial_delay)?,
+            probe_period: time("probe-period", &self.probe_period)?,
+            probe_timeout: time("probe-timeout", &self.probe_timeout)?,
+            probe_failure_threshold: self.probe_failure_threshold,
+            hook_sleep: time("hook-sleep", &self.hook_sleep)?,
+            names: self.names,
+        })
+    }
+}
+
+impl RawMinimums {
+    fn read(&self) -> Result<Minimums, String> {
+        let time = |name, value| time("minimums", name, value);
+        Ok(Minimums {
+            grace_period: time("grace-period", &self.grace_period)?,
+            startup_timeout: time("startup-timeout", &self.startup_timeout)?,
+            termination_window: time("termination-window", &self.termination_window)?,
+            probe_period: time("probe-period", &self.probe_period)?,
+        })
+    }
+}
+
+/// Refuses a minimum above its limit: there would be no value that is allowed.
+fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), String> {
+    for (name, least, limit) in [
+        ("grace-period", minimums.grace_period, limits.grace_period),
+        (
+            "startup-timeout",
+            minimums.startup_timeout,
+            limits.startup_timeout,
+        ),
+        (
+            "termination-window",
+            minimums.termination_window,
+            limits.termination_window,
+        ),
+        ("probe-period", minimums.probe_period, limits.probe_period),
+    ] {
+        if let (Some(least), Some(limit)) = (least, limit)
+            && least > limit
+        {
+            return Err(format!(
+                "in [minimums], {name}: {least:?} is above the limit; expected at most {limit:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A duration in a table.
+fn time(table: &str, name: &str, value: &Option<String>) -> Result<Option<Duration>, String> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    parse_duration(value)
+        .map(Some)
+        .map_err(|problem| format!("in [{table}], {name}: {value:?} {problem}"))
+}
