@@ -125,6 +125,11 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
+    /// Its directory, as a word of a command.
+    pub fn directory(&self) -> &str {
+        self.dir.path().to_str().expect("plain text")
+    }
+
     /// A file in `/etc` or `/usr/local` of the machine, as it is seen from here, where it has one of
     /// its own.
     pub fn path_on_machine(&self, path: &str) -> PathBuf {

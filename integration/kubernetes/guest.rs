@@ -157,11 +157,7 @@ impl Guest {
     }
 
     fn start_machine(&self, cluster: &Cluster, machine: &Machine) {
-        let directory = cluster.path("");
-        let directory = directory
-            .to_str()
-            .expect("plain text")
-            .trim_end_matches('/');
+        let directory = cluster.directory();
         let socket = format!("{directory}/files.sock");
         let _ = fs::remove_file(&socket);
         let start = |words: &[&str], log: &str| {
@@ -215,14 +211,7 @@ impl Guest {
     }
 
     pub fn command(&self, cluster: &Cluster, words: &[&str]) -> Command {
-        let directory = cluster.path("");
-        let directory = directory
-            .to_str()
-            .expect("plain text")
-            .trim_end_matches('/');
-        let mut all = vec!["bash", "-c", ASK, "ask", directory];
-        all.extend(words);
-        cluster.on_machine(&all)
+        cluster.on_machine(&words_for(cluster, words))
     }
 
     pub fn start(&self, cluster: &Cluster, service: &str) {
@@ -257,13 +246,9 @@ impl Guest {
 }
 
 /// What is to be run on the machine, so that these are run on the guest.
-fn words_for(cluster: &Cluster, words: &[&str]) -> Vec<String> {
-    let directory = cluster.path("").display().to_string();
-    let ask = ["bash", "-c", ASK, "ask", directory.trim_end_matches('/')];
-    ask.iter()
-        .chain(words)
-        .map(|word| word.to_string())
-        .collect()
+fn words_for<'a>(cluster: &'a Cluster, words: &[&'a str]) -> Vec<&'a str> {
+    let ask = ["bash", "-c", ASK, "ask", cluster.directory()];
+    [&ask, words].concat()
 }
 
 #[track_caller]

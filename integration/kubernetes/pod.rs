@@ -301,6 +301,23 @@ impl<'a> Case<'a> {
         self.kubectl(&words);
     }
 
+    /// Asks for other resources of a pod's container in place, and does not wait for it.
+    #[track_caller]
+    pub fn resize(&self, name: &str, container: &str, resources: &Value) {
+        let change =
+            json!({ "spec": { "containers": [{ "name": container, "resources": resources }] } });
+        let change = change.to_string();
+        self.kubectl(&[
+            "patch",
+            "pod",
+            name,
+            "--subresource",
+            "resize",
+            "--patch",
+            &change,
+        ]);
+    }
+
     /// By the API's own means, which respects what a pod is promised.
     pub fn evict(&self, name: &str) {
         let version = if self.cluster.programs.version >= (1, 22) {

@@ -200,18 +200,7 @@ pub fn a_pod_grows_and_shrinks_with_a_container(case: &Case) {
     for (millis, mebibytes) in [(250, 128), (150, 64)] {
         let resources =
             json!({ "limits": amounts(millis, mebibytes), "requests": amounts(millis, mebibytes) });
-        let change =
-            json!({ "spec": { "containers": [{ "name": "proxy", "resources": resources }] } });
-        let change = change.to_string();
-        case.kubectl(&[
-            "patch",
-            "pod",
-            "pod",
-            "--subresource",
-            "resize",
-            "--patch",
-            &change,
-        ]);
+        case.resize("pod", "proxy", &resources);
         let memory = format!("{mebibytes}Mi");
         case.await_pod("pod", "resized", |pod| {
             status_of(pod, "proxy")["resources"]["limits"]["memory"] == *memory

@@ -112,8 +112,7 @@ pub fn write(cluster: &Cluster) {
 
 /// As nodes have it, without usher: that is the installer's part.
 fn containerd(cluster: &Cluster) -> String {
-    let dir = cluster.path("").display().to_string();
-    let dir = dir.trim_end_matches('/');
+    let dir = cluster.directory();
     let (places, cri, plugins, runc) = match cluster.is_in_guest() {
         true => (
             String::new(),

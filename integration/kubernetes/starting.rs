@@ -326,19 +326,8 @@ pub fn a_container_is_resized_in_place(case: &Case) {
     case.create(&pod.container(with(witness("app", &[]), resources)));
     case.await_event("app", "start");
     case.await_ready("pod");
-    let change = serde_json::json!({ "spec": { "containers": [
-        { "name": "proxy", "resources": { "requests": of("60m"), "limits": of("200m") } },
-    ] } });
-    let change = change.to_string();
-    case.kubectl(&[
-        "patch",
-        "pod",
-        "pod",
-        "--subresource",
-        "resize",
-        "--patch",
-        &change,
-    ]);
+    let resources = serde_json::json!({ "requests": of("60m"), "limits": of("200m") });
+    case.resize("pod", "proxy", &resources);
     let pod = case.await_pod("pod", "resized", |pod| {
         status_of(pod, "proxy")["resources"]["limits"]["cpu"] == "200m"
     });

@@ -113,19 +113,24 @@ pub fn a_pod_that_is_rolled_over_ends_in_order(case: &Case) {
 /// An image's own STOPSIGNAL.
 pub fn another_stop_signal_is_delivered(case: &Case) {
     let image = json!({ "image": STOPPED_BY_USR1 });
-    let options = ["--stop-signal", "10", "--stop-after", "1s"];
-    let pod = Pod::new("pod")
+    assert_stopped_by(case, "10", &image, Pod::new("pod"));
+}
+
+/// A pod of containers that are so stops in order, each by that signal and no other.
+fn assert_stopped_by(case: &Case, signal: &str, so: &serde_json::Value, pod: Pod) {
+    let options = ["--stop-signal", signal, "--stop-after", "1s"];
+    let pod = pod
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
-        .container(with(witness("proxy", &options), image.clone()))
-        .container(with(witness("app", &options), image));
+        .container(with(witness("proxy", &options), so.clone()))
+        .container(with(witness("app", &options), so.clone()));
     run(case, &pod);
     case.delete("pod", &[]);
     let record = case.await_event("proxy", "exit");
     record.assert_before(("app", "exit"), ("proxy", "signal"));
     for name in ["app", "proxy"] {
         let signals: Vec<_> = record.all(name, "signal").map(|e| &*e.detail).collect();
-        assert_eq!(signals, ["10"], "{record}");
+        assert_eq!(signals, [signal], "{record}");
     }
     case.await_gone("pod");
 }
@@ -202,22 +207,8 @@ pub fn a_pods_own_stop_signal_is_delivered(case: &Case) {
         return;
     }
     let signal = json!({ "lifecycle": { "stopSignal": "SIGUSR2" } });
-    let options = ["--stop-signal", "12", "--stop-after", "1s"];
-    let pod = Pod::new("pod")
-        .annotation("usher/sidecars", "proxy")
-        .annotation("usher/apps", "app")
-        .container(with(witness("proxy", &options), signal.clone()))
-        .container(with(witness("app", &options), signal))
-        .spec("os", json!({ "name": "linux" }));
-    run(case, &pod);
-    case.delete("pod", &[]);
-    let record = case.await_event("proxy", "exit");
-    record.assert_before(("app", "exit"), ("proxy", "signal"));
-    for name in ["app", "proxy"] {
-        let signals: Vec<_> = record.all(name, "signal").map(|e| &*e.detail).collect();
-        assert_eq!(signals, ["12"], "{record}");
-    }
-    case.await_gone("pod");
+    let pod = Pod::new("pod").spec("os", json!({ "name": "linux" }));
+    assert_stopped_by(case, "12", &signal, pod);
 }
 
 // === no end of the pod ===
