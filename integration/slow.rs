@@ -409,6 +409,29 @@ fn a_slow_delete_holds_up_nobody() {
     assert_eq!(code(pair.api().state("a", "")), Code::NOT_FOUND);
 }
 
+/// containerd gives up after ten seconds, and asks again: that must not begin from nothing for ever.
+#[test]
+fn a_delete_that_took_too_long_gets_more_time_when_it_is_asked_for_again() {
+    let host = Containerd::start();
+    let pair = Pair::running(&host);
+    let api = pair.a.api().deadline(3 * PATIENCE);
+    pair.gates.close("delete", "a");
+    api.kill("a", "", 9, false).expect("Kill");
+    api.wait("a", "").expect("Wait");
+    let (_, late) = api.delete("a", "").expect_err("it hangs");
+    assert!(late.contains("delete did not end within 8s"), "{late}");
+    std::thread::scope(|scope| {
+        let deleting = scope.spawn(|| api.delete("a", "").map(|deleted| deleted.exit_status));
+        let _open = OpenAtTheEnd(&pair.gates, "delete");
+        // It is that slow.
+        std::thread::sleep(Duration::from_secs(10));
+        assert!(!deleting.is_finished(), "the delete did not wait");
+        pair.gates.open("delete");
+        assert_eq!(deleting.join().expect("the delete"), Ok(137));
+    });
+    assert_eq!(code(pair.api().state("a", "")), Code::NOT_FOUND);
+}
+
 #[test]
 fn a_pause_and_an_update_whose_callers_went_away_leave_the_container_usable() {
     let host = Containerd::start();

@@ -90,7 +90,7 @@ impl OciRuntime {
             verb,
             command,
             log,
-            limit: self.within.unwrap_or(verb.limit()),
+            limit: self.within.unwrap_or_else(|| self.patience.limit(verb)),
             can_be_halted: verb.can_be_halted(),
         }
     }
@@ -146,7 +146,10 @@ impl OciRuntime {
                     },
                 })
             }
-            Waited::Late => Err(RuntimeError::Late { verb, limit }),
+            Waited::Late => {
+                self.patience.was_late(verb);
+                Err(RuntimeError::Late { verb, limit })
+            }
             Waited::Halted => Err(RuntimeError::Halted { verb }),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! | file | what it is about |
 //! |---|---|
-//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs` | the runtime's commands, one method a verb; how long they take, why they fail |
+//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one method a verb; how long they take, why they fail |
 //! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs` | what is read of a bundle, what is changed in it, containerd's options, how it has ended |
 //! | `container.rs`, `restoration.rs` | a container: made, made again, restored, removed |
 //! | `init.rs`, `release.rs` | its init process: released, killed, frozen, changed |
@@ -24,6 +24,7 @@ pub(crate) mod fuzz;
 mod init;
 mod log;
 pub mod options;
+mod patience;
 mod release;
 mod restoration;
 mod runtime;

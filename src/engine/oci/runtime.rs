@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::libc;
@@ -19,6 +20,7 @@ use crate::stdio::ProcessStdio;
 use super::config;
 use super::error::{RuntimeError, Verb};
 use super::options::Options;
+use super::patience::Patience;
 
 /// Where runc keeps the state of containers if the options do not say otherwise; containerd's
 /// runc shim has the same default.
@@ -46,6 +48,8 @@ pub struct OciRuntime {
     pub(super) halt: Halt,
     /// How long each command may take, where that is not the usual.
     pub(super) within: Option<Duration>,
+    /// How long a deletion may take, where that is not said.
+    pub(super) patience: Arc<Patience>,
     /// Where its commands run; where we are if it is none.
     pub(super) place: Option<Place>,
 }
@@ -67,6 +71,7 @@ impl OciRuntime {
             reaper,
             halt: Halt::default(),
             within: None,
+            patience: Arc::default(),
             place: None,
         }
     }
