@@ -2,23 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::plan::{Role, Signal};
+use crate::judgement;
+use crate::plan::Role;
 
 use super::super::manifest::Node;
 use super::cast::is_native_sidecar;
-
-/// The fields of Kubernetes' `Probe` that the shim's probes have too.
-const PROBE_FIELDS: [&str; 9] = [
-    "exec",
-    "httpGet",
-    "tcpSocket",
-    "grpc",
-    "initialDelaySeconds",
-    "periodSeconds",
-    "timeoutSeconds",
-    "successThreshold",
-    "failureThreshold",
-];
 
 /// As long as a sidecar may take to become ready, in seconds: the shim's startup timeout.
 const READY_WITHIN: u64 = 300;
@@ -105,15 +93,9 @@ impl Rewrite {
         let Some(signal) = signal.and_then(Node::as_text) else {
             return;
         };
-        match signal.parse() {
-            Ok(Signal::KILL) | Err(_) => self.note(
-                name,
-                &format!(
-                    "its stopSignal {signal} is kubelet's alone: usher stops it with SIGTERM; \
-                     expected a signal other than SIGKILL"
-                ),
-            ),
-            Ok(_) => self.annotate("stop-signal", name, signal),
+        match judgement::stop_signal(signal) {
+            Ok(()) => self.annotate("stop-signal", name, signal),
+            Err(why) => self.note(name, &why),
         }
     }
 
@@ -184,32 +166,11 @@ impl Rewrite {
 
     /// A probe as the shim takes it.
     fn probe(&mut self, name: &str, field: &str, probe: Value) -> Value {
-        let Value::Object(mut fields) = probe else {
-            return probe;
-        };
-        if fields
-            .get("successThreshold")
-            .is_some_and(|it| *it != json!(1))
-        {
-            fields.remove("successThreshold");
-            self.note(
-                name,
-                &format!("the successThreshold of its {field} is dropped: usher needs one success"),
-            );
+        let (probe, lost) = judgement::probe(field, probe);
+        for sentence in lost {
+            self.note(name, &sentence);
         }
-        let unknown: Vec<String> = fields
-            .keys()
-            .filter(|key| !PROBE_FIELDS.contains(&key.as_str()))
-            .cloned()
-            .collect();
-        for key in unknown {
-            fields.remove(&key);
-            self.note(
-                name,
-                &format!("{key} of its {field} is dropped: usher's probes do not have it"),
-            );
-        }
-        Value::Object(fields)
+        probe
     }
 }
 

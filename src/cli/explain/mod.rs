@@ -30,7 +30,8 @@ use super::output::{Failure, Output, Stdout};
 /// refused here in the same words, and a quantity (`1GiB`) that Kubernetes would refuse is an error.
 ///
 /// Fields with `-o json`: `pods`, each with `file`, `kind`, `name`, `namespace`, `refused` (a
-/// sentence, or null), `start` (`container`, `role`, `step`, `waitsFor`, `held`, `remedy`, the annotation
+/// sentence, or null), `start` (`container`, `role`, `origin`, by what it has it (`list`, `node`, `nobody`),
+/// `optional`, `step`, `waitsFor`, `held`, `remedy`, the annotation
 /// for want of which it is held, `done`, and `liveness`, what a liveness probe of usher's does),
 /// `addedLater` (the same of what `kubectl debug` adds, where it would wait, or null), `stop`
 /// (`policy`, `gracePeriodSeconds`, `worstCaseSeconds`, and `steps` with `step`, `containers`,

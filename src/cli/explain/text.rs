@@ -1,6 +1,7 @@
 //! An explanation for people.
 
-use crate::judgement::{Amounts, Entry, Held, Termination, cpus, shown};
+use crate::judgement::{Amounts, Entry, Held, Termination, bytes, cpus, shown};
+use crate::plan::Origin;
 
 use super::super::output::{self, Table, styled};
 use super::Explanation;
@@ -93,7 +94,7 @@ fn start(entries: &[Entry], added_later: Option<&Entry>) -> String {
         table.row([
             entry.step.map_or("-".to_owned(), |step| step.to_string()),
             entry.container.clone(),
-            entry.role.clone(),
+            role(entry),
             starts,
             entry.done.clone().unwrap_or_else(|| "-".to_owned()),
         ]);
@@ -105,6 +106,16 @@ fn start(entries: &[Entry], added_later: Option<&Entry>) -> String {
         }
     }
     text
+}
+
+/// With what is special about how it comes to it.
+fn role(entry: &Entry) -> String {
+    let role = &entry.role;
+    match entry.origin {
+        Origin::Node => format!("{role} (by the node)"),
+        Origin::List if entry.optional => format!("{role} (optional)"),
+        Origin::List | Origin::Nobody => role.clone(),
+    }
 }
 
 fn stop(stop: &Termination) -> String {
@@ -128,18 +139,4 @@ fn stop(stop: &Termination) -> String {
 
 fn seconds(seconds: f64) -> String {
     std::time::Duration::try_from_secs_f64(seconds).map_or_else(|_| "ever".to_owned(), shown)
-}
-
-fn bytes(bytes: Option<u64>) -> String {
-    let Some(bytes) = bytes else {
-        return "-".to_owned();
-    };
-    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
-    let unit = units
-        .into_iter()
-        .find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
-    match unit {
-        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
-        None => bytes.to_string(),
-    }
 }

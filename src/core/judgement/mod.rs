@@ -11,16 +11,28 @@
 //! | `stop` | the steps of a termination, and when each is over at worst |
 //! | `sizes` | how large the pod is in each phase, its QoS class |
 //! | `warnings` | what does not do what it looks like |
+//! | `names` | patterns and optional names, for who knows all containers |
+//! | `complete` | what the spec says, made into annotations |
+//! | `fields` | single fields, made into annotations |
 
+mod complete;
+mod fields;
+mod names;
 mod sizes;
 mod start;
 mod stop;
+#[cfg(test)]
+mod tests;
 mod warnings;
 
 use crate::manifest::{Container, Pod};
 use crate::plan::{Plan, Role, Rules};
 
-pub use sizes::{Amounts, Phase, Resources, cpus, resources};
+use names::without_patterns;
+
+pub use complete::{Completion, complete, concerns};
+pub use fields::{probe, stop_signal};
+pub use sizes::{Amounts, Phase, Resources, bytes, cpus, resources};
 pub use start::{ADDED_LATER, Entry, Held, added_later, entries, shown};
 pub use stop::{StopStep, Termination, termination};
 pub use warnings::Warning;
@@ -39,16 +51,26 @@ pub struct Judgement {
 // === impl Judgement ===
 
 impl Judgement {
-    /// Judges a pod by the rules of a node.
+    /// Judges a pod by the rules of a node. Patterns in its lists are taken for the names that they stand
+    /// for.
     pub fn of(pod: &Pod, rules: &Rules) -> Judgement {
-        let (plan, refused) = match Plan::parse_under(&pod.annotations, rules) {
+        let annotations = without_patterns(&pod.annotations, pod);
+        let (plan, refused) = match Plan::parse_under(&annotations, rules) {
             Ok(reading) => (Some(reading.plan), None),
             // What is only too much for this node has a meaning all the same.
-            Err(error) => (Plan::parse(&pod.annotations).ok(), Some(error.to_string())),
+            Err(error) => (Plan::parse(&annotations).ok(), Some(error.to_string())),
         };
+        let plan = plan.map(|mut plan| {
+            for container in pod.all() {
+                plan.comes(&container.name);
+            }
+            plan
+        });
         let plan = plan.filter(|plan| !plan.is_empty());
+        let mut warnings = warnings::of_patterns(pod);
+        warnings.extend(warnings::of(plan.as_ref(), pod));
         Judgement {
-            warnings: warnings::of(plan.as_ref(), pod),
+            warnings,
             plan,
             refused,
         }

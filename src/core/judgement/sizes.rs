@@ -195,6 +195,21 @@ pub fn cpus(millis: Option<u64>) -> String {
     }
 }
 
+/// As Kubernetes writes it; no limit is a dash.
+pub fn bytes(bytes: Option<u64>) -> String {
+    let Some(bytes) = bytes else {
+        return "-".to_owned();
+    };
+    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let unit = units
+        .into_iter()
+        .find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    match unit {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
+    }
+}
+
 // === the pod as a whole ===
 
 /// What the pod as a whole asks for and may use, where its manifest says so, as Kubernetes 1.34 fills it

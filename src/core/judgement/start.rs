@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::lifecycle::LAST_APP_AFTER;
 use crate::plan::{
-    Check, DeferTurn, GraceExtension, Host, Plan, PodSetting, Port, Probe, RestartPolicy, Role,
-    Stage, StartMode,
+    Check, DeferTurn, GraceExtension, Host, Origin, Plan, PodSetting, Port, Probe, RestartPolicy,
+    Role, Stage, StartMode,
 };
 
 use crate::manifest::Pod;
@@ -20,6 +20,10 @@ use super::role;
 pub struct Entry {
     pub container: String,
     pub role: String,
+    /// By what it has it.
+    pub origin: Origin,
+    /// It need not be there.
+    pub optional: bool,
     /// Containers of one step start side by side. None: the container is not started in order.
     pub step: Option<usize>,
     /// What has to be done first.
@@ -68,13 +72,15 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
             false => "when it has exited with 0",
         };
         let waits_for = match role {
-            Role::App => staged(plan),
+            Role::App => waited_for(plan, pod, &container.name, &staged(plan)),
             _ => Vec::new(),
         };
         let held = held(plan, pod, &container.name, &waits_for);
         entries.push(Entry {
             container: container.name.clone(),
             role: role.to_string(),
+            origin: plan.origin(&container.name),
+            optional: false,
             step: Some(step),
             waits_for,
             held,
@@ -87,12 +93,15 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     for Stage(names) in plan.stages() {
         step = step.saturating_add(1);
         for name in names {
-            let held = held(plan, pod, name, &before);
+            let waits_for = waited_for(plan, pod, name, &before);
+            let held = held(plan, pod, name, &waits_for);
             entries.push(Entry {
                 container: name.clone(),
                 role: plan.role(name).to_string(),
+                origin: plan.origin(name),
+                optional: plan.is_optional(name),
                 step: Some(step),
-                waits_for: before.clone(),
+                waits_for,
                 held,
                 remedy: None,
                 done: Some(done(plan, name)),
@@ -107,12 +116,16 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
         containers.filter(move |it| role(plan, pod, &it.name) == wanted)
     };
     for container in in_role(Role::App) {
+        let name = &container.name;
+        let waits_for = waited_for(plan, pod, name, &before);
         entries.push(Entry {
-            container: container.name.clone(),
+            container: name.clone(),
             role: Role::App.to_string(),
+            origin: plan.origin(name),
+            optional: false,
             step: Some(step),
-            waits_for: before.clone(),
-            held: held(plan, pod, &container.name, &before),
+            held: held(plan, pod, name, &waits_for),
+            waits_for,
             remedy: None,
             done: run_is_over(plan, pod),
             liveness: None,
@@ -145,6 +158,8 @@ pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     Some(Entry {
         container: ADDED_LATER.to_owned(),
         role: Role::App.to_string(),
+        origin: Origin::Nobody,
+        optional: false,
         step: None,
         held: held_for(plan, &waits_for, comes_after(pod, Some(usize::MAX))),
         waits_for,
@@ -152,6 +167,16 @@ pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
         done: None,
         liveness: None,
     })
+}
+
+/// Those of these containers that another one waits for when kubelet starts it: of those that need not
+/// come, the ones that it has created before.
+pub(super) fn waited_for(plan: &Plan, pod: &Pod, name: &str, names: &[String]) -> Vec<String> {
+    let is_later = comes_after(pod, pod.all().position(|it| it.name == name));
+    let waited_for = names
+        .iter()
+        .filter(|it| !plan.is_optional(it) || !is_later(it));
+    waited_for.cloned().collect()
 }
 
 /// All init containers and sidecars of usher's.
@@ -167,7 +192,7 @@ fn is_native(pod: &Pod, name: &str) -> bool {
 /// The list that the pod's init containers should be in.
 pub(super) fn native_init(plan: &Plan, pod: &Pod) -> String {
     let init = pod.spec.init_containers.iter();
-    let missing = init.filter(|it| matches!(plan.role(&it.name), Role::App | Role::Guest));
+    let missing = init.filter(|it| plan.origin(&it.name) != Origin::List);
     let listed = plan.native_init().iter().map(String::as_str);
     annotation(
         PodSetting::NativeInit,
@@ -209,6 +234,8 @@ fn out_of_order(plan: &Plan, name: &str, role: Role, held: Held) -> Entry {
     Entry {
         container: name.to_owned(),
         role: role.to_string(),
+        origin: plan.origin(name),
+        optional: plan.is_optional(name),
         step: None,
         waits_for: Vec::new(),
         held,

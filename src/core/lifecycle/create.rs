@@ -77,7 +77,7 @@ impl Pod {
         let is_of_next_run =
             kind == ContainerKind::Workload && self.is_for_the_next_run(&name, role);
         if kind == ContainerKind::Workload && !is_of_next_run {
-            self.history.created(&name, self.creations);
+            self.came(&name, self.creations);
         }
         let container = Container {
             name,
@@ -198,11 +198,20 @@ impl Pod {
         self.history.ended(name, number, end, fatal);
     }
 
+    /// A container of this name is of the pod that there is, as number `number`: from now on it is waited
+    /// for, and has its turns, whether it had to come or not.
+    pub(super) fn came(&mut self, name: &str, number: u64) {
+        self.history.created(name, number);
+        if let Some(plan) = &mut self.plan {
+            plan.comes(name);
+        }
+    }
+
     /// Takes the first container's plan for the pod's, and compares every later one with it.
     fn adopt(&mut self, name: &str, plan: Plan) -> Result<(), Refusal> {
         match &self.plan {
             None => self.plan = Some(plan),
-            Some(own) if *own == plan => {}
+            Some(own) if own.is_written_as(&plan) => {}
             // containerd reads the pod's annotations anew for every container: they may have been
             // edited since the sandbox came, and the sandbox's plan stands.
             Some(_) if self.has_sandbox() => {

@@ -3,7 +3,7 @@
 //! Only looks: nothing in here decides anything. What has happened is not kept here either, but in
 //! the driver's record.
 
-use crate::plan::{ContainerKind, DeferTurn, Role, StartMode};
+use crate::plan::{ContainerKind, DeferTurn, Origin, Role, StartMode};
 
 use super::action::{Cause, ContainerId, ProbeKind, Step};
 use super::container::Container;
@@ -149,6 +149,18 @@ impl Pod {
     pub fn role_of(&self, id: &ContainerId) -> Role {
         self.known(id)
             .map_or(Role::Guest, |container| container.role)
+    }
+
+    /// By what a container of this name has its role.
+    pub fn origin(&self, name: &str) -> Origin {
+        let plan = self.plan.as_ref();
+        plan.map_or(Origin::Nobody, |plan| plan.origin(name))
+    }
+
+    /// Whether a container of this name need not have come.
+    pub fn is_optional(&self, name: &str) -> bool {
+        let plan = self.plan.as_ref();
+        plan.is_some_and(|plan| plan.is_optional(name))
     }
 
     /// The pod as it is at `now`.

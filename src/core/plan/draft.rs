@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::cast::{Cast, Lists, has_optional_names};
 use super::container::{ContainerPlan, check_use};
 use super::error::{Entry, MAX_TOTAL_BYTES, PlanError, Problem, quote};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::list::MAX_NAMES;
-use super::role::{Cast, Lists, Role};
+use super::pattern::Roles;
+use super::role::Role;
 use super::rules::{Reading, Rules, UnknownKeys, Unsaid};
 use super::settings::{GracePolicy, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
@@ -21,6 +23,8 @@ pub(super) struct Draft<'a> {
     given: bool,
     settings: Settings,
     unsaid: Unsaid,
+    /// What the node says of names in no list.
+    roles: Roles,
     /// The pod-wide grace period as it was written.
     grace_period: Option<Entry<'a>>,
     /// The grace policy that the pod itself asks for.
@@ -40,6 +44,10 @@ impl<'a> Draft<'a> {
         let mut draft = Draft {
             settings: rules.defaults.clone(),
             unsaid: rules.unsaid,
+            roles: match rules.enabled {
+                true => rules.roles.clone(),
+                false => Roles::default(),
+            },
             ..Draft::default()
         };
         let mut ignored = Vec::new();
@@ -90,7 +98,7 @@ impl<'a> Draft<'a> {
             | PodSetting::PostExit
             | PodSetting::StartupOrder
             | PodSetting::Essential => {
-                let names = entry.read(list::parse)?;
+                let names = entry.read(|text| list::parse(text, has_optional_names(setting)))?;
                 self.lists.insert(setting, (entry, names));
             }
             PodSetting::StartMode => settings.start_mode = entry.word()?,
@@ -143,13 +151,13 @@ impl<'a> Draft<'a> {
     /// Brings everything together, and refuses what contradicts itself.
     fn finish(mut self) -> Result<Plan, PlanError> {
         let essential = self.lists.remove(&PodSetting::Essential);
-        let cast = Cast::from_lists(self.lists)?;
+        let cast = Cast::from_lists(self.lists, self.roles)?;
         for (setting, name, entry) in self.uses {
             check_use(setting, name, cast.role(name), entry)?;
         }
         if let Some((entry, names)) = essential {
-            check_essential(&names, &cast).map_err(|problem| entry.invalid(problem))?;
-            self.settings.essential = BTreeSet::from_iter(names);
+            check_essential(&names.all, &cast).map_err(|problem| entry.invalid(problem))?;
+            self.settings.essential = BTreeSet::from_iter(names.all);
         }
         if let (Some(entry), Some(policy)) = (self.grace_period, self.grace_policy) {
             check_grace_period(policy, self.settings.grace_period)

@@ -50,6 +50,12 @@ pub(super) enum Key<'a> {
     Container(ContainerSetting, &'a str),
 }
 
+/// Whether an annotation's key is in usher's name space, whatever it says there.
+pub fn is_usher_key(key: &str) -> bool {
+    let prefix = key.split_once('/').map(|(prefix, _)| prefix);
+    prefix.is_some_and(|prefix| prefix == "usher" || prefix.ends_with(".usher"))
+}
+
 impl<'a> Key<'a> {
     /// The key of `entry`; none where it is outside of usher's name space.
     ///

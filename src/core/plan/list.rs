@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::error::{Problem, quote};
+use super::pattern::Pattern;
 
 /// The longest container name, in characters.
-const MAX_NAME_CHARS: usize = 253;
+pub(super) const MAX_NAME_CHARS: usize = 253;
 
 /// As many containers as a list may name, and as may have settings of their own: many times what
 /// fits into a pod, and little for a shim.
@@ -14,6 +15,17 @@ pub(super) const MAX_NAMES: usize = 256;
 /// What a container name is, for sentences.
 pub(super) const CONTAINER_NAME: &str =
     "a name of 1 to 253 letters, digits, '.', '_' and '-', beginning with a letter or a digit";
+
+/// What follows the name of a container that may never come.
+const OPTIONAL: char = '?';
+
+/// The names of a list, in their order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Names {
+    pub(super) all: Vec<String>,
+    /// Those of them that may never come.
+    pub(super) optional: BTreeSet<String>,
+}
 
 /// Whether `name` can be a container's: wider than Kubernetes' DNS labels, since a container that
 /// was made with `ctr` goes by its id.
@@ -25,45 +37,80 @@ pub(super) fn is_container_name(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
-/// Reads names that are separated by commas or white space, in their order.
+/// The words of a list, as they were written: separated by commas or white space.
 ///
 /// # Errors
 ///
-/// An empty list, more than [`MAX_NAMES`], an empty name, something that cannot be a name, a name that stands there twice.
-pub(super) fn parse(value: &str) -> Result<Vec<String>, Problem> {
+/// An empty list, an empty name.
+pub(crate) fn words(value: &str) -> Result<Vec<&str>, Problem> {
     if value.trim().is_empty() {
         return Err(Problem::new(
             "lists nothing; expected at least one container name",
         ));
     }
-    let mut names = Vec::new();
-    let mut seen = BTreeSet::new();
+    let mut words = Vec::new();
     for part in value.split(',') {
         if part.trim().is_empty() {
             return Err(Problem::new(
                 "has an empty name; expected container names separated by commas or white space",
             ));
         }
-        for name in part.split_whitespace() {
-            if !is_container_name(name) {
-                let name = quote(name);
-                return Err(Problem::new(format!(
-                    "lists {name}; expected {CONTAINER_NAME}"
-                )));
-            }
-            if !seen.insert(name) {
-                let name = quote(name);
-                return Err(Problem::new(format!(
-                    "lists {name} twice; expected each name once"
-                )));
-            }
-            if names.len() == MAX_NAMES {
-                return Err(Problem::new(format!(
-                    "lists more than {MAX_NAMES} names; expected at most {MAX_NAMES}"
-                )));
-            }
-            names.push(name.to_owned());
+        words.extend(part.split_whitespace());
+    }
+    Ok(words)
+}
+
+/// A word without what makes it optional, and whether it was there.
+pub(crate) fn without_mark(word: &str) -> (&str, bool) {
+    match word.strip_suffix(OPTIONAL) {
+        Some(name) => (name, true),
+        None => (word, false),
+    }
+}
+
+/// Reads names that are separated by commas or white space, in their order. `may_be_optional` says
+/// whether they may end in `?`.
+///
+/// # Errors
+///
+/// An empty list, more than [`MAX_NAMES`], an empty name, something that cannot be a name, a name that stands there twice.
+pub(super) fn parse(value: &str, may_be_optional: bool) -> Result<Names, Problem> {
+    let mut names = Names::default();
+    let mut seen = BTreeSet::new();
+    for word in words(value)? {
+        let (name, is_optional) = without_mark(word);
+        if !is_container_name(name) {
+            let word = quote(word);
+            return Err(Problem::new(match Pattern::is_one(name) {
+                true => format!(
+                    "lists {word}, a pattern, which only usher-webhook makes names of; expected \
+                     {CONTAINER_NAME}"
+                ),
+                false => format!("lists {word}; expected {CONTAINER_NAME}"),
+            }));
         }
+        if is_optional && !may_be_optional {
+            let word = quote(word);
+            return Err(Problem::new(format!(
+                "lists {word}; expected it without {OPTIONAL}, which stands in lists of sidecars, init \
+                 and defer containers alone"
+            )));
+        }
+        if !seen.insert(name) {
+            let name = quote(name);
+            return Err(Problem::new(format!(
+                "lists {name} twice; expected each name once"
+            )));
+        }
+        if names.all.len() == MAX_NAMES {
+            return Err(Problem::new(format!(
+                "lists more than {MAX_NAMES} names; expected at most {MAX_NAMES}"
+            )));
+        }
+        if is_optional {
+            names.optional.insert(name.to_owned());
+        }
+        names.all.push(name.to_owned());
     }
     Ok(names)
 }

@@ -7,6 +7,7 @@
 //! [`Plan`] is what the pod's author says. What kubelet says is in [`kubelet`], and who a container
 //! is, in [`identity`].
 
+mod cast;
 mod container;
 mod draft;
 mod duration;
@@ -18,6 +19,7 @@ mod json;
 mod key;
 pub mod kubelet;
 mod list;
+mod pattern;
 mod probe;
 mod quantity;
 mod resources;
@@ -38,11 +40,13 @@ pub use error::{PlanError, Problem};
 pub use handler::{Host, HttpGet, Port, Scheme};
 pub use hook::Hook;
 pub use identity::{ContainerKind, Identity, PodIdentity};
-pub use key::{ContainerSetting, PodSetting};
+pub use key::{ContainerSetting, PodSetting, is_usher_key};
 pub use kubelet::{Allotment, KubeletFacts, PreStop};
+pub(crate) use list::{without_mark, words as list_words};
+pub use pattern::{Pattern, Roles};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
-pub use role::{DeferTurn, Role, Stage};
+pub use role::{DeferTurn, Origin, Role, Stage};
 pub use rules::{Limits, Minimums, Reading, Rules, UnknownKeys};
 pub use settings::{
     CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RestartPolicy, Settings,
@@ -51,13 +55,16 @@ pub use settings::{
 pub use signal::{ParseSignalError, Signal};
 pub use word::Word;
 
-use role::Cast;
+use cast::Cast;
 
 /// Everything the usher annotations of a pod say, free of contradictions: a container has one
 /// role, every init and sidecar container is in exactly one stage, and a container has only
 /// settings that its role has a use for.
 ///
-/// Two plans are equal when they say the same, whatever the annotations look like.
+/// A name may be optional: it is in the lists below from when a container of that name [comes](Plan::comes).
+/// So is a sidecar that only the node knows of ([`Roles`]).
+///
+/// Two plans are equal when they say the same, whatever the annotations look like, and the same is there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// Whether any usher key was there at all.
@@ -87,29 +94,79 @@ impl Plan {
         Plan::parse_under(annotations, &Rules::default()).map(|reading| reading.plan)
     }
 
-    /// Whether no usher key was given at all: the pod is none of our business.
+    /// Whether no usher key was given at all, and nothing has come that the node has a role for: the pod
+    /// is none of our business.
     pub fn is_empty(&self) -> bool {
-        !self.given
+        !self.given && !self.cast.has_one_of_node()
     }
 
-    /// The role of the container `name`. One in no list is an app; a guest where `apps` was given,
-    /// and where the plan is empty.
+    /// The role of the container `name`. One in no list is what the node says of it, else an app; a guest
+    /// where `apps` was given, and where neither the pod nor the node says anything.
     pub fn role(&self, name: &str) -> Role {
-        if self.is_empty() {
-            Role::Guest
-        } else {
-            self.cast.role(name)
+        match self.given || self.cast.is_for_all_pods() {
+            true => self.cast.role(name),
+            false => Role::Guest,
         }
+    }
+
+    /// By what the container `name` has its role.
+    pub fn origin(&self, name: &str) -> Origin {
+        match self.given || self.cast.is_for_all_pods() {
+            true => self.cast.origin(name),
+            false => Origin::Nobody,
+        }
+    }
+
+    /// Whether the container `name` has its role if it comes, and need not come.
+    pub fn is_optional(&self, name: &str) -> bool {
+        self.origin(name) != Origin::Nobody && self.cast.is_optional(name)
+    }
+
+    /// A container of this name is there. If it need not have come, it is in the lists from now on.
+    ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    /// use usher_core::plan::Plan;
+    ///
+    /// let annotations = BTreeMap::from([("usher/sidecars".to_owned(), "proxy?, logs".to_owned())]);
+    /// let mut plan = Plan::parse(&annotations).unwrap();
+    /// assert_eq!(plan.sidecars(), ["logs"]);
+    /// plan.comes("proxy");
+    /// assert_eq!(plan.sidecars(), ["proxy", "logs"]);
+    /// ```
+    pub fn comes(&mut self, name: &str) {
+        if self.given || self.cast.is_for_all_pods() {
+            self.cast.comes(name);
+        }
+    }
+
+    /// Whether both say the same, whatever has come.
+    pub fn is_written_as(&self, other: &Plan) -> bool {
+        if self.cast.is_as_written() && other.cast.is_as_written() {
+            return self == other;
+        }
+        let written = |plan: &Plan| {
+            let mut plan = plan.clone();
+            plan.forget_who_came();
+            plan
+        };
+        written(self) == written(other)
+    }
+
+    /// Nothing is there any more that need not have come.
+    pub fn forget_who_came(&mut self) {
+        self.cast.forget_who_came();
     }
 
     /// The init and sidecar containers in the order in which they start.
     pub fn stages(&self) -> &[Stage] {
-        &self.cast.stages
+        &self.cast.order.stages
     }
 
     /// The index in [`Plan::stages`] of the stage that the init or sidecar container `name` is in.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.cast
+            .order
             .stages
             .iter()
             .position(|Stage(names)| names.iter().any(|other| other == name))
@@ -117,7 +174,7 @@ impl Plan {
 
     /// The init containers, as listed.
     pub fn init(&self) -> &[String] {
-        &self.cast.init
+        &self.cast.order.init
     }
 
     /// The caller's own init containers, as listed.
@@ -127,7 +184,7 @@ impl Plan {
 
     /// The sidecars, as listed; [`Plan::stages`] has them in start order.
     pub fn sidecars(&self) -> &[String] {
-        &self.cast.sidecars
+        &self.cast.order.sidecars
     }
 
     /// The apps where they were listed; never an empty set.
@@ -137,12 +194,12 @@ impl Plan {
 
     /// The defer containers that run before the apps are stopped, in order.
     pub fn pre_exit(&self) -> &[String] {
-        &self.cast.pre_exit
+        &self.cast.order.pre_exit
     }
 
     /// The defer containers that run after the apps have stopped, in order.
     pub fn post_exit(&self) -> &[String] {
-        &self.cast.post_exit
+        &self.cast.order.post_exit
     }
 
     /// What is said about the container `name` alone; a default one where nothing is.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::draft::Draft;
 use super::error::{Entry, PlanError, Problem};
 use super::key::{ContainerSetting, Key, PodSetting};
+use super::pattern::Roles;
 use super::settings::{GraceExtension, Settings};
 use super::word::words;
 use super::{ContainerPlan, Hook, Plan, Probe};
@@ -16,6 +17,8 @@ pub struct Rules {
     /// Whether annotations mean anything at all.
     pub enabled: bool,
     pub unknown_keys: UnknownKeys,
+    /// What containers are that others put into pods.
+    pub roles: Roles,
     /// A pod that says nothing.
     pub(super) defaults: Settings,
     pub(super) unsaid: Unsaid,
@@ -93,6 +96,7 @@ impl Default for Rules {
         Rules {
             enabled: true,
             unknown_keys: UnknownKeys::default(),
+            roles: Roles::default(),
             defaults: Settings::default(),
             unsaid: Unsaid::default(),
             limits: Limits::default(),
@@ -287,20 +291,20 @@ type Wishes = Vec<(&'static str, Wish)>;
 
 impl Limits {
     fn of_pod(&self, setting: PodSetting, plan: &Plan) -> Wishes {
-        let settings = &plan.settings;
+        let (settings, written) = (&plan.settings, plan.cast.written());
         let names = |count: usize| {
             let count = u32::try_from(count).unwrap_or(u32::MAX);
             vec![("has too many names", Wish::Count(count, self.names))]
         };
         let time = |time, limit| vec![("is too long", Wish::Time(time, limit))];
         match setting {
-            PodSetting::Init => names(plan.init().len()),
+            PodSetting::Init => names(written.init.len()),
             PodSetting::NativeInit => names(plan.native_init().len()),
-            PodSetting::Sidecars => names(plan.sidecars().len()),
+            PodSetting::Sidecars => names(written.sidecars.len()),
             PodSetting::Apps => names(plan.apps().map_or(0, |apps| apps.len())),
-            PodSetting::PreExit => names(plan.pre_exit().len()),
-            PodSetting::PostExit => names(plan.post_exit().len()),
-            PodSetting::StartupOrder => names(plan.stages().len()),
+            PodSetting::PreExit => names(written.pre_exit.len()),
+            PodSetting::PostExit => names(written.post_exit.len()),
+            PodSetting::StartupOrder => names(written.stages.len()),
             PodSetting::Essential => names(settings.essential.len()),
             PodSetting::StartupTimeout => time(settings.startup_timeout, self.startup_timeout),
             PodSetting::GracePeriod => {

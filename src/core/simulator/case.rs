@@ -81,6 +81,8 @@ pub struct Member {
     pub pre_stop: Option<(PreStop, u64)>,
     pub post_start: Option<u64>,
     pub essential: bool,
+    /// The annotations say that it may not come; it does.
+    pub optional: bool,
     /// Restart rules of the container: kubelet creates it again under `Never`, so often.
     pub again: u32,
     /// Those of its first creations; the last is that of all that follow.
@@ -128,6 +130,8 @@ pub struct Case {
     pub listed: bool,
     /// In the order of the spec.
     pub members: Vec<Member>,
+    /// Others that the annotations name, which may not come, and do not.
+    pub absent: Vec<(&'static str, Part)>,
     /// What goes wrong, and when.
     pub faults: Vec<(u64, Fault)>,
     pub deleted: (u64, Deletion),
@@ -170,6 +174,7 @@ impl Case {
             late: Vec::new(),
             gaps: (0..members.len() as u64).map(|n| n * 10).collect(),
             members,
+            absent: Vec::new(),
             breaks_off: false,
             tick: 500,
             clean_up: 20,
@@ -252,6 +257,7 @@ impl Member {
             pre_stop: None,
             post_start: None,
             essential: false,
+            optional: false,
             again: 0,
             lives: vec![Life { ends, ..WELL }],
             then: None,
@@ -291,18 +297,34 @@ impl Case {
             let names = self.members.iter().filter(|member| of(member));
             names.map(|m| m.name).collect::<Vec<_>>().join(" ")
         };
-        set("usher/init", list(&|m| m.part == Part::Init));
+        // Who is not there comes first, and so would have to be waited for.
+        let absent = |part| {
+            let absent = self.absent.iter().filter(move |(_, of)| *of == part);
+            absent.map(|(name, _)| format!("{name}?"))
+        };
+        let marked = |part| {
+            let members = self.of(part).map(|member| match member.optional {
+                true => format!("{}?", member.name),
+                false => member.name.to_owned(),
+            });
+            absent(part).chain(members).collect::<Vec<_>>().join(" ")
+        };
+        set("usher/init", marked(Part::Init));
         set("usher/native-init", list(&|m| m.part.is_native()));
-        set("usher/sidecars", list(&|m| m.part == Part::Sidecar));
-        set("usher/pre-exit", list(&|m| m.part == Part::PreExit));
-        set("usher/post-exit", list(&|m| m.part == Part::PostExit));
+        set("usher/sidecars", marked(Part::Sidecar));
+        set("usher/pre-exit", marked(Part::PreExit));
+        set("usher/post-exit", marked(Part::PostExit));
         set("usher/essential", list(&|m| m.essential));
         if self.listed {
             set("usher/apps", list(&|m| m.part == Part::App));
         }
         if self.ordered {
             let is_staged = |m: &Member| matches!(m.part, Part::Init | Part::Sidecar);
-            set("usher/startup-order", list(&is_staged));
+            let staged = [Part::Init, Part::Sidecar];
+            let absent = self.absent.iter().filter(|(_, of)| staged.contains(of));
+            let absent = absent.map(|(name, _)| (*name).to_owned());
+            let order: Vec<_> = absent.chain([list(&is_staged)]).collect();
+            set("usher/startup-order", order.join(" ").trim().to_owned());
         }
         if self.parallel {
             set("usher/sidecar-stop-order", "Parallel".to_owned());
@@ -487,6 +509,11 @@ impl Case {
         with(&|case| case.parallel = false);
         with(&|case| case.ordered = false);
         with(&|case| case.listed = true);
+        for place in 0..self.absent.len() {
+            with(&|case| {
+                case.absent.remove(place);
+            });
+        }
         with(&|case| case.breaks_off = false);
         with(&|case| case.tick = 500);
         with(&|case| case.clean_up = 20);
@@ -510,6 +537,7 @@ impl Case {
             with(&|case| case.members[place].pre_stop = None);
             with(&|case| case.members[place].post_start = None);
             with(&|case| case.members[place].essential = false);
+            with(&|case| case.members[place].optional = false);
             with(&|case| case.members[place].again = 0);
             with(&|case| case.members[place].then = None);
             with(&|case| case.members[place].lives.truncate(1));

@@ -123,7 +123,7 @@ impl Case {
             .collect();
         late.sort_by_key(|(at, _)| *at);
         let spread = dice.one_of(&[0, 15, 100, 800]);
-        Case {
+        let mut case = Case {
             policy,
             grace_policy,
             grace: dice.within(least, 20),
@@ -139,7 +139,23 @@ impl Case {
             tick: dice.within(0, 999),
             clean_up: dice.one_of(&[1, 20, 400]),
             members,
+            absent: Vec::new(),
             by_hand: false,
+        };
+        case.leave_open(&mut dice);
+        case
+    }
+
+    /// Makes some of its names optional: of containers that come, and of others that do not.
+    fn leave_open(&mut self, dice: &mut Dice) {
+        let parts = [Part::Init, Part::Sidecar, Part::PreExit, Part::PostExit];
+        for member in &mut self.members {
+            member.optional = parts.contains(&member.part) && dice.percent(15);
+        }
+        for (name, part) in ["seed", "mesh", "save", "bill"].into_iter().zip(parts) {
+            if dice.percent(10) {
+                self.absent.push((name, part));
+            }
         }
     }
 }

@@ -747,8 +747,19 @@ fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
 /// From when on nothing keeps a container from being started; none if something always does.
 fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
     let mut at = life.created.after(ms(31));
-    for member in predecessors(run, life) {
+    let (optional, needed): (Vec<_>, Vec<_>) =
+        predecessors(run, life).partition(|member| member.optional);
+    for member in needed {
         at = at.max(done(run, life, member)?);
+    }
+    // Who need not come is waited for if it has come by then, and so may be the next one.
+    for _ in 0..=optional.len() {
+        for member in &optional {
+            let mut lives = run.of(life.sandbox);
+            if lives.any(|of| of.member.name == member.name && of.created <= at) {
+                at = at.max(done(run, life, member)?);
+            }
+        }
     }
     Some(at)
 }

@@ -7,7 +7,7 @@ use crate::manifest::{Container, Pod};
 use crate::plan::{Plan, RestartPolicy, Role, Stage, StartMode};
 
 use super::super::role;
-use super::super::start::{Held, held, longest, shown};
+use super::super::start::{Held, held, longest, shown, waited_for};
 
 /// All sentences about a container.
 pub(super) fn of(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
@@ -53,7 +53,20 @@ fn waits_for(plan: &Plan, role: Role, name: &str) -> Vec<String> {
 /// Of a container that may be held while kubelet takes it for running.
 fn of_waiting(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
-    let waits_for = waits_for(plan, role, &container.name);
+    let before = waits_for(plan, role, &container.name);
+    let waits_for = waited_for(plan, pod, &container.name, &before);
+    let in_vain: Vec<&str> = before
+        .iter()
+        .filter(|name| !waits_for.contains(name))
+        .map(String::as_str)
+        .collect();
+    if !in_vain.is_empty() {
+        let names = in_vain.join(", ");
+        warnings.push(format!(
+            "is listed before {names}: what is optional is not waited for before it is created; \
+             expected it behind {names}"
+        ));
+    }
     let place = |name: &str| pod.spec.containers.iter().position(|it| it.name == name);
     let own = place(&container.name);
     let later: Vec<&str> = waits_for

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use crate::lifecycle::LAST_APP_AFTER;
 use crate::manifest::Pod;
-use crate::plan::{CgroupSizing, Plan, RestartPolicy, Role, Stage};
+use crate::plan::{CgroupSizing, Origin, Plan, RestartPolicy, Role, Stage};
 
+use super::names::with_patterns;
 use super::sizes::{cpus, unseen_cpu};
 use super::start::{apps, native_init, shown};
 
@@ -130,6 +131,18 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     warnings
 }
 
+/// Patterns in lists, which the shim refuses.
+pub(super) fn of_patterns(pod: &Pod) -> Vec<Warning> {
+    let settings = with_patterns(&pod.annotations).into_iter();
+    let says = settings.map(|setting| {
+        format!(
+            "usher/{setting} has a pattern, which usher-webhook makes names of, and without it the \
+             shim refuses; expected the names where there is none"
+        )
+    });
+    says.map(Warning::about_pod).collect()
+}
+
 /// What an essential container does to its pod.
 fn of_essential(plan: &Plan) -> Vec<Warning> {
     let settings = plan.settings();
@@ -162,6 +175,11 @@ fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
             role @ (Role::App | Role::Guest) => format!(
                 "is an init container of the pod and not in usher/native-init: usher takes it for \
                  one of role {role}; expected {}",
+                native_init(plan, pod)
+            ),
+            role if plan.origin(&container.name) == Origin::Node => format!(
+                "is an init container of the pod, and the node makes one of role {role} of it; \
+                 expected {}",
                 native_init(plan, pod)
             ),
             _ => {

@@ -33,6 +33,9 @@ impl Pod {
         // what has done its part has done it.
         let is_anew = by_hand || !is_complete && self.is_restarted_by_its_caller();
         self.history.start_over(is_anew);
+        if let Some(plan) = self.plan.as_mut().filter(|_| is_anew) {
+            plan.forget_who_came();
+        }
         self.has_released &= !is_anew;
         self.begin_next_run();
         self.out.report(Report::StartsOver { with });
@@ -40,15 +43,17 @@ impl Pod {
 
     /// What was created for what comes after the end is of the pod that there is.
     pub(in crate::lifecycle) fn begin_next_run(&mut self) {
-        let mut next: Vec<_> = self
-            .containers
-            .values_mut()
-            .filter(|container| container.is_of_next_run)
+        let containers = self.containers.values_mut();
+        let next = containers.filter(|container| container.is_of_next_run);
+        let mut next: Vec<_> = next
+            .map(|container| {
+                container.is_of_next_run = false;
+                (container.number, container.name.clone())
+            })
             .collect();
-        next.sort_by_key(|container| container.number);
-        for container in next {
-            container.is_of_next_run = false;
-            self.history.created(&container.name, container.number);
+        next.sort_unstable();
+        for (number, name) in next {
+            self.came(&name, number);
         }
     }
 

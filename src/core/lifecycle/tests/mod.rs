@@ -13,6 +13,7 @@ mod init;
 mod interleavings;
 mod manual;
 mod oom;
+mod optional;
 mod pods;
 mod policies;
 mod promises;

@@ -1,4 +1,5 @@
 use super::{plan, refusal};
+use crate::plan::{Plan, Stage};
 
 #[test]
 fn names_are_separated_by_commas_or_white_space() {
@@ -72,6 +73,89 @@ fn a_name_is_what_kubernetes_or_ctr_can_call_a_container() {
         assert!(
             refusal(&[("usher/sidecars", name)]).contains("expected a name of 1 to 253"),
             "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_name_that_may_not_come_is_in_its_list_when_it_has() {
+    for (setting, list) in [
+        ("sidecars", Plan::sidecars as fn(&Plan) -> &[String]),
+        ("init", Plan::init),
+        ("pre-exit", Plan::pre_exit),
+        ("post-exit", Plan::post_exit),
+    ] {
+        let key = format!("usher/{setting}");
+        let mut plan = plan(&[(&key, "a? b c?")]);
+        assert_eq!(list(&plan), ["b"]);
+        assert!(plan.is_optional("a") && !plan.is_optional("b"));
+        assert_eq!(plan.role("a"), plan.role("b"));
+        plan.comes("c");
+        assert_eq!(list(&plan), ["b", "c"]);
+        plan.comes("a");
+        assert!(!plan.is_written_as(&self::plan(&[(&key, "a b c")])));
+        assert_eq!(list(&plan), ["a", "b", "c"]);
+        plan.forget_who_came();
+        assert_eq!(plan, self::plan(&[(&key, "a? b c?")]));
+    }
+}
+
+#[test]
+fn stages_have_those_that_have_come() {
+    let stages = |plan: &Plan| {
+        let stages = plan.stages().iter();
+        stages
+            .map(|Stage(names)| names.join(" "))
+            .collect::<Vec<_>>()
+    };
+    let mut parallel = plan(&[("usher/init", "a? b"), ("usher/sidecars", "c? d?")]);
+    assert_eq!(stages(&parallel), ["b"]);
+    parallel.comes("d");
+    assert_eq!(stages(&parallel), ["b", "d"]);
+    parallel.comes("c");
+    parallel.comes("a");
+    assert_eq!(stages(&parallel), ["a", "b", "c d"]);
+    assert_eq!(parallel.position("d"), Some(2));
+    let mut serial = plan(&[
+        ("usher/init", "a b?"),
+        ("usher/sidecars", "c?"),
+        ("usher/startup-order", "c b a"),
+    ]);
+    assert_eq!(stages(&serial), ["a"]);
+    serial.comes("c");
+    assert_eq!(stages(&serial), ["c", "a"]);
+}
+
+#[test]
+fn names_that_must_come_bear_no_mark() {
+    for setting in ["native-init", "apps", "essential", "startup-order"] {
+        let key = format!("usher/{setting}");
+        let sentence = refusal(&[("usher/sidecars", "a"), (&key, "a?")]);
+        assert!(
+            sentence.contains("lists \"a?\"; expected it without ?, which stands in lists of"),
+            "{sentence}"
+        );
+    }
+    for list in ["a? a", "a a?", "a? a?"] {
+        let sentence = refusal(&[("usher/sidecars", list)]);
+        assert!(sentence.contains("lists \"a\" twice"), "{sentence}");
+    }
+    for list in ["?", "a??", "?a"] {
+        let sentence = refusal(&[("usher/sidecars", list)]);
+        assert!(
+            sentence.contains("expected a name of 1 to 253"),
+            "{sentence}"
+        );
+    }
+}
+
+#[test]
+fn a_pattern_is_not_for_the_shim() {
+    for list in ["*-proxy", "istio-*?"] {
+        let sentence = refusal(&[("usher/sidecars", list)]);
+        assert!(
+            sentence.contains("a pattern, which only usher-webhook makes names of"),
+            "{sentence}"
         );
     }
 }

@@ -12,6 +12,7 @@ mod facts;
 mod handlers;
 mod keys;
 mod lists;
+mod of_node;
 mod quantities;
 mod roles;
 mod scalars;

@@ -1,0 +1,282 @@
+//! What a pod's author need not write, since the spec says it: made into the annotations that the shim
+//! reads.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::manifest::{Container, Pod};
+use crate::plan::{
+    ContainerSetting, Origin, Plan, PodSetting, RestartPolicy, Role, Rules, is_usher_key,
+};
+
+use super::names::{Annotations, key, put, without_absent, without_patterns};
+use super::{Warning, fields, role};
+
+/// What is to be changed in a pod so that its annotations say all that the shim has to know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// Annotations to be set, or to be removed; nothing that is so already.
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// Containers whose `livenessProbe` is to be taken out: usher makes it.
+    pub without_liveness_probe: Vec<String>,
+    /// What could not be said in annotations.
+    pub notes: Vec<Warning>,
+}
+
+/// Whether usher has anything to do with a pod: its author says so, or the node in all pods.
+pub fn concerns(pod: &Pod, rules: &Rules) -> bool {
+    let mut containers = pod.spec.containers.iter();
+    rules.enabled
+        && (pod.annotations.keys().any(|key| is_usher_key(key))
+            || rules.roles.are_everywhere()
+                && containers.any(|it| rules.roles.is_sidecar(&it.name)))
+}
+
+/// Completes what the author of a pod has written. None if usher has nothing to do with it.
+///
+/// It depends on the author's annotations, the spec and the rules alone. Whoever changes a pod by it, and
+/// sees it once more after others have changed its spec, has to put the author's annotations back first.
+///
+/// # Errors
+///
+/// The shim's sentence, if what the author has written is refused.
+pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> {
+    if !concerns(pod, rules) {
+        return Ok(None);
+    }
+    let resolved = without_patterns(&pod.annotations, pod);
+    let mut annotations = without_absent(&resolved, pod);
+    if let Some(policy) = pod.restart_policy() {
+        // Also where no list is left: usher has to do with the pod all the same.
+        let said = annotations.entry(key(PodSetting::RestartPolicy));
+        said.or_insert_with(|| policy.to_string());
+    }
+    let plan = Plan::parse_under(&annotations, rules).map_err(|error| error.to_string())?;
+    let mut work = Work {
+        pod,
+        rules,
+        plan: plan.plan,
+        annotations,
+        changes: Completion::default(),
+    };
+    work.lists();
+    for container in pod.all() {
+        work.container(container);
+    }
+    Ok(Some(work.finish()))
+}
+
+/// A completion under way.
+struct Work<'a> {
+    pod: &'a Pod,
+    rules: &'a Rules,
+    /// What the author says.
+    plan: Plan,
+    annotations: Annotations,
+    changes: Completion,
+}
+
+// === impl Completion ===
+
+impl Completion {
+    /// Whether the pod is as it should be.
+    pub fn is_empty(&self) -> bool {
+        self.annotations.is_empty() && self.without_liveness_probe.is_empty()
+    }
+
+    /// Changes a pod by it.
+    pub fn apply(&self, pod: &mut Pod) {
+        for (key, value) in &self.annotations {
+            match value {
+                Some(value) => pod.annotations.insert(key.clone(), value.clone()),
+                None => pod.annotations.remove(key),
+            };
+        }
+        let spec = &mut pod.spec;
+        for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
+            if self.without_liveness_probe.contains(&container.name) {
+                container.liveness_probe = None;
+            }
+        }
+    }
+}
+
+// === impl Work ===
+
+impl Work<'_> {
+    /// Every container of the pod is in the list of its role.
+    fn lists(&mut self) {
+        let named = |list: &[String], containers: &[Container], wanted: &dyn Fn(&str) -> bool| {
+            let names = containers.iter().map(|it| it.name.clone());
+            let more = names.filter(|name| wanted(name));
+            list.iter().cloned().chain(more).collect::<Vec<_>>()
+        };
+        let (plan, spec) = (&self.plan, &self.pod.spec);
+        let is_unlisted = |name: &str| plan.origin(name) != Origin::List;
+        let is_of_node = |name: &str| plan.origin(name) == Origin::Node;
+        let is_app = |name: &str| plan.role(name) == Role::App && is_unlisted(name);
+        let native_init = named(plan.native_init(), &spec.init_containers, &is_unlisted);
+        let sidecars = named(plan.sidecars(), &spec.containers, &is_of_node);
+        let order = self
+            .annotations
+            .contains_key(&key(PodSetting::StartupOrder));
+        let order = order.then(|| {
+            let stages = plan.stages().iter().flat_map(|stage| stage.0.clone());
+            named(&stages.collect::<Vec<_>>(), &spec.containers, &is_of_node)
+        });
+        let apps = plan.apps().is_none();
+        let apps = apps.then(|| named(&[], &spec.containers, &is_app));
+        for (setting, names) in [
+            (PodSetting::NativeInit, Some(native_init)),
+            (PodSetting::Sidecars, Some(sidecars)),
+            (PodSetting::StartupOrder, order),
+            (PodSetting::Apps, apps),
+        ] {
+            let Some(names) = names else { continue };
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            // A list that says the same stays as its author wrote it.
+            if !self.says(setting, &names) {
+                put(&mut self.annotations, setting, &names);
+            }
+        }
+    }
+
+    fn says(&self, setting: PodSetting, names: &[&str]) -> bool {
+        let written = self.annotations.get(&key(setting));
+        let words = written.and_then(|value| crate::plan::list_words(value).ok());
+        words.as_deref().unwrap_or_default() == names
+    }
+
+    /// What the spec says of one container.
+    fn container(&mut self, container: &Container) {
+        let name = container.name.as_str();
+        let role = match self.plan.origin(name) {
+            // As the lists have it now.
+            Origin::Nobody => role(&self.plan, self.pod, name),
+            _ if self.is_native(name) && self.plan.origin(name) == Origin::Node => Role::NativeInit,
+            _ => self.plan.role(name),
+        };
+        let resources = container.resources.as_ref().and_then(fields::resources);
+        if let Some(resources) = resources.filter(|_| role != Role::Guest) {
+            self.annotate(ContainerSetting::Resources, role, name, &resources);
+        }
+        if let Some(signal) = container.lifecycle.stop_signal.as_deref()
+            && !matches!(role, Role::Guest | Role::NativeInit)
+        {
+            match fields::stop_signal(signal) {
+                Ok(()) => {
+                    let setting = ContainerSetting::StopSignal;
+                    self.annotations
+                        .entry(format!("{setting}.usher/{name}"))
+                        .or_insert_with(|| signal.to_owned());
+                }
+                Err(why) => self.note(name, why),
+            }
+        }
+        if role == Role::Sidecar {
+            self.sidecar(container);
+        }
+    }
+
+    /// Its probe tells when it is started, and another one when it is to be started again: kubelet does
+    /// that under `Always` alone.
+    fn sidecar(&mut self, container: &Container) {
+        let name = container.name.as_str();
+        if let Some(probe) = &container.startup_probe {
+            self.probe(ContainerSetting::StartupProbe, "startupProbe", name, probe);
+        }
+        let is_started_again = self.pod.restart_policy() == Some(RestartPolicy::Always);
+        if let Some(probe) = container
+            .liveness_probe
+            .as_ref()
+            .filter(|_| !is_started_again)
+        {
+            let is_said = self.probe(
+                ContainerSetting::LivenessProbe,
+                "livenessProbe",
+                name,
+                probe,
+            );
+            if is_said {
+                self.changes.without_liveness_probe.push(name.to_owned());
+            }
+        }
+    }
+
+    /// True if it is said now, and was not before.
+    fn probe(&mut self, setting: ContainerSetting, field: &str, name: &str, probe: &Value) -> bool {
+        if self
+            .annotations
+            .contains_key(&format!("{setting}.usher/{name}"))
+        {
+            return false;
+        }
+        let (probe, lost) = fields::probe(field, probe.clone());
+        let is_said = self.annotate(setting, Role::Sidecar, name, &probe);
+        if is_said {
+            for sentence in lost {
+                self.note(name, sentence);
+            }
+        }
+        is_said
+    }
+
+    /// Says what the author has not said, if the shim takes it; true if it does. What Kubernetes takes and
+    /// the shim does not is no reason to refuse a pod.
+    fn annotate(
+        &mut self,
+        setting: ContainerSetting,
+        role: Role,
+        name: &str,
+        value: &Value,
+    ) -> bool {
+        let (key, value) = (format!("{setting}.usher/{name}"), value.to_string());
+        if self.annotations.contains_key(&key) {
+            return false;
+        }
+        let list = match role {
+            Role::Sidecar => Some(PodSetting::Sidecars),
+            Role::NativeInit => Some(PodSetting::NativeInit),
+            _ => None,
+        };
+        let mut alone = Annotations::from([(key.clone(), value.clone())]);
+        alone.extend(list.map(|setting| (self::key(setting), name.to_owned())));
+        match Plan::parse_under(&alone, self.rules) {
+            Ok(_) => {
+                self.annotations.insert(key, value);
+                true
+            }
+            Err(error) => {
+                self.note(name, format!("is not said to usher: {error}"));
+                false
+            }
+        }
+    }
+
+    fn is_native(&self, name: &str) -> bool {
+        let mut init = self.pod.spec.init_containers.iter();
+        init.any(|it| it.name == name)
+    }
+
+    fn note(&mut self, name: &str, says: impl Into<String>) {
+        self.changes.notes.push(Warning {
+            container: Some(name.to_owned()),
+            says: says.into(),
+        });
+    }
+
+    /// What of it is not so already.
+    fn finish(mut self) -> Completion {
+        let before = &self.pod.annotations;
+        let gone = before
+            .keys()
+            .filter(|key| !self.annotations.contains_key(*key));
+        let gone = gone.map(|key| (key.clone(), None));
+        let set = self.annotations.iter();
+        let set = set.filter(|(key, value)| before.get(*key) != Some(*value));
+        let set = set.map(|(key, value)| (key.clone(), Some(value.clone())));
+        self.changes.annotations = gone.chain(set).collect();
+        self.changes
+    }
+}

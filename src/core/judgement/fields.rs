@@ -1,0 +1,80 @@
+//! Fields of containers that become annotations.
+
+use serde_json::{Map, Value, json};
+
+use crate::plan::{Amounts, Resources, Signal};
+
+use super::sizes::{bytes, cpus};
+
+/// The fields of Kubernetes' `Probe` that the shim's probes have too.
+const PROBE_FIELDS: [&str; 9] = [
+    "exec",
+    "httpGet",
+    "tcpSocket",
+    "grpc",
+    "initialDelaySeconds",
+    "periodSeconds",
+    "timeoutSeconds",
+    "successThreshold",
+    "failureThreshold",
+];
+
+/// A probe as the shim takes it, and what is lost of it, in sentences. `field` is the one that it is in.
+pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
+    let mut lost = Vec::new();
+    let Value::Object(mut fields) = probe else {
+        return (probe, lost);
+    };
+    if fields
+        .get("successThreshold")
+        .is_some_and(|it| *it != json!(1))
+    {
+        fields.remove("successThreshold");
+        lost.push(format!(
+            "the successThreshold of its {field} is dropped: usher needs one success"
+        ));
+    }
+    fields.retain(|key, _| {
+        let is_known = PROBE_FIELDS.contains(&key.as_str());
+        if !is_known {
+            lost.push(format!(
+                "{key} of its {field} is dropped: usher's probes do not have it"
+            ));
+        }
+        is_known
+    });
+    (Value::Object(fields), lost)
+}
+
+/// Whether the shim can stop a container with what kubelet's `stopSignal` says; what it does else, in a
+/// sentence. Kubelet's own is left to it.
+pub fn stop_signal(signal: &str) -> Result<(), String> {
+    match signal.parse() {
+        Ok(Signal::KILL) | Err(_) => Err(format!(
+            "its stopSignal {signal} is kubelet's alone: usher stops it with SIGTERM; expected a \
+             signal other than SIGKILL"
+        )),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// What a cgroup is sized by, as Kubernetes writes it; none where nothing is asked for.
+pub(super) fn resources(resources: &Resources) -> Option<Value> {
+    if resources.requests() == Amounts::default() {
+        return None;
+    }
+    let list = |amounts: Amounts| {
+        let cpu = amounts.cpu_millis.map(|millis| cpus(Some(millis)));
+        let memory = amounts.memory_bytes.map(|amount| bytes(Some(amount)));
+        let amounts = [("cpu", cpu), ("memory", memory)];
+        let amounts = amounts.into_iter();
+        let said = amounts.filter_map(|(name, amount)| Some((name.to_owned(), json!(amount?))));
+        Value::Object(said.collect())
+    };
+    let mut fields = Map::new();
+    fields.insert("requests".to_owned(), list(resources.requests()));
+    if resources.limits() != Amounts::default() {
+        fields.insert("limits".to_owned(), list(resources.limits()));
+    }
+    Some(Value::Object(fields))
+}

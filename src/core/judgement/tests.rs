@@ -1,0 +1,349 @@
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::manifest::Owner;
+use crate::plan::Roles;
+
+fn pod(annotations: &[(&str, &str)], spec: Value) -> Pod {
+    let owner = Owner {
+        kind: "Pod".to_owned(),
+        name: "shop".to_owned(),
+        namespace: None,
+    };
+    let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+    Pod::read(
+        &owner,
+        &json!({"metadata": {"annotations": annotations}, "spec": spec}),
+    )
+    .unwrap()
+}
+
+fn containers(names: &[&str]) -> Value {
+    names.iter().map(|name| json!({"name": name})).collect()
+}
+
+fn everywhere(patterns: &[&str], everywhere: bool) -> Rules {
+    let mut rules = Rules::default();
+    rules.roles = Roles::new(patterns, everywhere).unwrap();
+    rules
+}
+
+/// The pod as it is when it has been completed, which then has nothing left to be completed.
+#[track_caller]
+fn completed(mut pod: Pod, rules: &Rules) -> (Pod, Completion) {
+    let completion = complete(&pod, rules).unwrap().unwrap();
+    completion.apply(&mut pod);
+    let again = complete(&pod, rules).unwrap().unwrap();
+    assert!(again.is_empty(), "{again:?}");
+    let judgement = Judgement::of(&pod, rules);
+    assert_eq!(judgement.refused, None);
+    (pod, completion)
+}
+
+/// What is written; what is taken away is `-`.
+fn written(completion: &Completion) -> Vec<(&str, &str)> {
+    let annotations = completion.annotations.iter();
+    annotations
+        .map(|(key, value)| (key.as_str(), value.as_deref().unwrap_or("-")))
+        .collect()
+}
+
+#[test]
+fn a_pod_that_has_nothing_to_do_with_usher_is_left_alone() {
+    let other = pod(
+        &[("example.com/usher", "x")],
+        json!({"containers": containers(&["proxy"])}),
+    );
+    assert_eq!(complete(&other, &Rules::default()), Ok(None));
+    assert_eq!(complete(&other, &everywhere(&["proxy"], false)), Ok(None));
+    assert!(
+        complete(&other, &everywhere(&["proxy"], true))
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(complete(&other, &everywhere(&["mesh"], true)), Ok(None));
+}
+
+#[test]
+fn its_author_writes_one_list_and_nothing_else() {
+    let spec = json!({
+        "restartPolicy": "Never",
+        "initContainers": [{"name": "fetch"}],
+        "containers": [
+            {
+                "name": "proxy",
+                "startupProbe": {"tcpSocket": {"port": 1}, "periodSeconds": 1},
+                "livenessProbe": {"httpGet": {"port": "admin"}, "terminationGracePeriodSeconds": 5},
+                "lifecycle": {"stopSignal": "SIGQUIT"},
+                "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": 1, "memory": "64Mi"}},
+            },
+            {"name": "job", "livenessProbe": {"tcpSocket": {"port": 2}}},
+        ],
+    });
+    let (pod, completion) = completed(pod(&[("usher/sidecars", "proxy")], spec), &Rules::default());
+    assert_eq!(
+        written(&completion),
+        [
+            (
+                "liveness-probe.usher/proxy",
+                r#"{"httpGet":{"port":"admin"}}"#
+            ),
+            (
+                "resources.usher/proxy",
+                r#"{"limits":{"cpu":"1","memory":"64Mi"},"requests":{"cpu":"100m","memory":"64Mi"}}"#
+            ),
+            (
+                "startup-probe.usher/proxy",
+                r#"{"periodSeconds":1,"tcpSocket":{"port":1}}"#
+            ),
+            ("stop-signal.usher/proxy", "SIGQUIT"),
+            ("usher/apps", "job"),
+            ("usher/native-init", "fetch"),
+            ("usher/restart-policy", "Never"),
+        ]
+    );
+    assert_eq!(completion.without_liveness_probe, ["proxy"]);
+    let notes: Vec<_> = completion.notes.iter().map(Warning::to_string).collect();
+    assert_eq!(
+        notes,
+        [
+            "proxy: terminationGracePeriodSeconds of its livenessProbe is dropped: usher's probes do not have it"
+        ]
+    );
+    assert!(pod.container("job").unwrap().liveness_probe.is_some());
+    assert!(
+        Judgement::of(&pod, &Rules::default())
+            .warnings
+            .iter()
+            .all(|it| it.container.is_none())
+    );
+}
+
+#[test]
+fn kubelet_restarts_what_is_unwell_under_always() {
+    let spec = json!({"containers": [
+        {"name": "proxy", "livenessProbe": {"tcpSocket": {"port": 1}}}, {"name": "web"},
+    ]});
+    let (_, completion) = completed(pod(&[("usher/sidecars", "proxy")], spec), &Rules::default());
+    assert_eq!(
+        written(&completion),
+        [("usher/apps", "web"), ("usher/restart-policy", "Always")]
+    );
+    assert!(completion.without_liveness_probe.is_empty());
+}
+
+#[test]
+fn what_the_author_says_stays() {
+    let said = [
+        ("usher/sidecars", "proxy"),
+        ("usher/apps", "web"),
+        ("usher/restart-policy", "OnFailure"),
+        (
+            "startup-probe.usher/proxy",
+            r#"{"exec":{"command":["true"]}}"#,
+        ),
+        (
+            "liveness-probe.usher/proxy",
+            r#"{"exec":{"command":["true"]}}"#,
+        ),
+        ("stop-signal.usher/proxy", "INT"),
+        ("resources.usher/proxy", "{}"),
+    ];
+    let probe = json!({"tcpSocket": {"port": 1}});
+    let spec = json!({"restartPolicy": "Never", "containers": [
+        {
+            "name": "proxy",
+            "startupProbe": probe,
+            "livenessProbe": probe,
+            "lifecycle": {"stopSignal": "SIGQUIT"},
+            "resources": {"requests": {"cpu": "1"}},
+        },
+        {"name": "web"},
+        {"name": "debug"},
+    ]});
+    let (_, completion) = completed(pod(&said, spec), &Rules::default());
+    assert!(completion.is_empty(), "{completion:?}");
+}
+
+#[test]
+fn patterns_become_the_names_that_there_are() {
+    let spec = json!({
+        "initContainers": containers(&["vpn-proxy"]),
+        "containers": containers(&["a-proxy", "web", "b-proxy", "c-proxy"]),
+    });
+    let said = [
+        ("usher/sidecars", "b-proxy *-proxy"),
+        ("usher/post-exit", "c-proxy"),
+    ];
+    let (_, completion) = completed(pod(&said, spec.clone()), &Rules::default());
+    assert_eq!(
+        written(&completion),
+        [
+            ("usher/apps", "web"),
+            ("usher/native-init", "vpn-proxy"),
+            ("usher/restart-policy", "Always"),
+            ("usher/sidecars", "b-proxy,a-proxy"),
+        ]
+    );
+    // Nothing that fits: there is no such list, and the pod has to do with usher all the same.
+    let (_, completion) = completed(
+        pod(&[("usher/sidecars", "*-agent")], spec),
+        &Rules::default(),
+    );
+    assert!(written(&completion).contains(&("usher/sidecars", "-")));
+    assert!(written(&completion).contains(&("usher/apps", "a-proxy,web,b-proxy,c-proxy")));
+}
+
+#[test]
+fn of_optional_names_those_are_left_that_there_are() {
+    let said = [
+        ("usher/sidecars", "mesh? proxy?"),
+        ("usher/startup-order", "mesh proxy"),
+        ("usher/essential", "mesh"),
+        ("startup-probe.usher/mesh", r#"{"tcpSocket":{"port":1}}"#),
+    ];
+    let spec = |names: &[&str]| json!({"containers": containers(names)});
+    let (_, completion) = completed(pod(&said, spec(&["proxy", "web"])), &Rules::default());
+    assert_eq!(
+        written(&completion),
+        [
+            ("startup-probe.usher/mesh", "-"),
+            ("usher/apps", "web"),
+            ("usher/essential", "-"),
+            ("usher/restart-policy", "Always"),
+            ("usher/sidecars", "proxy"),
+            ("usher/startup-order", "proxy"),
+        ]
+    );
+    let (_, completion) = completed(
+        pod(&said, spec(&["proxy", "web", "mesh"])),
+        &Rules::default(),
+    );
+    assert_eq!(
+        written(&completion),
+        [
+            ("usher/apps", "web"),
+            ("usher/restart-policy", "Always"),
+            ("usher/sidecars", "mesh,proxy"),
+        ]
+    );
+}
+
+#[test]
+fn what_only_the_node_knows_is_written_down() {
+    let spec = json!({
+        "initContainers": containers(&["istio-init", "istio-native"]),
+        "containers": containers(&["web", "istio-proxy"]),
+    });
+    let rules = everywhere(&["istio-*"], true);
+    let (_, completion) = completed(pod(&[], spec.clone()), &rules);
+    assert_eq!(
+        written(&completion),
+        [
+            ("usher/apps", "web"),
+            ("usher/native-init", "istio-init,istio-native"),
+            ("usher/restart-policy", "Always"),
+            ("usher/sidecars", "istio-proxy"),
+        ]
+    );
+    let said = [("usher/sidecars", "web"), ("usher/startup-order", "web")];
+    let (_, completion) = completed(pod(&said, spec), &rules);
+    assert!(written(&completion).contains(&("usher/sidecars", "web,istio-proxy")));
+    assert!(written(&completion).contains(&("usher/startup-order", "web,istio-proxy")));
+}
+
+#[test]
+fn what_the_shim_would_refuse_is_refused_in_its_words() {
+    let spec = json!({"containers": containers(&["web"])});
+    let refused =
+        |key, value| complete(&pod(&[(key, value)], spec.clone()), &Rules::default()).unwrap_err();
+    assert_eq!(
+        refused("usher/start-mode", "Slow"),
+        "usher/start-mode: \"Slow\" is not one of Auto, Block, Hold"
+    );
+    assert!(refused("usher/apps", "").contains("lists nothing"));
+    assert!(refused("usher/nothing", "x").contains("belongs to no setting"));
+}
+
+/// Nobody wrote anything wrong.
+#[test]
+fn a_probe_that_kubernetes_takes_and_the_shim_does_not_is_left_to_kubelet() {
+    let spec = json!({"restartPolicy": "Never", "containers": [
+        {
+            "name": "proxy",
+            "startupProbe": {"httpGet": {"port": 1, "host": "example.com"}},
+            "livenessProbe": {"httpGet": {"port": 1, "host": "example.com"}},
+            "lifecycle": {"stopSignal": "SIGKILL"},
+        },
+        {"name": "web"},
+    ]});
+    let (_, completion) = completed(pod(&[("usher/sidecars", "proxy")], spec), &Rules::default());
+    assert!(
+        completion
+            .annotations
+            .keys()
+            .all(|key| key.starts_with("usher/"))
+    );
+    assert!(completion.without_liveness_probe.is_empty());
+    assert_eq!(completion.notes.len(), 3, "{:?}", completion.notes);
+}
+
+// === what explain says of names ===
+
+#[test]
+fn an_optional_sidecar_is_not_waited_for_by_what_is_created_before_it() {
+    let judge = |names: &[&str]| {
+        let pod = pod(
+            &[("usher/sidecars", "proxy? mesh?"), ("usher/apps", "web")],
+            json!({"runtimeClassName": "usher", "containers": containers(names)}),
+        );
+        let Judgement { plan, warnings, .. } = Judgement::of(&pod, &Rules::default());
+        let start = entries(&plan.unwrap(), &pod);
+        let web = start.iter().find(|it| it.container == "web").unwrap();
+        assert_eq!(start.len(), names.len());
+        let warnings = warnings.iter().map(Warning::to_string);
+        (web.waits_for.clone(), warnings.collect::<Vec<_>>())
+    };
+    assert_eq!(judge(&["proxy", "web"]), (vec!["proxy".to_owned()], vec![]));
+    assert_eq!(judge(&["web"]), (vec![], vec![]));
+    let (waits_for, warnings) = judge(&["web", "proxy"]);
+    assert!(waits_for.is_empty());
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("web: is listed before proxy: what is optional"));
+}
+
+#[test]
+fn a_pattern_means_its_names_to_explain_and_nothing_to_the_shim() {
+    let pod = pod(
+        &[("usher/sidecars", "*-proxy")],
+        json!({"runtimeClassName": "usher", "containers": containers(&["a-proxy", "web"])}),
+    );
+    let judgement = Judgement::of(&pod, &Rules::default());
+    assert_eq!(judgement.refused, None);
+    assert_eq!(judgement.plan.unwrap().sidecars(), ["a-proxy"]);
+    assert_eq!(judgement.warnings.len(), 1, "{:?}", judgement.warnings);
+    assert!(
+        judgement.warnings[0]
+            .says
+            .starts_with("usher/sidecars has a pattern")
+    );
+}
+
+#[test]
+fn what_the_node_makes_of_an_init_container_of_kubelets_is_warned_of() {
+    let spec = json!({
+        "runtimeClassName": "usher",
+        "initContainers": containers(&["istio-proxy"]),
+        "containers": containers(&["web"]),
+    });
+    let pod = pod(&[("usher/apps", "web")], spec);
+    let warnings = Judgement::of(&pod, &everywhere(&["istio-proxy"], false)).warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0]
+            .says
+            .ends_with("expected usher/native-init: istio-proxy")
+    );
+}

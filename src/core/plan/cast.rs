@@ -1,0 +1,313 @@
+//! Who is who in a pod, in which order they start, and which of them are there.
+//!
+//! A name that is optional counts as if it were not listed until a container of that name comes, and from
+//! then on as if it were listed without condition. So nobody who asks for a list has to know of such names:
+//! what is not there is in none. The same goes for sidecars that only the node knows of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::{Entry, PlanError, Problem, quote};
+use super::key::PodSetting;
+use super::list::{MAX_NAMES, Names};
+use super::pattern::Roles;
+use super::role::{DeferTurn, Origin, Role, Stage};
+
+/// All lists of roles, free of contradictions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Cast {
+    /// Of all names that are listed.
+    roles: BTreeMap<String, Role>,
+    pub(super) native_init: Vec<String>,
+    /// Never an empty set.
+    pub(super) apps: Option<BTreeSet<String>>,
+    /// Of the names that are there, or have to come.
+    pub(super) order: Order,
+    /// The author has said in which order containers start.
+    is_serial: bool,
+    /// What the node says of names in no list.
+    of_node: Roles,
+    /// None where every name is listed without condition, and no other has come.
+    conditional: Option<Box<Conditional>>,
+}
+
+/// The lists whose order counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Order {
+    pub(super) init: Vec<String>,
+    pub(super) sidecars: Vec<String>,
+    pub(super) pre_exit: Vec<String>,
+    pub(super) post_exit: Vec<String>,
+    pub(super) stages: Vec<Stage>,
+}
+
+/// Names that count when their containers have come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Conditional {
+    /// The lists as they were written.
+    written: Order,
+    optional: BTreeSet<String>,
+    /// Those of them that have come.
+    come: BTreeSet<String>,
+    /// Sidecars by the node's roles that have come, in that order.
+    of_node: Vec<String>,
+}
+
+/// The lists of an annotated pod, each with the annotation it came from.
+pub(super) type Lists<'a> = BTreeMap<PodSetting, (Entry<'a>, Names)>;
+
+/// The lists that give a role.
+const CASTING: [(PodSetting, Role); 6] = [
+    (PodSetting::Init, Role::Init),
+    (PodSetting::NativeInit, Role::NativeInit),
+    (PodSetting::Sidecars, Role::Sidecar),
+    (PodSetting::Apps, Role::App),
+    (PodSetting::PreExit, Role::Defer(DeferTurn::PreExit)),
+    (PodSetting::PostExit, Role::Defer(DeferTurn::PostExit)),
+];
+
+/// Whether names of a list may be optional: of those that others wait for, or that are waited for at the
+/// end.
+pub(super) fn has_optional_names(setting: PodSetting) -> bool {
+    use PodSetting::{Init, PostExit, PreExit, Sidecars};
+    matches!(setting, Init | Sidecars | PreExit | PostExit)
+}
+
+// === impl Cast ===
+
+impl Cast {
+    /// # Errors
+    ///
+    /// A name in two lists that give a role; a start order that is not one of exactly the init and
+    /// sidecar containers.
+    pub(super) fn from_lists(mut lists: Lists<'_>, of_node: Roles) -> Result<Cast, PlanError> {
+        let roles = assign(&lists)?;
+        let order = lists.remove(&PodSetting::StartupOrder);
+        let mut optional = BTreeSet::new();
+        let mut take = |setting| {
+            let (_, names) = lists.remove(&setting)?;
+            optional.extend(names.optional);
+            Some(names.all)
+        };
+        let init = take(PodSetting::Init).unwrap_or_default();
+        let sidecars = take(PodSetting::Sidecars).unwrap_or_default();
+        let native_init = take(PodSetting::NativeInit).unwrap_or_default();
+        let apps = take(PodSetting::Apps).map(BTreeSet::from_iter);
+        let pre_exit = take(PodSetting::PreExit).unwrap_or_default();
+        let post_exit = take(PodSetting::PostExit).unwrap_or_default();
+        let is_serial = order.is_some();
+        let stages = match order {
+            Some((entry, order)) => {
+                check_order(&order.all, &roles, &init, &sidecars)
+                    .map_err(|problem| entry.invalid(problem))?;
+                let names = order.all.into_iter();
+                names.map(|name| Stage(vec![name])).collect()
+            }
+            None => default_stages(&init, &sidecars),
+        };
+        let mut cast = Cast {
+            roles,
+            native_init,
+            apps,
+            order: Order {
+                init,
+                sidecars,
+                pre_exit,
+                post_exit,
+                stages,
+            },
+            is_serial,
+            of_node,
+            conditional: None,
+        };
+        if !optional.is_empty() {
+            cast.conditional().optional = optional;
+            cast.settle();
+        }
+        Ok(cast)
+    }
+
+    pub(super) fn role(&self, name: &str) -> Role {
+        match (self.roles.get(name), &self.apps) {
+            (Some(role), _) => *role,
+            (None, _) if self.of_node.is_sidecar(name) => Role::Sidecar,
+            (None, Some(_)) => Role::Guest,
+            (None, None) => Role::App,
+        }
+    }
+
+    pub(super) fn origin(&self, name: &str) -> Origin {
+        match self.roles.contains_key(name) {
+            true => Origin::List,
+            false if self.of_node.is_sidecar(name) => Origin::Node,
+            false => Origin::Nobody,
+        }
+    }
+
+    /// Whether names in no list have roles in pods that say nothing.
+    pub(super) fn is_for_all_pods(&self) -> bool {
+        self.of_node.are_everywhere()
+    }
+
+    /// Whether a sidecar has come that only the node knows of.
+    pub(super) fn has_one_of_node(&self) -> bool {
+        let conditional = self.conditional.as_ref();
+        conditional.is_some_and(|names| !names.of_node.is_empty())
+    }
+
+    /// All names as they were written, whether they have come or not.
+    pub(super) fn written(&self) -> &Order {
+        self.conditional
+            .as_ref()
+            .map_or(&self.order, |names| &names.written)
+    }
+
+    pub(super) fn is_optional(&self, name: &str) -> bool {
+        let conditional = self.conditional.as_ref();
+        conditional.is_some_and(|names| names.optional.contains(name))
+            || self.origin(name) == Origin::Node
+    }
+
+    /// A container of this name is there.
+    pub(super) fn comes(&mut self, name: &str) {
+        let is_of_node = self.origin(name) == Origin::Node;
+        if !is_of_node && !self.is_optional(name) {
+            return;
+        }
+        let names = self.conditional();
+        let is_new = match is_of_node {
+            // As many as a list may have: a caller may make up names without end.
+            true if names.of_node.len() == MAX_NAMES => false,
+            true if names.of_node.iter().any(|other| other == name) => false,
+            true => {
+                names.of_node.push(name.to_owned());
+                true
+            }
+            false => names.come.insert(name.to_owned()),
+        };
+        if is_new {
+            self.settle();
+        }
+    }
+
+    /// Whether nothing has come that had not to.
+    pub(super) fn is_as_written(&self) -> bool {
+        let conditional = self.conditional.as_ref();
+        conditional.is_none_or(|names| names.come.is_empty() && names.of_node.is_empty())
+    }
+
+    /// None of those that need not come is there any more.
+    pub(super) fn forget_who_came(&mut self) {
+        let Some(names) = &mut self.conditional else {
+            return;
+        };
+        names.come.clear();
+        names.of_node.clear();
+        self.settle();
+        // As it was written.
+        self.conditional.take_if(|names| names.optional.is_empty());
+    }
+
+    fn conditional(&mut self) -> &mut Conditional {
+        self.conditional.get_or_insert_with(|| {
+            Box::new(Conditional {
+                written: self.order.clone(),
+                ..Conditional::default()
+            })
+        })
+    }
+
+    /// Makes the lists of what is there.
+    fn settle(&mut self) {
+        let Some(names) = &self.conditional else {
+            return;
+        };
+        let mut order = names.written.clone();
+        let mut has_a_stage = !self.is_serial && !order.sidecars.is_empty();
+        for name in &names.of_node {
+            order.sidecars.push(name.clone());
+            match order.stages.last_mut().filter(|_| has_a_stage) {
+                Some(Stage(last)) => last.push(name.clone()),
+                None => order.stages.push(Stage(vec![name.clone()])),
+            }
+            has_a_stage = true;
+        }
+        order.retain(|name| names.come.contains(name) || !names.optional.contains(name));
+        self.order = order;
+    }
+}
+
+// === impl Order ===
+
+impl Order {
+    fn retain(&mut self, is_there: impl Fn(&String) -> bool) {
+        for list in [
+            &mut self.init,
+            &mut self.sidecars,
+            &mut self.pre_exit,
+            &mut self.post_exit,
+        ] {
+            list.retain(&is_there);
+        }
+        for Stage(names) in &mut self.stages {
+            names.retain(&is_there);
+        }
+        self.stages.retain(|Stage(names)| !names.is_empty());
+    }
+}
+
+fn assign(lists: &Lists<'_>) -> Result<BTreeMap<String, Role>, PlanError> {
+    let mut roles = BTreeMap::new();
+    for (setting, role) in CASTING {
+        let Some((entry, names)) = lists.get(&setting) else {
+            continue;
+        };
+        for name in &names.all {
+            let Some(other) = roles.insert(name.clone(), role) else {
+                continue;
+            };
+            let other = CASTING.iter().find(|(_, role)| *role == other);
+            let other = other.map_or_else(String::new, |(setting, _)| setting.to_string());
+            return Err(entry.invalid(Problem::new(format!(
+                "lists {}, and so does usher/{other}; expected each name in one role",
+                quote(name)
+            ))));
+        }
+    }
+    Ok(roles)
+}
+
+/// `order` has no name twice already.
+fn check_order(
+    order: &[String],
+    roles: &BTreeMap<String, Role>,
+    init: &[String],
+    sidecars: &[String],
+) -> Result<(), Problem> {
+    const EXPECTED: &str = "expected every init and sidecar container, and no other";
+    let is_ordered = |name: &&String| matches!(roles.get(*name), Some(Role::Init | Role::Sidecar));
+    if let Some(stranger) = order.iter().find(|name| !is_ordered(name)) {
+        return Err(Problem::new(format!(
+            "lists {}; {EXPECTED}",
+            quote(stranger)
+        )));
+    }
+    let order: BTreeSet<&String> = order.iter().collect();
+    if let Some(missing) = init
+        .iter()
+        .chain(sidecars)
+        .find(|name| !order.contains(name))
+    {
+        return Err(Problem::new(format!(
+            "leaves out {}; {EXPECTED}",
+            quote(missing)
+        )));
+    }
+    Ok(())
+}
+
+/// Init containers one after another, then all sidecars at once, as in the KEP-753 draft.
+fn default_stages(init: &[String], sidecars: &[String]) -> Vec<Stage> {
+    let serial = init.iter().map(|name| Stage(vec![name.clone()]));
+    let parallel = (!sidecars.is_empty()).then(|| Stage(sidecars.to_vec()));
+    serial.chain(parallel).collect()
+}
