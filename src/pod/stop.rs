@@ -117,7 +117,7 @@ impl Actor {
         }
         let now = self.now();
         self.core.handle_exit(now, id, status);
-        if self.core.is_about_to_go_on() && !self.core.is_without_program(id) {
+        if self.core.is_about_to_go_on() && !self.core.lives_again(id) {
             return self.leave_cgroup_later(id);
         }
         if let Some(task) = self.tasks.get_mut(id) {
@@ -139,7 +139,7 @@ impl Actor {
         };
         let id = id.clone();
         self.job(pause, move |actor, _| {
-            if actor.core.is_without_program(&id) {
+            if actor.core.lives_again(&id) {
                 // Its next life is being made, which clears away what is in its way.
                 return;
             }

@@ -1,13 +1,14 @@
 //! What holds on every node, whatever goes wrong: what containerd is told and what the machine did are the
 //! same story, every call is answered, and nothing is left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use usher_core::simulator::case::{Case, Part};
 use usher_core::simulator::name_of;
 
 use crate::engine::sim::{Deed, Happening, Left};
+use crate::lifecycle::Report;
 
 use super::containerd::{Called, Notice};
 use super::faults::TOOK_TOO_LONG;
@@ -55,6 +56,10 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("events come in their order", events_are_in_order),
     ("only what ran out of memory is told to have", oom_is_told),
     ("only the named calls wait", only_the_named_wait),
+    (
+        "what goes on goes before what is cleared away",
+        the_next_goes_first,
+    ),
 ];
 
 fn broken(holds: bool, what: impl FnOnce() -> String) -> Verdict {
@@ -224,6 +229,43 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         broken(is_true || is_excused, || {
             format!("{id} {exec_id} has ended with {truth}, and {code} is told")
         })?;
+    }
+    Ok(())
+}
+
+/// The moment of an exit belongs to the program that it releases: what ended leaves its cgroup later, but
+/// where its next life is in want of the place, or it is deleted.
+fn the_next_goes_first(account: &Account<'_>) -> Verdict {
+    let mut died = BTreeMap::new();
+    let mut released = BTreeMap::new();
+    let mut restarts = BTreeSet::new();
+    for (at, happening) in &account.story {
+        match happening {
+            Happening::Died {
+                id, exec_id: None, ..
+            } => {
+                died.insert(id.as_str(), *at);
+                restarts.remove(name_of(id));
+            }
+            Happening::Decided(Report::Restarts { name, .. }) => {
+                restarts.insert(name.as_str());
+            }
+            Happening::Decided(Report::Released { name, .. }) => {
+                released.insert(*at, name.as_str());
+            }
+            Happening::Forgotten { id } if !restarts.contains(name_of(id)) => {
+                let deletions = account.called.iter().filter(|called| called.id == *id);
+                let is_deleted = deletions
+                    .filter(|called| called.call == "Delete")
+                    .any(|called| called.at <= *at);
+                let next = died.get(id.as_str()).filter(|died| *died == at);
+                let next = next.and_then(|died| released.get(died));
+                broken(is_deleted || next.is_none(), || {
+                    format!("{id} is cleared away while {next:?} is released")
+                })?;
+            }
+            _ => {}
+        }
     }
     Ok(())
 }

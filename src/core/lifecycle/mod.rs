@@ -201,6 +201,13 @@ impl Pod {
             .is_ok_and(|container| container.life.is_alive() && !container.life.has_process())
     }
 
+    /// Whether a container's program is to be executed once more in place, or is being so: what its last
+    /// life has left is in the way of the next.
+    pub fn lives_again(&self, id: &ContainerId) -> bool {
+        self.known(id)
+            .is_ok_and(|container| container.life.lives_again())
+    }
+
     /// Whether the pod goes on by what is to be done next: a program is executed, or a container that
     /// waited for its turn is told to stop.
     pub fn is_about_to_go_on(&self) -> bool {

@@ -91,6 +91,11 @@ impl Life {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Withheld { .. })
     }
 
+    /// Its program has ended, and is to be executed anew, or is being so.
+    pub fn lives_again(&self) -> bool {
+        matches!(self.inner, Inner::BackingOff(_) | Inner::Restarting(_))
+    }
+
     /// The program is being executed, for the first time or anew: it cannot be told anything.
     pub fn is_being_executed(&self) -> bool {
         matches!(self.inner, Inner::Releasing(_) | Inner::Restarting(_))
