@@ -110,13 +110,9 @@ impl Node {
 
     /// The same for those who wait already.
     pub(super) async fn look(&self, events: bool) -> Seen {
-        let mut asked = JoinSet::new();
-        for socket in sockets(&self.directory) {
-            asked.spawn(async move { (status(&socket, events).await, socket) });
-        }
-        let answers = asked.join_all().await;
+        let ask = |socket: PathBuf| async move { status(&socket, events).await };
         let mut seen = Seen::default();
-        for (answer, socket) in answers {
+        for (socket, answer) in ask_all(self.sockets(), ask).await {
             match answer {
                 Ok(pod) => seen.pods.push(Found {
                     socket: Some(socket),
@@ -206,15 +202,11 @@ impl Node {
         sockets: impl IntoIterator<Item = PathBuf>,
         request: &api::StopRequest,
     ) -> Vec<(PathBuf, Result<AskedToStop, Silence>)> {
-        self.tokio.block_on(async {
-            let mut asked = JoinSet::new();
-            for socket in sockets {
-                let request = request.clone();
-                asked.spawn(async move { (stop(&socket, &request).await, socket) });
-            }
-            let answers = asked.join_all().await.into_iter();
-            answers.map(|(answer, socket)| (socket, answer)).collect()
-        })
+        let ask = |socket: PathBuf| {
+            let request = request.clone();
+            async move { stop(&socket, &request).await }
+        };
+        self.tokio.block_on(ask_all(sockets, ask))
     }
 
     /// Hears of all pods, those that come later too, until `each` says that it is enough.
@@ -352,6 +344,23 @@ async fn within<T>(
         let why = format!("does not answer within {limit:?}");
         Err(Silence::Because(why))
     })
+}
+
+/// Asks all of them at the same time: none waits for another.
+async fn ask_all<T, F>(
+    sockets: impl IntoIterator<Item = PathBuf>,
+    question: impl Fn(PathBuf) -> F,
+) -> Vec<(PathBuf, Result<T, Silence>)>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Silence>> + Send + 'static,
+{
+    let mut asked = JoinSet::new();
+    for socket in sockets {
+        let answer = question(socket.clone());
+        asked.spawn(async move { (socket, answer.await) });
+    }
+    asked.join_all().await
 }
 
 async fn status(socket: &Path, events: bool) -> Result<api::Pod, Silence> {
