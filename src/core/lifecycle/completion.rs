@@ -142,13 +142,17 @@ impl Pod {
             let counts = last_end(pasts, is_over)?;
             return Some(Completion { known, counts });
         }
-        let apps = self.history.all()?;
-        let pasts = apps
-            .filter(|(name, _)| Duty::of(plan.role(name)).is_work)
-            .map(|(_, past)| Some(past));
+        let pasts = self.known_apps()?.map(|(_, past)| Some(past));
         let known = self.last_creation.after(LAST_APP_AFTER);
         let counts = last_end(pasts, is_over)?;
         Some(Completion { known, counts })
+    }
+
+    /// The names that there were of which each is an app's, with their pasts; none if not all are
+    /// remembered.
+    pub(super) fn known_apps(&self) -> Option<impl Iterator<Item = (&str, &Past)>> {
+        let (plan, names) = (self.plan.as_ref()?, self.history.all()?);
+        Some(names.filter(|(name, _)| Duty::of(plan.role(name)).is_work))
     }
 }
 

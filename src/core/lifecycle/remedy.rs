@@ -15,7 +15,7 @@ use super::Pod;
 use super::action::ContainerId;
 use super::completion::Completion;
 use super::container::Container;
-use super::duty::{Duty, Turn};
+use super::duty::Turn;
 use super::gate::Missing;
 use super::report::Report;
 use super::rules::{Due, PodDeed};
@@ -128,22 +128,19 @@ impl Pod {
 
     /// What was created before a container and is taken for an app.
     fn apps_before(&self, container: &Container) -> Vec<String> {
-        let (Some(plan), Some(names)) = (&self.plan, self.history.all()) else {
-            return Vec::new();
-        };
-        let others = names.filter(|(name, past)| {
-            let is_before = *name != container.name && past.created < container.number;
-            is_before && Duty::of(plan.role(name)).is_work
-        });
-        others.map(|(name, _)| name.to_owned()).collect()
+        let others = self.known_apps().into_iter().flatten();
+        let before = others
+            .filter(|(name, past)| *name != container.name && past.created < container.number);
+        before.map(|(name, _)| name.to_owned()).collect()
     }
 
     /// Until when the run is late, and by what it would not be.
     pub(super) fn lateness(&self) -> Option<Lateness> {
         let (_, until) = self.late()?;
-        let (plan, names) = (self.plan.as_ref()?, self.history.all()?);
-        let apps = names.filter(|(name, _)| Duty::of(plan.role(name)).is_work);
-        let list = apps.map(|(name, _)| name.to_owned()).collect();
+        let list = self
+            .known_apps()?
+            .map(|(name, _)| name.to_owned())
+            .collect();
         let remedy = Remedy::Complete { list };
         Some(Lateness { until, remedy })
     }
