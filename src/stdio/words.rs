@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::libc;
 
@@ -64,7 +64,7 @@ pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
-        .open(PathBuf::from(path))
+        .open(path)
 }
 
 /// Leaves a message in the file that the kubelet reads when a container has ended.
