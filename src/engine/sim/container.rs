@@ -18,7 +18,7 @@ use crate::stdio::{self, Streams};
 
 use super::fate::Deed;
 use super::init::SimInit;
-use super::machine::{Happening, State, Told, ending};
+use super::machine::{Happening, State, ending};
 use super::{Program, SimBundle, SimEngine};
 
 /// How long what is left of the last life may take to be gone.
@@ -206,18 +206,9 @@ impl Container for Arc<SimContainer> {
         self.engine.lock().tell(recorded);
     }
 
-    fn tell(&self, _: Option<&Streams>, words: &str, last_words: bool) {
+    fn tell(&self, _: Option<&Streams>, words: &str, _: bool) {
         let (id, words) = (self.id.clone(), words.to_owned());
-        let mut machine = self.engine.lock();
-        machine.tell(Happening::Told {
-            id: id.clone(),
-            words: words.clone(),
-        });
-        machine.told.push(Told {
-            id,
-            words,
-            last_words,
-        });
+        self.engine.lock().tell(Happening::Told { id, words });
     }
 }
 

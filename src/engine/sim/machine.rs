@@ -34,8 +34,6 @@ pub struct Machine {
     pub(super) processes: BTreeMap<Serial, Process>,
     pub(super) mounts: BTreeSet<PathBuf>,
     pub(super) pods: BTreeMap<String, PodValues>,
-    /// What was said to the owners of containers.
-    pub told: Vec<Told>,
     /// What has happened, and when.
     pub story: Vec<(Instant, Happening)>,
     /// What a process does that is executed in a container, by the ids of both, where it is not what the
@@ -169,14 +167,6 @@ enum Pending {
     End(ExitStatus),
 }
 
-/// Something said to the owner of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    pub id: String,
-    pub words: String,
-    pub last_words: bool,
-}
-
 /// What is left on the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
@@ -197,7 +187,6 @@ impl Default for Machine {
             processes: BTreeMap::new(),
             mounts: BTreeSet::new(),
             pods: BTreeMap::new(),
-            told: Vec::new(),
             story: Vec::new(),
             execs: BTreeMap::new(),
             happened: Arc::default(),

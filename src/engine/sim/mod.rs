@@ -33,7 +33,7 @@ use super::{
 };
 
 pub use fate::{Deed, Fate, Fates};
-pub use machine::{Happening, Left, Machine, Told};
+pub use machine::{Happening, Left, Machine};
 pub use program::{OnStop, Program};
 
 use container::SimContainer;
