@@ -12,7 +12,7 @@ use crate::engine::sim::{Deed, Happening, Left};
 use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
 use super::invariants::Account;
-use super::node::OTHERS;
+use super::node::{OTHERS, kubelets};
 
 /// What is felt of something when it is over: an answer on its way, a retry.
 const AFTERWARDS: Duration = Duration::from_millis(200);
@@ -47,16 +47,9 @@ impl Account<'_> {
     /// How long each Start waited for its turn: what its release took then is the engine's, the whole time
     /// of one that failed.
     fn start_waits(&self, faults: &Faults) -> Vec<(Duration, Option<Duration>)> {
-        let is_released = |called: &Called| {
-            !self.story.iter().any(|(at, happening)| {
-                let deed = Deed::Release;
-                matches!(happening, Happening::Failed { deed: of, id, .. } if *of == deed && *id == called.id)
-                    && (called.at..=called.at + called.took).contains(at)
-            })
-        };
         let starts = self.called.iter().filter(|called| {
             let is_inits = called.call == "Start" && called.exec_id.is_empty();
-            is_inits && !called.is_cut && is_released(called)
+            is_inits && !called.is_cut && !self.has_failed_release(called)
         });
         // The release, and the news of it.
         let release = Duration::from_millis(faults.slow) * 2;
@@ -64,98 +57,142 @@ impl Account<'_> {
         waits.collect()
     }
 
-    /// Whether a container was executed shortly before.
-    fn is_new(&self, id: &str, at: Duration) -> bool {
-        self.story.iter().any(|(then, happening)| {
-            matches!(happening, Happening::Executed { id: of } if of == id)
-                && *then <= at
-                && at - *then < Duration::from_secs(2)
+    /// Whether a release failed while a Start waited.
+    fn has_failed_release(&self, start: &Called) -> bool {
+        let mut failures = self.failures();
+        failures.any(|failure| {
+            let is_its = failure.deed == Deed::Release && failure.id == start.id;
+            is_its && (start.at..=start.at + start.took).contains(&failure.at)
         })
     }
 
-    fn excuses(&self, faults: &Faults) -> Vec<Excuse> {
-        let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
-        let mut all = Vec::new();
-        let mut excuse = |id: Option<&str>, from: Duration, until: Duration| {
-            all.push(Excuse {
-                id: id.map(kubelets),
-                from: Time::from_origin(from),
-                until: Time::from_origin(until),
-            });
-        };
-        for (at, happening) in &self.story {
+    /// The calls of the engine that have failed, in their order.
+    fn failures(&self) -> impl Iterator<Item = Failure<'_>> {
+        self.story.iter().filter_map(|(at, happening)| {
             let Happening::Failed { deed, id, why } = happening else {
-                continue;
+                return None;
             };
+            let (at, deed) = (*at, *deed);
+            Some(Failure { at, deed, id, why })
+        })
+    }
+
+    /// When a container was executed, each time.
+    fn executions(&self, id: &str) -> impl Iterator<Item = Duration> {
+        let is_it = move |happening: &Happening| matches!(happening, Happening::Executed { id: of } if of == id);
+        let executed = self.story.iter().filter(move |(_, it)| is_it(it));
+        executed.map(|(at, _)| *at)
+    }
+
+    fn excuses(&self, faults: &Faults) -> Vec<Excuse> {
+        let all = [
+            self.what_failed(faults),
+            self.what_panicked(),
+            without_containerd(faults),
+            self.what_was_created_late(),
+            self.what_came_again_late(faults),
+            self.what_was_executed_early(),
+            self.what_was_frozen(),
+        ];
+        all.concat()
+    }
+
+    /// Whom a call of the engine that fails hinders: until it is over, or until what it was for is there.
+    fn what_failed(&self, faults: &Faults) -> Vec<Excuse> {
+        let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
+        let excuses = self.failures().filter_map(|Failure { at, deed, id, why }| {
             let own = match why.contains(TOOK_TOO_LONG) {
-                true => limit(*deed) + AFTERWARDS,
+                true => limit(deed) + AFTERWARDS,
                 false => slow,
             };
             let until = match deed {
                 // Nobody waits for these.
                 Deed::Forget | Deed::Delete | Deed::Scores | Deed::WritePod | Deed::TellManager => {
-                    continue;
+                    return None;
                 }
                 // Until it runs again, if it ever does.
                 Deed::Create | Deed::CreateAgain | Deed::Release => {
-                    let is_it = |(then, happening): &&(Duration, Happening)| {
-                        then > at && matches!(happening, Happening::Executed { id: of } if of == id)
-                    };
-                    let again = self.story.iter().find(is_it);
-                    again.map_or(FOR_GOOD, |(then, _)| *then).max(*at + own)
+                    let again = self.executions(id).find(|then| *then > at);
+                    again.unwrap_or(FOR_GOOD).max(at + own)
                 }
-                _ => *at + own,
+                _ => at + own,
             };
-            excuse(Some(id), *at, until);
-        }
-        for lost in &self.lost {
-            // "simulated: Release of web", and nothing tells when that was.
-            let words = lost
-                .split(SIMULATED)
-                .nth(1)
-                .and_then(|of| of.split(" of ").nth(1));
-            let id = words.and_then(|words| words.split_whitespace().next());
-            excuse(id, Duration::ZERO, FOR_GOOD);
-        }
-        for (at, away) in &faults.deaths {
-            let at = Duration::from_millis(*at);
-            excuse(None, at, at + Duration::from_millis(*away) + AFTERWARDS);
-        }
-        // Until it is there nothing can be asked of it.
-        for creation in self.called.iter().filter(|called| called.call == "Create") {
-            let over = creation.at + creation.took + AFTERWARDS;
-            match creation.is_cut {
+            Some(excuse(Some(id), at, until))
+        });
+        excuses.collect()
+    }
+
+    /// Whom a call of the engine that panics hinders. Nothing tells when that was.
+    fn what_panicked(&self) -> Vec<Excuse> {
+        let excuses = self.lost.iter().map(|lost| {
+            // "simulated: Release of web"
+            let words = lost.split(SIMULATED).nth(1);
+            let of = words.and_then(|words| words.split(" of ").nth(1));
+            let id = of.and_then(|of| of.split_whitespace().next());
+            excuse(id, Duration::ZERO, FOR_GOOD)
+        });
+        excuses.collect()
+    }
+
+    /// Until it is there nothing can be asked of it.
+    fn what_was_created_late(&self) -> Vec<Excuse> {
+        let creations = self.called.iter().filter(|called| called.call == "Create");
+        let excuses = creations.filter_map(|creation| {
+            let until = match creation.is_cut {
                 // Whose caller has gone is undone, and never there.
-                true => excuse(Some(&creation.id), creation.at, FOR_GOOD),
-                false if creation.took > CREATED_WITHIN => {
-                    excuse(Some(&creation.id), creation.at, over);
-                }
-                false => {}
-            }
+                true => FOR_GOOD,
+                false if creation.took > CREATED_WITHIN => creation.at + creation.took + AFTERWARDS,
+                false => return None,
+            };
+            Some(excuse(Some(&creation.id), creation.at, until))
+        });
+        excuses.collect()
+    }
+
+    /// Who is there again late, where the engine is slow.
+    fn what_came_again_late(&self, faults: &Faults) -> Vec<Excuse> {
+        if faults.slow <= SLOW {
+            return Vec::new();
         }
         // As long as four calls of the engine may take: what is left of the last life, the creation, the
         // release and the news of each.
         let again = Duration::from_millis(faults.slow) * 4 + AFTERWARDS;
-        for (at, happening) in &self.story {
-            match happening {
-                Happening::Died {
-                    id, exec_id: None, ..
-                } if faults.slow > SLOW => excuse(Some(id), *at, *at + again),
-                // What comes so soon may be a postStart handler for all that anybody knows.
-                Happening::ExecBegan { id, exec_id, .. } if exec_id.starts_with(OTHERS) => {
-                    let over = self.story.iter().find(|(_, other)| {
-                        matches!(other, Happening::Died { exec_id: Some(of), .. } if of == exec_id)
-                    });
-                    let until = over.map_or(FOR_GOOD, |(then, _)| *then);
-                    if self.is_new(id, *at) {
-                        excuse(Some(id), *at, until + AFTERWARDS);
-                    }
-                }
-                _ => {}
+        let excuses = self.story.iter().filter_map(|(at, happening)| {
+            let Happening::Died {
+                id, exec_id: None, ..
+            } = happening
+            else {
+                return None;
+            };
+            Some(excuse(Some(id), *at, *at + again))
+        });
+        excuses.collect()
+    }
+
+    /// What others execute in a container so soon after its start may be its postStart handler for all that
+    /// anybody knows.
+    fn what_was_executed_early(&self) -> Vec<Excuse> {
+        let excuses = self.story.iter().filter_map(|(at, happening)| {
+            let Happening::ExecBegan { id, exec_id, .. } = happening else {
+                return None;
+            };
+            let is_soon = |then: Duration| then <= *at && *at - then < Duration::from_secs(2);
+            if !exec_id.starts_with(OTHERS) || !self.executions(id).any(is_soon) {
+                return None;
             }
-        }
-        // What somebody has frozen, and perhaps left so.
-        for paused in self.called.iter().filter(|called| called.call == "Pause") {
+            let over = self.story.iter().find(|(_, other)| {
+                matches!(other, Happening::Died { exec_id: Some(of), .. } if of == exec_id)
+            });
+            let until = over.map_or(FOR_GOOD, |(then, _)| *then);
+            Some(excuse(Some(id), *at, until + AFTERWARDS))
+        });
+        excuses.collect()
+    }
+
+    /// What somebody has frozen, and perhaps left so.
+    fn what_was_frozen(&self) -> Vec<Excuse> {
+        let pauses = self.called.iter().filter(|called| called.call == "Pause");
+        let excuses = pauses.map(|paused| {
             let resumed = self.called.iter().find(|called| {
                 called.call == "Resume"
                     && called.id == paused.id
@@ -163,16 +200,33 @@ impl Account<'_> {
                     && called.outcome.is_ok()
             });
             let until = resumed.map_or(FOR_GOOD, |resumed| resumed.at + resumed.took + AFTERWARDS);
-            excuse(Some(&paused.id), paused.at, until);
-        }
-        all
+            excuse(Some(&paused.id), paused.at, until)
+        });
+        excuses.collect()
     }
 }
 
-/// What kubelet calls it.
-fn kubelets(id: &str) -> String {
-    match id.starts_with("pause-") {
-        true => "pause".to_owned(),
-        false => id.to_owned(),
+/// A call of the engine that has failed.
+struct Failure<'a> {
+    at: Duration,
+    deed: Deed,
+    id: &'a str,
+    why: &'a str,
+}
+
+/// While containerd is away nobody can ask for anything.
+fn without_containerd(faults: &Faults) -> Vec<Excuse> {
+    let excuses = faults.deaths.iter().map(|(at, away)| {
+        let (at, away) = (Duration::from_millis(*at), Duration::from_millis(*away));
+        excuse(None, at, at + away + AFTERWARDS)
+    });
+    excuses.collect()
+}
+
+fn excuse(id: Option<&str>, from: Duration, until: Duration) -> Excuse {
+    Excuse {
+        id: id.map(|id| kubelets(id).to_owned()),
+        from: Time::from_origin(from),
+        until: Time::from_origin(until),
     }
 }

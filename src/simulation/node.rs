@@ -181,6 +181,11 @@ impl SimulatedNode {
         }
     }
 
+    /// Whether it is a sandbox, and not the one that there is now.
+    fn is_of_another(&self, id: &str) -> bool {
+        kubelets(id) == "pause" && id != self.id("pause")
+    }
+
     /// Lets all happen that happens without time going by.
     fn settle(&mut self) {
         self.runtime.block_on(async {
@@ -203,19 +208,14 @@ impl SimulatedNode {
             }
         }
         for seen in self.containerd.seen() {
-            let kubelets = |id: String| match id.starts_with("pause-") {
-                true => "pause".to_owned(),
-                false => id,
-            };
+            let of = |id: String| kubelets(&id).to_owned();
             let seen = match seen {
                 // What is left of the sandbox before is no news of this one.
-                Seen::ExitReported(id, _) if id.starts_with("pause-") && id != self.id("pause") => {
-                    continue;
-                }
-                Seen::StartAnswered(id, answer) => Seen::StartAnswered(kubelets(id), answer),
-                Seen::StartFailed(id, why) => Seen::StartFailed(kubelets(id), why),
-                Seen::CreateRefused(id, why) => Seen::CreateRefused(kubelets(id), why),
-                Seen::ExitReported(id, code) => Seen::ExitReported(kubelets(id), code),
+                Seen::ExitReported(id, _) if self.is_of_another(&id) => continue,
+                Seen::StartAnswered(id, answer) => Seen::StartAnswered(of(id), answer),
+                Seen::StartFailed(id, why) => Seen::StartFailed(of(id), why),
+                Seen::CreateRefused(id, why) => Seen::CreateRefused(of(id), why),
+                Seen::ExitReported(id, code) => Seen::ExitReported(of(id), code),
                 other => other,
             };
             self.seen.push((now, seen));
@@ -224,11 +224,7 @@ impl SimulatedNode {
 
     /// What the core's own simulator would call that.
     fn seen_of(&mut self, happening: &Happening) -> Option<Seen> {
-        let of = |id: &String| match id.strip_prefix("pause-") {
-            Some(_) if *id != self.id("pause") => None,
-            Some(_) => Some("pause".to_owned()),
-            None => Some(id.clone()),
-        };
+        let of = |id: &String| (!self.is_of_another(id)).then(|| kubelets(id).to_owned());
         let hook = |id: &String| match self.hooked.contains(name_of(id)) {
             true => HookKind::Termination,
             false => HookKind::PreStop,
@@ -558,6 +554,14 @@ impl Node for SimulatedNode {
 
     fn is_anything_alive(&self) -> bool {
         self.node.engine.lock().is_anything_alive()
+    }
+}
+
+/// What kubelet calls what has this id on the node.
+pub fn kubelets(id: &str) -> &str {
+    match id.starts_with("pause-") {
+        true => "pause",
+        false => id,
     }
 }
 
