@@ -19,7 +19,6 @@ use ttrpc::r#async::transport::Listener;
 use crate::api::create_control;
 use crate::control::{self, Clients};
 use crate::events::Publisher;
-use crate::plan::Rules;
 use crate::pod::{Actor, Pod};
 use crate::reaper::Reaper;
 use crate::shim::serve::this_node;
@@ -67,7 +66,7 @@ impl<S: Send + 'static> Peer<S> {
         let server = runtime.block_on(async {
             let publisher = Publisher::new("", "");
             let node = this_node("", publisher, Reaper::default());
-            let (_, pod) = Actor::new("", node, Rules::default());
+            let (_, pod) = Actor::new("", node);
             let mut server = listen(Callers(calls), pod);
             server.start().await.expect("a server");
             server

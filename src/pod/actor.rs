@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
+use crate::clock::Timebase;
 use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
-use crate::plan::Rules;
 use crate::record::Record;
 
 use super::bill::Bill;
@@ -28,18 +28,15 @@ pub(super) const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 /// The owner of a pod.
 pub struct Actor {
     pub(super) core: lifecycle::Pod,
+    time: Timebase,
     pub(super) tasks: BTreeMap<ContainerId, Task>,
     pub(super) callers: Callers,
     pub(super) record: Record,
     pub(super) who: Who,
     pub(super) watchers: Watchers,
     pub(super) node: Node,
-    /// Of the node, as they were when the pod began.
-    pub(super) rules: Rules,
     pub(super) mailbox: mpsc::Sender<Message>,
     messages: mpsc::Receiver<Message>,
-    /// The core counts its time from here.
-    origin: Instant,
     pub(super) shim_end: ShimEnd,
     pub(super) score_log: ScoreLog,
     pub(super) bill: Bill,
@@ -65,20 +62,19 @@ impl Callers {
 
 impl Actor {
     /// An actor for a pod of containerd's `namespace`, and the way to it.
-    pub fn new(namespace: &str, node: Node, rules: Rules) -> (Actor, Pod) {
+    pub fn new(namespace: &str, node: Node) -> (Actor, Pod) {
         let (mailbox, messages) = mpsc::channel(MAILBOX);
         let actor = Actor {
             core: lifecycle::Pod::default(),
+            time: Timebase::begin(),
             tasks: BTreeMap::new(),
             callers: Callers::default(),
             record: Record::default(),
             who: Who::new(namespace),
             watchers: Watchers::default(),
             node,
-            rules,
             mailbox: mailbox.clone(),
             messages,
-            origin: Instant::now(),
             shim_end: ShimEnd::new(),
             score_log: ScoreLog::default(),
             bill: Bill::default(),
@@ -94,13 +90,16 @@ impl Actor {
         while !self.shim_end.is_now() {
             let timeout = match self.tasks.is_empty() {
                 true => self.shim_end.looks_at(),
-                false => self.core.poll_timeout().and_then(|at| self.instant(at)),
+                false => self
+                    .core
+                    .poll_timeout()
+                    .and_then(|at| self.time.instant(at)),
             };
             tokio::select! {
                 // What is due is due before what comes after it; and callers that never rest must not
                 // keep time from passing.
                 biased;
-                () = sleep_until(timeout.unwrap_or(self.origin)), if timeout.is_some() => {
+                () = reach(timeout) => {
                     self.shim_end.time_passes(self.tasks.is_empty());
                     self.guarded(|actor| actor.core.handle_timeout(actor.now()));
                 }
@@ -170,11 +169,7 @@ impl Actor {
     }
 
     pub(super) fn now(&self) -> Time {
-        Time::from_origin(self.origin.elapsed())
-    }
-
-    fn instant(&self, at: Time) -> Option<Instant> {
-        self.origin.checked_add(at.since_origin())
+        self.time.now()
     }
 
     /// Carries out all that the core wants done by now.
@@ -265,6 +260,14 @@ impl Actor {
         };
         task.life.reported(code, self.node.clock.wall());
         self.publish_exit_if_due(id);
+    }
+}
+
+/// Waits until then; none never comes.
+async fn reach(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

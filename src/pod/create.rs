@@ -50,7 +50,7 @@ impl Actor {
     fn begin_create(&mut self, call: &CreateCall) -> Result<(Arc<dyn Container>, Halt), CallError> {
         let CreateCall { order, patience } = call;
         let (container, read) = self.node.engine.read(order, self.who.sandbox())?;
-        let reading = Plan::parse_under(&read.annotations, &self.rules)
+        let reading = Plan::parse_under(&read.annotations, &self.node.rules)
             .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
         for unknown in &reading.ignored {
             tracing::warn!(container = order.id, "ignored: {unknown}");

@@ -60,7 +60,6 @@ impl Actor {
 mod tests {
     use super::*;
     use crate::events::Publisher;
-    use crate::plan::Rules;
     use crate::pod::CallError;
     use crate::reaper::Reaper;
     use crate::shim::serve::this_node;
@@ -74,7 +73,7 @@ mod tests {
         let outcome = runtime.block_on(async {
             let publisher = Publisher::new("", "test");
             let node = this_node("test", publisher, Reaper::default());
-            let (mut actor, pod) = Actor::new("test", node, Rules::default());
+            let (mut actor, pod) = Actor::new("test", node);
             tokio::spawn(async move { actor.run().await });
             pod.ask(|actor, reply| {
                 let work = async {

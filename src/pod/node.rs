@@ -8,6 +8,7 @@ use crate::api::Archive;
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::events::Publish;
+use crate::plan::Rules;
 
 /// All that the actor knows of the node that it is on. Faults come from here, and nowhere else: a test
 /// has a model of each.
@@ -17,6 +18,8 @@ pub struct Node {
     pub publisher: Arc<dyn Publish>,
     pub clock: Arc<dyn Clock>,
     pub archive: Arc<dyn Archive>,
+    /// What its administrator has said, as it was when the pod began.
+    pub rules: Rules,
 }
 
 impl Node {

@@ -168,7 +168,6 @@ impl ShimEnd {
 mod tests {
     use super::*;
     use crate::events::Publisher;
-    use crate::plan::Rules;
     use crate::pod::{Actor, Pod};
     use crate::reaper::Reaper;
     use crate::shim::serve::this_node;
@@ -184,7 +183,7 @@ mod tests {
             let begun = Instant::now();
             let publisher = Publisher::new("/nowhere", "test");
             let node = this_node("test", publisher, Reaper::default());
-            let (mut actor, pod) = Actor::new("test", node, Rules::default());
+            let (mut actor, pod) = Actor::new("test", node);
             this(&mut actor, pod);
             actor.run().await;
             begun.elapsed().as_secs()

@@ -11,6 +11,7 @@ use crate::api;
 use crate::clock::Clock;
 use crate::engine::sim::SimEngine;
 use crate::events::Publish;
+use crate::plan::Rules;
 use crate::pod::Node;
 
 /// When it is that a simulated node begins, in seconds.
@@ -62,6 +63,7 @@ impl SimNode {
                 looks: AtomicU64::new(0),
             }),
             archive: Arc::new(self.archive.clone()),
+            rules: Rules::default(),
         }
     }
 
@@ -131,7 +133,6 @@ mod tests {
     use super::*;
     use crate::engine::Order;
     use crate::engine::sim::{Deed, Fate, Fates, Left, Program, SimBundle};
-    use crate::plan::Rules;
     use crate::pod::{Actor, CreateCall, ExecCall, KillCall, Pod};
     use crate::stdio::Paths;
 
@@ -150,7 +151,7 @@ mod tests {
             .unwrap();
         runtime.block_on(async {
             let node = SimNode::new(engine);
-            let (mut actor, pod) = Actor::new("sim", node.node(), Rules::default());
+            let (mut actor, pod) = Actor::new("sim", node.node());
             tokio::spawn(async move { actor.run().await });
             test(node, pod).await
         })
@@ -178,7 +179,7 @@ mod tests {
             .unwrap();
         runtime.block_on(async {
             let node = SimNode::new(SimEngine::with_fates(SlowFailure));
-            let (mut actor, pod) = Actor::new("sim", node.node(), Rules::default());
+            let (mut actor, pod) = Actor::new("sim", node.node());
             let shim = tokio::spawn(async move { actor.run().await });
             let directory = PathBuf::from("/bundles/web");
             node.engine

@@ -63,13 +63,15 @@ pub(super) fn serve(flags: &Flags) -> Result<(), String> {
     runtime.block_on(serve_on(listener, flags, rules))
 }
 
-/// What there is around the pods of this machine, in containerd's `namespace`.
+/// What there is around the pods of this machine, in containerd's `namespace`, if its administrator has said
+/// nothing.
 pub(crate) fn this_node(namespace: &str, publisher: Publisher, reaper: Reaper) -> Node {
     Node {
         engine: Arc::new(OciEngine::new(namespace, reaper)),
         publisher: Arc::new(publisher),
         clock: Arc::new(SystemClock),
         archive: Arc::new(NodeArchive),
+        rules: Rules::default(),
     }
 }
 
@@ -110,8 +112,11 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     reaper
         .start()
         .map_err(|error| format!("SIGCHLD: {error}"))?;
-    let node = this_node(&flags.namespace, publisher.clone(), reaper);
-    let (mut actor, pod) = Actor::new(&flags.namespace, node, rules);
+    let node = Node {
+        rules,
+        ..this_node(&flags.namespace, publisher.clone(), reaper)
+    };
+    let (mut actor, pod) = Actor::new(&flags.namespace, node);
     // The one that it was started for.
     actor.announce(&flags.id);
     // containerd stays connected from the moment that it is told of a shim. If its own caller goes away

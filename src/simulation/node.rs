@@ -20,7 +20,7 @@ use usher_core::simulator::{Call, Node, Script, Seen, name_of};
 
 use crate::api::{self, Archive};
 use crate::engine::sim::{Happening, Left, OnStop, Program, SimBundle, SimEngine};
-use crate::plan::{Rules, Signal};
+use crate::plan::Signal;
 use crate::pod::sim::SimNode;
 use crate::pod::{self, Actor};
 use crate::process::ExitStatus;
@@ -145,7 +145,7 @@ impl SimulatedNode {
             ..self.node.node()
         };
         let _entered = self.runtime.enter();
-        let (mut actor, pod) = Actor::new("k8s.io", node, Rules::default());
+        let (mut actor, pod) = Actor::new("k8s.io", node);
         self.containerd.adopt(Service::new(pod));
         self.sandboxes += 1;
         self.shims.push(tokio::spawn(async move {

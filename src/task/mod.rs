@@ -381,14 +381,13 @@ impl Task for Service {
 mod tests {
     use super::*;
     use crate::engine::sim::SimEngine;
-    use crate::plan::Rules;
     use crate::pod::Actor;
     use crate::pod::sim::SimNode;
 
     #[tokio::test]
     async fn a_shutdown_that_comes_when_the_pod_is_over_is_granted() {
         let node = SimNode::new(SimEngine::default());
-        let (actor, pod) = Actor::new("sim", node.node(), Rules::default());
+        let (actor, pod) = Actor::new("sim", node.node());
         let service = Service::new(pod);
         drop(actor);
         let context = TtrpcContext::default();
