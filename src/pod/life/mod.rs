@@ -24,9 +24,10 @@
 //! collected goes from Alive to Reported: its next life was given up when it had just begun.
 //!
 //! Beside that it has been started, as its caller sees it, or not; and its removal can be under way. Which
-//! call is legal when is in `calls.rs`.
+//! call is legal when is in `calls.rs`, how one life follows another in `remains.rs`.
 
 mod calls;
+mod remains;
 mod stage;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use super::process::{Deleted, Exit, Status};
 use super::signals::SignalOrder;
 use super::{CallError, Kind, Reply};
 
+use remains::Remains;
 use stage::{Alive, Body, Freezer, Stage};
 
 pub(super) use calls::Call;
@@ -60,26 +62,6 @@ pub(super) struct Life {
     /// Who wants it deleted as soon as it can be.
     deleter: Option<Reply<Deleted>>,
     remains: Remains,
-}
-
-/// What the engine knows of a container: its state and its cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Remains {
-    All,
-    /// They are being removed, and the next life of the container may wait for that.
-    Going {
-        is_next_due: bool,
-    },
-    Gone,
-}
-
-/// What the next life of a container has of the last.
-#[derive(Debug)]
-pub(super) struct NextLife {
-    pub halt: Halt,
-    pub last_cgroup: Option<Arc<dyn Cgroup>>,
-    /// The engine knows nothing of the last one any more.
-    pub is_forgotten: bool,
 }
 
 impl Life {
@@ -408,59 +390,6 @@ impl Life {
     pub fn stays(&mut self) {
         self.is_going = false;
     }
-
-    // === what the engine knows of it, and the next life ===
-
-    /// The engine is forgetting what it knows of it.
-    pub fn is_being_forgotten(&self) -> bool {
-        matches!(self.remains, Remains::Going { .. })
-    }
-
-    /// The engine knows nothing of it any more.
-    pub fn is_forgotten(&self) -> bool {
-        self.remains == Remains::Gone
-    }
-
-    /// The engine begins to forget it.
-    pub fn forgetting_begins(&mut self) {
-        self.remains = Remains::Going { is_next_due: false };
-    }
-
-    /// That is over, well or not. Whether the next life has waited for it.
-    pub fn forgetting_is_over(&mut self, is_forgotten: bool) -> bool {
-        let remains = match is_forgotten {
-            true => Remains::Gone,
-            false => Remains::All,
-        };
-        let before = std::mem::replace(&mut self.remains, remains);
-        before == Remains::Going { is_next_due: true }
-    }
-
-    /// The next life of the container is to begin, under a halt of its own. None if it waits until the
-    /// engine has forgotten the last.
-    pub fn begins_anew(&mut self) -> Option<NextLife> {
-        if let Remains::Going { is_next_due } = &mut self.remains {
-            *is_next_due = true;
-            return None;
-        }
-        let is_forgotten = self.is_forgotten();
-        self.halt = Halt::default();
-        // The engine may know something of it again, whatever comes of this.
-        self.remains = Remains::All;
-        Some(NextLife {
-            halt: self.halt.clone(),
-            last_cgroup: self.cgroup().cloned(),
-            is_forgotten,
-        })
-    }
-
-    /// The next life is not wanted any more. Whether it has waited.
-    pub fn next_is_unwanted(&mut self) -> bool {
-        match &mut self.remains {
-            Remains::Going { is_next_due } => std::mem::take(is_next_due),
-            Remains::All | Remains::Gone => false,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -503,24 +432,5 @@ mod tests {
         life.release_is_over(&*first);
         assert!(life.is_releasing());
         assert_eq!(gone.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_next_life_waits_until_the_last_is_forgotten() {
-        let mut life = Life::new();
-        life.born(SimEngine::default().parked("web").await);
-        life.halt().call();
-        life.ended(UNIX_EPOCH);
-        life.forgetting_begins();
-        assert!(life.begins_anew().is_none());
-        assert!(life.forgetting_is_over(true));
-        let next = life.begins_anew().unwrap();
-        assert!(next.is_forgotten && next.last_cgroup.is_some());
-        assert!(!next.halt.is_called() && !life.is_forgotten());
-        // One that is unwanted meanwhile does not begin.
-        life.forgetting_begins();
-        assert!(life.begins_anew().is_none());
-        assert!(life.next_is_unwanted());
-        assert!(!life.forgetting_is_over(false));
     }
 }
