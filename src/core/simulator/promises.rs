@@ -278,9 +278,11 @@ fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
                 let is_defer = open
                     .first()
                     .is_some_and(|id| run.case.member(name_of(id)).part.is_defer());
-                let app_runs = ours().any(|life| life.part() == Part::App && read_running(life));
-                let mut others = ours().filter(|life| open.first() != Some(&life.id.as_str()));
-                let only = !others.any(|life| read_running(life) && !has_just_died(life));
+                let running = ours().filter(|life| read_running(life) && !has_just_died(life));
+                let running: Vec<_> = running.collect();
+                let app_runs = running.iter().any(|life| life.part() == Part::App);
+                let mut running = running.iter();
+                let only = running.all(|life| open.first() == Some(&life.id.as_str()));
                 let excused = open.len() > 1 || open.len() == 1 && (is_defer && !app_runs || only);
                 all || excused
             }
