@@ -85,6 +85,41 @@ fn a_sidecar_created_after_its_app_has_the_lower_score_from_the_beginning() {
     assert_eq!(config["process"]["args"], json!(SLEEPER));
 }
 
+/// A container of which one process is killed may be killed as a whole (`memory.oom.group`).
+#[test]
+fn what_a_sidecars_probe_executes_has_the_lower_score_too() {
+    let host = Containerd::start();
+    let pod = PodCgroup::new(&host, "pod");
+    // Its program begins when it has been executed, which is a moment later at the most.
+    let script = "sleep 0.2; cat /proc/self/oom_score_adj >> /dev/shm/scores";
+    let probe = json!({
+        "exec": { "command": ["/bin/sh", "-c", script] }, "periodMilliseconds": 100,
+        "timeoutSeconds": 20,
+    });
+    let key = "liveness-probe.usher/proxy";
+    let probed = |config: &mut Value| {
+        with_score(SMALL)(config);
+        annotate(config, &[(key, &probe.to_string())]);
+    };
+    pod.run("proxy", SLEEPER, probed);
+    let of_probes = || {
+        let said = host.exec("proxy", &["/bin/cat", "/dev/shm/scores"]);
+        said.out().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    eventually("it is probed", PATIENCE, || !of_probes().is_empty());
+    assert_eq!(of_probes()[0], SMALL.to_string());
+    pod.run("web", SLEEPER, |config| {
+        with_score(300)(config);
+        annotate(config, &[(key, &probe.to_string())]);
+    });
+    await_value("the score", &vec![300], || scores(&host, "proxy"));
+    let before = of_probes().len();
+    // One may have been under way.
+    let later = || of_probes().into_iter().skip(before + 1).collect::<Vec<_>>();
+    eventually("it is probed again", PATIENCE, || later().len() > 2);
+    assert!(later().iter().all(|score| score == "300"), "{:?}", later());
+}
+
 #[test]
 fn all_of_a_sidecar_that_forks_without_end_are_reached() {
     let host = Containerd::start();

@@ -131,6 +131,21 @@ pub async fn change(
     }
 }
 
+/// Lowers the score of a process to this, if it is higher: of one that is ours to collect, and whose number is
+/// nobody else's therefore.
+///
+/// # Errors
+///
+/// If it has ended, or the kernel refuses it.
+pub fn lower(pid: i32, to: i32) -> io::Result<()> {
+    let pid = u32::try_from(pid).map_err(io::Error::other)?;
+    let change = Change { from: to, to };
+    match file_of_one_behind(pid, change)? {
+        Some(mut file) => file.write_all(to.to_string().as_bytes()),
+        None => Ok(()),
+    }
+}
+
 /// The score of a process, to be written, if it is to be changed; an error if it has ended.
 fn file_of_one_behind(pid: u32, change: Change) -> io::Result<Option<File>> {
     let path = format!("/proc/{pid}/oom_score_adj");

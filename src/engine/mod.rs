@@ -424,6 +424,8 @@ pub struct Vantage {
     pub place: Option<Place>,
     /// The container's named ports.
     pub ports: BTreeMap<String, u16>,
+    /// The OOM score of what is executed in the container for them is to be no higher.
+    pub oom_score: Option<i32>,
 }
 
 /// What is to be written of a container, and how.

@@ -56,6 +56,8 @@ impl Actor {
         let from = Vantage {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
+            // Who is killed first may take its whole container along.
+            oom_score: self.core.oom_score(id),
         };
         let (init, halt) = task.life.init_and_halt().ok()?;
         Some((init, from, halt))

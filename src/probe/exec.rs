@@ -28,7 +28,7 @@ pub(super) async fn attempt(
     let limit = timeout.saturating_add(RUNTIME_TAKES);
     let executed = target
         .runtime
-        .exec_command(&target.id, command, limit)
+        .exec_command(&target.id, command, target.oom_score, limit)
         .await;
     let mut process = executed.map_err(|error| error.to_string())?;
     let deadline = Instant::now().checked_add(timeout);

@@ -45,6 +45,8 @@ pub struct Target {
     pub place: Option<Place>,
     /// Its named ports.
     pub ports: BTreeMap<String, u16>,
+    /// The OOM score of what is executed in it is to be no higher.
+    pub oom_score: Option<i32>,
 }
 
 /// What probes by HTTP and gRPC call themselves; servers know kubelet's by the part before the slash.

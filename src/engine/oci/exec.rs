@@ -41,7 +41,8 @@ impl Execution<'_> {
         let opened = stdio::open(&self.order.paths, &setting).await;
         let (stdio, mut streams) =
             opened.map_err(|error| EngineError::Invalid(error.to_string()))?;
-        let executed = match self.runtime.exec(&self.container.id, &spec, stdio).await {
+        let (id, score) = (&self.container.id, self.order.oom_score);
+        let executed = match self.runtime.exec(id, &spec, score, stdio).await {
             Ok(child) => self.connect(child, &mut streams).await,
             Err(error) => {
                 error.unless_said(&mut streams);

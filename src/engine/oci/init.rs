@@ -131,6 +131,7 @@ impl OciInit {
             reaper: self.reaper().clone(),
             place: from.place.clone(),
             ports: from.ports.clone(),
+            oom_score: from.oom_score,
         }
     }
 }
@@ -238,7 +239,7 @@ impl Init for OciInit {
     ) -> Result<(), String> {
         let process = with_score(process, oom_score).map_err(|error| error.to_string())?;
         let runtime = self.runtime(halt);
-        let executed = runtime.exec_again(self.id(), &process, RUNTIME_TAKES);
+        let executed = runtime.exec_again(self.id(), &process, oom_score, RUNTIME_TAKES);
         let mut process = executed.await.map_err(|error| error.to_string())?;
         match process.wait().await {
             Ok(ExitStatus::Code(0)) => Ok(()),

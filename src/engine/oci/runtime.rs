@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::libc;
 use tokio::time::sleep;
 
-use crate::cgroup::{Place, moves};
+use crate::cgroup::{Place, moves, scores};
 use crate::engine::{Halt, NamespaceError, Namespaces};
 use crate::plan::Signal;
 use crate::reaper::{Child, Expectation, Meter, Reaper};
@@ -194,7 +194,8 @@ impl OciRuntime {
         self.simple(Verb::Start, [id]).await
     }
 
-    /// Executes a process in a container: the OCI specification's process as JSON.
+    /// Executes a process in a container: the OCI specification's process as JSON. Its OOM score is no higher
+    /// than `oom_score`.
     ///
     /// # Errors
     ///
@@ -203,14 +204,16 @@ impl OciRuntime {
         &self,
         id: &str,
         process: &[u8],
+        oom_score: Option<i32>,
         stdio: ProcessStdio,
     ) -> Result<Child, RuntimeError> {
-        self.exec_within(Verb::Exec.limit(), id, process, stdio)
-            .await
+        let limit = Verb::Exec.limit();
+        self.exec_within(limit, id, process, oom_score, stdio).await
     }
 
     /// Executes a command in a container, as its own program would be: with its user, capabilities,
-    /// limits and environment, but without streams. The runtime may take as long as `limit` for it.
+    /// limits and environment, but without streams, and with an OOM score that is no higher than `oom_score`.
+    /// The runtime may take as long as `limit` for it.
     ///
     /// # Errors
     ///
@@ -219,6 +222,7 @@ impl OciRuntime {
         &self,
         id: &str,
         argv: &[String],
+        oom_score: Option<i32>,
         limit: Duration,
     ) -> Result<Child, RuntimeError> {
         // crun, when it is only given the words, executes them as root.
@@ -229,7 +233,7 @@ impl OciRuntime {
                 message,
             }
         })?;
-        self.exec_within(limit, id, &process, ProcessStdio::default())
+        self.exec_within(limit, id, &process, oom_score, ProcessStdio::default())
             .await
     }
 
@@ -243,13 +247,14 @@ impl OciRuntime {
         &self,
         id: &str,
         process: &[u8],
+        oom_score: Option<i32>,
         limit: Duration,
     ) -> Result<Child, RuntimeError> {
         let process = config::unattended(process).map_err(|error| RuntimeError::Failed {
             verb: Verb::Exec,
             message: error.to_string(),
         })?;
-        self.exec_within(limit, id, &process, ProcessStdio::default())
+        self.exec_within(limit, id, &process, oom_score, ProcessStdio::default())
             .await
     }
 
@@ -258,6 +263,7 @@ impl OciRuntime {
         limit: Duration,
         id: &str,
         process: &[u8],
+        oom_score: Option<i32>,
         stdio: ProcessStdio,
     ) -> Result<Child, RuntimeError> {
         let expectation = self.reaper.expect();
@@ -270,8 +276,15 @@ impl OciRuntime {
         command.arg("--process").arg(&file.0).arg(id);
         moves::prepare();
         let outcome = self.run(command, Some(stdio)).await;
-        self.born(Verb::Exec, outcome, expectation, &pid_file.0)
-            .await
+        let born = self.born(Verb::Exec, outcome, expectation, &pid_file.0);
+        let child = born.await?;
+        // runc gives it what the container was created with, whatever the process says.
+        if let Some(score) = oom_score
+            && let Err(error) = scores::lower(child.pid(), score)
+        {
+            tracing::debug!(id, %error, "OOM score {score} is not that of a process executed in it");
+        }
+        Ok(child)
     }
 
     /// Sends a signal to a container's init process, or to all of its processes.
