@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use crate::harness::{ContainerSpec, Containerd, PATIENCE, eventually};
+use crate::control::usher;
+use crate::harness::{ContainerSpec, Containerd, PATIENCE, eventually, run};
 use crate::pod::{MESH, Pod};
 
 /// A containerd on a node with such a configuration.
@@ -100,4 +101,47 @@ fn where_it_is_off_nothing_is_held() {
     // Its sidecar never comes.
     host.run(&MESH.witness("web", &[]));
     host.await_event("web", "start");
+}
+
+#[test]
+fn a_container_that_only_the_nodes_roles_know_is_a_sidecar_in_order() {
+    const APP: Pod = Pod(&[("usher/apps", "web"), ("usher/restart-policy", "Never")]);
+    const NOTHING: Pod = Pod(&[]);
+    for (everywhere, pod, app_by) in [(false, APP, "list"), (true, NOTHING, "-")] {
+        let roles = format!("[roles]\nsidecars = ['*-proxy']\neverywhere = {everywhere}\n");
+        let host = node(&roles);
+        host.run(&pod.witness("istio-proxy", &["--exit", "6"]));
+        host.await_event("istio-proxy", "start");
+        host.run(&pod.witness("web", &["--stop-after", "1s", "--exit", "5"]));
+        host.await_event("web", "start");
+        let inspect = run(usher(&host, &["inspect", "pod1"]), PATIENCE).out();
+        let row = |name: &str| {
+            let rows = inspect.lines();
+            let rows = rows.map(|row| row.split_whitespace().collect());
+            let mut rows = rows.filter(|row: &Vec<_>| row.first() == Some(&name) && row.len() > 5);
+            rows.next().map_or(String::new(), |row| row[..3].join(" "))
+        };
+        assert_eq!(row("istio-proxy"), "istio-proxy sidecar node", "{inspect}");
+        assert_eq!(row("web"), format!("web app {app_by}"), "{inspect}");
+        host.kill_all(&["istio-proxy", "web"], "SIGTERM");
+        assert_eq!(host.wait_exit("web"), 5);
+        assert_eq!(host.wait_exit("istio-proxy"), 0, "it was told to go");
+        host.record()
+            .assert_before(("web", "exit"), ("istio-proxy", "signal"));
+    }
+}
+
+#[test]
+fn a_pod_without_annotations_is_left_alone_where_its_node_has_roles_for_those_that_have_some() {
+    let host = node("[roles]\nsidecars = ['*-proxy']\n");
+    let pod = Pod(&[]);
+    for name in ["istio-proxy", "web"] {
+        host.run(&pod.witness(name, &["--stop-after", "300ms", "--exit", "6"]));
+        host.await_event(name, "start");
+    }
+    host.kill_all(&["istio-proxy", "web"], "SIGTERM");
+    assert_eq!(host.wait_exit("istio-proxy"), 6, "no code is masked");
+    host.wait_exit("web");
+    let record = host.record();
+    record.assert_before(("istio-proxy", "signal"), ("web", "exit"));
 }

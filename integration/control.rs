@@ -25,7 +25,7 @@ const GATED: Pod = Pod(&[
     ("startup-probe.usher/proxy", EXEC_PROBE),
 ]);
 
-fn usher(host: &Containerd, arguments: &[&str]) -> Command {
+pub fn usher(host: &Containerd, arguments: &[&str]) -> Command {
     let mut command = Command::new(shim_dir().join("usher"));
     command.args(arguments);
     host.enter(&mut command);

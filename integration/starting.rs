@@ -342,3 +342,25 @@ fn a_sidecar_whose_startup_probe_fails_too_often_is_stopped() {
     assert_eq!(host.wait_exit("proxy"), 9);
     assert!(host.record().has("proxy", "signal"));
 }
+
+#[test]
+fn an_optional_sidecar_is_waited_for_if_it_is_there() {
+    const OPTIONAL: Pod = Pod(&[
+        ("usher/sidecars", "proxy? mesh?"),
+        ("startup-probe.usher/proxy", TCP_PROBE),
+    ]);
+    let host = Containerd::start();
+    OPTIONAL.run_proxy(&host, &["--ready-after", "700ms"]);
+    host.run(&OPTIONAL.witness("web", &["--stop-after", "500ms"]));
+    let record = host.await_event("web", "start");
+    record.assert_before(("proxy", "accepted"), ("web", "start"));
+    host.kill_all(&["proxy", "web"], "SIGTERM");
+    host.wait_exit("web");
+    host.wait_exit("proxy");
+    let record = host.record();
+    record.assert_before(("web", "exit"), ("proxy", "signal"));
+    // Nothing waits for those that do not come.
+    let host = Containerd::start();
+    host.run(&OPTIONAL.witness("web", &[]));
+    host.await_event("web", "start");
+}

@@ -33,7 +33,7 @@ pub struct Record {
     /// In the order of their first creation.
     names: Vec<Past>,
     steps: Vec<(Step, Duration)>,
-    stages_done: BTreeMap<usize, Time>,
+    stages_done: BTreeMap<String, Time>,
     changes: u64,
 }
 
@@ -274,11 +274,17 @@ impl Record {
         }
     }
 
-    /// How far the pod has come: the stages that are done, and whether everything is.
-    pub fn progress(&mut self, now: Time, stages: impl Iterator<Item = bool>, is_ready: bool) {
-        for (index, is_done) in stages.enumerate() {
-            if is_done {
-                self.stages_done.entry(index).or_insert(now);
+    /// How far the pod has come: the stages that are done, by the name that comes first in each, and
+    /// whether everything is. There may be more of them later, before and between these.
+    pub fn progress<'a>(
+        &mut self,
+        now: Time,
+        stages: impl Iterator<Item = (&'a str, bool)>,
+        is_ready: bool,
+    ) {
+        for (first, is_done) in stages {
+            if is_done && !self.stages_done.contains_key(first) {
+                self.stages_done.insert(first.to_owned(), now);
             }
         }
         if is_ready {
@@ -377,9 +383,9 @@ impl Record {
         self.became_ready
     }
 
-    /// When the stage with this index was done for the first time.
-    pub fn stage_done(&self, index: usize) -> Option<Time> {
-        self.stages_done.get(&index).copied()
+    /// When the stage in which this name comes first was done for the first time.
+    pub fn stage_done(&self, first: &str) -> Option<Time> {
+        self.stages_done.get(first).copied()
     }
 
     /// The steps of the termination that are over, and what each took.
@@ -552,11 +558,15 @@ mod tests {
     #[test]
     fn a_stage_is_done_when_it_was_done_first() {
         let mut record = Record::default();
-        record.progress(at(1), [true, false].into_iter(), false);
-        record.progress(at(5), [true, true].into_iter(), true);
-        record.progress(at(9), [false, true].into_iter(), true);
-        assert_eq!(record.stage_done(0), Some(at(1)));
-        assert_eq!(record.stage_done(1), Some(at(5)));
+        record.progress(
+            at(1),
+            [("setup", true), ("proxy", false)].into_iter(),
+            false,
+        );
+        record.progress(at(5), [("setup", true), ("proxy", true)].into_iter(), true);
+        record.progress(at(9), [("setup", false), ("proxy", true)].into_iter(), true);
+        assert_eq!(record.stage_done("setup"), Some(at(1)));
+        assert_eq!(record.stage_done("proxy"), Some(at(5)));
         assert_eq!(record.became_ready(), Some(at(5)));
     }
 }

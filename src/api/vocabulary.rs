@@ -5,7 +5,7 @@ use crate::api;
 use crate::lifecycle::{
     Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, State, Status, Step, Then, Why,
 };
-use crate::plan::{ContainerKind, DeferTurn, Role};
+use crate::plan::{ContainerKind, DeferTurn, Origin, Role};
 
 // === of the pod ===
 
@@ -115,6 +115,16 @@ pub fn role(kind: ContainerKind, role: Role) -> api::Role {
         (_, Role::Defer(DeferTurn::PreExit)) => api::Role::ROLE_PRE_EXIT,
         (_, Role::Defer(DeferTurn::PostExit)) => api::Role::ROLE_POST_EXIT,
         (_, Role::Guest) => api::Role::ROLE_GUEST,
+    }
+}
+
+impl From<Origin> for api::RoleOrigin {
+    fn from(origin: Origin) -> api::RoleOrigin {
+        match origin {
+            Origin::List => api::RoleOrigin::ROLE_ORIGIN_LIST,
+            Origin::Node => api::RoleOrigin::ROLE_ORIGIN_NODE,
+            Origin::Nobody => api::RoleOrigin::ROLE_ORIGIN_NOBODY,
+        }
     }
 }
 

@@ -116,7 +116,13 @@ fn own_config() -> Finding {
             ABOUT,
             format!("{} is not there: no rules of this node", path.display()),
         ),
-        Ok(_) => Finding::ok(ABOUT, format!("{} is valid", path.display())),
+        Ok(rules) => {
+            let roles = match rules.roles.to_string().as_str() {
+                "" => String::new(),
+                names => format!(": it makes sidecars of {names}"),
+            };
+            Finding::ok(ABOUT, format!("{} is valid{roles}", path.display()))
+        }
     }
 }
 

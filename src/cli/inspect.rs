@@ -15,7 +15,8 @@ use crate::api;
 
 /// Shows everything about a pod: first what it waits for, since when, and what ends the wait
 ///
-/// Then its containers: role, state, exit codes (as it was, and as containerd was told where that is
+/// Then its containers: role, and by what they have it (a list of the pod's annotations, or the roles of
+/// the node's configuration), state, exit codes (as it was, and as containerd was told where that is
 /// another), OOM score, why they were killed, and the limits of the cgroups as they are in the kernel.
 /// Works for an hour after the pod has ended.
 #[derive(Debug, Args)]
@@ -227,6 +228,7 @@ fn containers(pod: &api::Pod, now: f64) -> Table {
     let mut table = Table::new([
         "CONTAINER",
         "ROLE",
+        "BY",
         "STATE",
         "FOR",
         "HELD",
@@ -241,6 +243,7 @@ fn containers(pod: &api::Pod, now: f64) -> Table {
         table.row([
             container.name.clone(),
             words::word(container.role),
+            by(container),
             state(container),
             time::age(since),
             held.map_or("-".to_owned(), span),
@@ -251,6 +254,17 @@ fn containers(pod: &api::Pod, now: f64) -> Table {
         ]);
     }
     table
+}
+
+/// By what it has its role.
+fn by(container: &api::Container) -> String {
+    let by = match container.role_origin.enum_value_or_default() {
+        api::RoleOrigin::ROLE_ORIGIN_LIST if container.optional => "list, optional",
+        api::RoleOrigin::ROLE_ORIGIN_LIST => "list",
+        api::RoleOrigin::ROLE_ORIGIN_NODE => "node",
+        _ => "-",
+    };
+    by.to_owned()
 }
 
 fn state(container: &api::Container) -> String {
@@ -469,6 +483,24 @@ mod tests {
         let expected = "web was killed: the grace period was over\n\
             web was killed 3 times: its liveness probe has failed\n";
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn a_role_comes_with_who_has_given_it() {
+        let mut pod = held();
+        let row = |pod: &api::Pod| {
+            let text = plain(&text(pod, 1012.0));
+            let row = text.lines().find(|line| line.starts_with("web"));
+            let row = row.unwrap_or_default().split("  ").map(str::trim);
+            let cells: Vec<_> = row.filter(|cell| !cell.is_empty()).take(3).collect();
+            cells.join("|")
+        };
+        assert_eq!(row(&pod), "web|app|-");
+        pod.containers[0].role_origin = api::RoleOrigin::ROLE_ORIGIN_NODE.into();
+        assert_eq!(row(&pod), "web|app|node");
+        pod.containers[0].role_origin = api::RoleOrigin::ROLE_ORIGIN_LIST.into();
+        pod.containers[0].optional = true;
+        assert_eq!(row(&pod), "web|app|list, optional");
     }
 
     #[test]

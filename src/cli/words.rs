@@ -226,6 +226,7 @@ mod tests {
             "sandbox",
         ];
         assert_eq!(words::<api::Role>(), roles);
+        assert_eq!(words::<api::RoleOrigin>(), ["list", "node", "nobody"]);
         let states = [
             "creating",
             "created",

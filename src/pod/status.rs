@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::api;
 use crate::events::timestamp;
 use crate::lifecycle::{Cause, Duty, Lateness, Phase, Time, View, Wait};
-use crate::plan::Signal;
+use crate::plan::{ContainerKind, Signal};
 use crate::record::{Event, Past, What};
 
 use super::{Actor, CallError, Kind, Reply};
@@ -41,7 +41,9 @@ impl Actor {
         let now = self.now();
         let view = self.core.view(now);
         let is_ready = view.phase == Phase::Running && view.ready.0 == view.ready.1;
-        let stages = view.stages.iter().map(|stage| stage.is_done);
+        let stages = view.stages.iter();
+        let stages =
+            stages.filter_map(|stage| Some((stage.names.first()?.as_str(), stage.is_done)));
         self.record.progress(now, stages, is_ready);
         self.watchers.0.send_replace(changes);
     }
@@ -114,8 +116,9 @@ impl Actor {
     }
 
     fn stages(&self, clock: Clock, view: &View) -> Vec<api::Stage> {
-        let stages = view.stages.iter().enumerate().map(|(index, stage)| {
-            let done = self.record.stage_done(index);
+        let stages = view.stages.iter().map(|stage| {
+            let first = stage.names.first();
+            let done = first.and_then(|first| self.record.stage_done(first));
             api::Stage {
                 containers: stage.names.clone(),
                 done: clock.maybe(done),
@@ -160,6 +163,8 @@ impl Actor {
             count: *count,
             ..api::Kills::new()
         });
+        let is_workload = past.kind == ContainerKind::Workload;
+        let origin = is_workload.then(|| self.core.origin(&past.name));
         let state = live.map_or(api::State::STATE_GONE, |live| live.state.into());
         let has_succeeded = past
             .exit_code
@@ -183,6 +188,8 @@ impl Actor {
             oom_kills: past.oom_kills,
             kills: kills.collect(),
             wait: clock.wait(live.and_then(|live| live.wait.as_ref())),
+            role_origin: origin.map(api::RoleOrigin::from).unwrap_or_default().into(),
+            optional: origin.is_some() && self.core.is_optional(&past.name),
             ..api::Container::new()
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::plan::{Limits, Minimums, Rules, UnknownKeys, parse_duration};
+use crate::plan::{Limits, Minimums, Roles, Rules, UnknownKeys, parse_duration};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -22,6 +22,15 @@ struct Raw {
     defaults: BTreeMap<String, String>,
     limits: RawLimits,
     minimums: RawMinimums,
+    roles: RawRoles,
+}
+
+/// What containers are that others put into pods, by names and patterns of them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct RawRoles {
+    sidecars: Vec<String>,
+    everywhere: bool,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -72,6 +81,8 @@ pub fn parse(text: &str) -> Result<Rules, String> {
     contradict(&limits, &minimums)?;
     let mut rules = Rules::new(&raw.defaults, limits, minimums)
         .map_err(|error| format!("in [defaults], as an annotation, {error}"))?;
+    rules.roles = Roles::new(&raw.roles.sidecars, raw.roles.everywhere)
+        .map_err(|error| format!("in [roles], {error}"))?;
     rules.enabled = raw.enabled.unwrap_or(true);
     rules.unknown_keys = match raw.unknown_keys {
         None => UnknownKeys::default(),

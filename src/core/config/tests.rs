@@ -1,6 +1,6 @@
 use super::*;
 use crate::lifecycle::Budget;
-use crate::plan::{GraceExtension, GracePolicy, Plan, Probe, StartMode};
+use crate::plan::{GraceExtension, GracePolicy, Plan, Probe, Role, StartMode};
 
 fn under(rules: &str, annotations: &[(&str, &str)]) -> Result<Plan, String> {
     let rules = parse(rules).unwrap();
@@ -310,6 +310,16 @@ fn what_is_wrong_is_named_with_its_place() {
             "[limits]\ngrace-period = '1m'\n[minimums]\ngrace-period = '2m'",
             &["[minimums]", "grace-period", "120s", "at most 60s"],
         ),
+        ("[roles]\nsidecars = 'a'", &["line 2", "sequence"]),
+        ("[roles]\napps = ['a']", &["line 2", "apps"]),
+        (
+            "[roles]\nsidecars = ['a b']",
+            &["[roles]", "sidecars", "\"a b\"", "is no pattern"],
+        ),
+        (
+            "[roles]\neverywhere = true",
+            &["[roles]", "everywhere", "without sidecars"],
+        ),
         ("[[[", &["line 1"]),
     ] {
         let sentence = parse(text).expect_err(text);
@@ -321,4 +331,22 @@ fn what_is_wrong_is_named_with_its_place() {
         }
         assert!(!sentence.contains('\n'), "{sentence}");
     }
+}
+
+#[test]
+fn what_is_injected_has_a_role_by_its_name() {
+    let rules = "[roles]\nsidecars = ['istio-proxy', '*-exporter']";
+    let plan = under(rules, &[("usher/apps", "web")]).unwrap();
+    assert_eq!(plan.role("node-exporter"), Role::Sidecar);
+    assert_eq!(plan.role("web"), Role::App);
+    assert_eq!(plan.role("debugger"), Role::Guest);
+    let nothing = under(rules, &[]).unwrap();
+    assert_eq!(nothing.role("istio-proxy"), Role::Guest);
+    let everywhere = format!("{rules}\neverywhere = true");
+    assert_eq!(
+        under(&everywhere, &[]).unwrap().role("istio-proxy"),
+        Role::Sidecar
+    );
+    let off = format!("enabled = false\n{everywhere}");
+    assert_eq!(under(&off, &[]).unwrap().role("istio-proxy"), Role::Guest);
 }
