@@ -42,6 +42,7 @@ pub(crate) fn convert(input: &[u8]) {
         let wish = Wish {
             legacy,
             runtime_class: "usher".to_owned(),
+            rules: Rules::default(),
         };
         let mut converted = documents.clone();
         if convert_all(&mut converted, &wish).is_err() {

@@ -78,7 +78,8 @@ impl Cast {
             }
         }
         for container in items(spec, "containers") {
-            match is_sidecar(container) {
+            let name = container.text_of("name").unwrap_or_default();
+            match is_sidecar(container) || wish.rules.roles.is_sidecar(name) {
                 true => cast.sidecars.push(container.clone()),
                 false => cast.apps.push(container.clone()),
             }

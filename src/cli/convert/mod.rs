@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::config;
 use crate::judgement::{Judgement, Warning};
 use crate::manifest::{Owner, Pod};
 use crate::plan::Rules;
@@ -44,6 +45,10 @@ pub(super) struct Convert {
     /// The RuntimeClass of converted pods
     #[arg(long, value_name = "NAME", default_value = "usher")]
     runtime_class: String,
+    /// A node's /etc/usher/config.toml: what its roles name are sidecars, and pods are judged by it
+    /// [default: no rules of a node]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// What is to be done.
@@ -51,6 +56,8 @@ pub(super) struct Convert {
 pub(super) struct Wish {
     pub(super) legacy: bool,
     pub(super) runtime_class: String,
+    /// Those of the node.
+    pub(super) rules: Rules,
 }
 
 // === impl Convert ===
@@ -60,6 +67,10 @@ impl Convert {
         let wish = Wish {
             legacy: self.legacy,
             runtime_class: self.runtime_class,
+            rules: match &self.config {
+                Some(path) => config::read_file(path).map_err(Failure::because)?,
+                None => Rules::default(),
+            },
         };
         let mut documents = Vec::new();
         for file in &self.files {
@@ -92,7 +103,7 @@ pub(super) fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>
         manifest::for_each_pod(document, &mut |owner, pod| {
             let name = format!("{} {}", owner.kind, owner.name);
             match pod::convert(pod, wish).and_then(|notes| {
-                let warnings = judged(owner, pod)?;
+                let warnings = judged(owner, pod, &wish.rules)?;
                 Ok(notes.into_iter().chain(warnings).collect::<Vec<_>>())
             }) {
                 Ok(notes) => said.extend(notes.into_iter().map(|it| format!("{name}: {it}"))),
@@ -118,15 +129,16 @@ pub(super) fn is_of_proposals(pod: &Node) -> bool {
     let wish = Wish {
         legacy: false,
         runtime_class: String::new(),
+        rules: Rules::default(),
     };
     pod.get("spec")
         .is_some_and(|spec| cast::is_for_us(spec, &wish))
 }
 
 /// What the shim says to the result, and what should be known about it.
-fn judged(owner: &Owner, pod: &Node) -> Result<Vec<String>, String> {
+fn judged(owner: &Owner, pod: &Node, rules: &Rules) -> Result<Vec<String>, String> {
     let pod = Pod::read(owner, &pod.json())?;
-    let judgement = Judgement::of(&pod, &Rules::default());
+    let judgement = Judgement::of(&pod, rules);
     if let Some(error) = judgement.refused {
         return Err(format!("the shim would refuse what came of it: {error}"));
     }

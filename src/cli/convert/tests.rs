@@ -5,16 +5,30 @@ use super::cast::Starting;
 use super::*;
 use crate::plan::{Plan, RestartPolicy, Role, Stage};
 
-const MODERN: Wish = Wish {
-    legacy: false,
-    runtime_class: String::new(),
-};
-
 fn wish(legacy: bool) -> Wish {
     Wish {
         legacy,
         runtime_class: "usher".to_owned(),
+        rules: Rules::default(),
     }
+}
+
+#[test]
+fn what_the_nodes_roles_name_is_a_sidecar_of_what_is_converted() {
+    let text = "kind: Pod\nspec: {containers: [{name: web}, {name: istio-proxy}, \
+        {name: logs, lifecycle: {type: Sidecar}}]}";
+    let mut document = parse(text).unwrap().remove(0);
+    let roles = "[roles]\nsidecars = ['istio-*']";
+    let wish = Wish {
+        rules: usher_core::config::parse(roles).unwrap(),
+        ..wish(false)
+    };
+    pod::convert(&mut document, &wish).unwrap();
+    assert_eq!(
+        annotation(&document, "usher/sidecars"),
+        Some("istio-proxy,logs")
+    );
+    assert_eq!(annotation(&document, "usher/apps"), Some("web"));
 }
 
 /// What comes of one pod, and what is said about it.
@@ -245,7 +259,7 @@ fn what_is_no_pod_is_as_it_was() {
     let text = "kind: Service\nspec: {deferContainers: [], type: Sidecar}\n---\nkind: Pod\nspec: \
                 {containers: [{name: a}]}\n";
     let mut documents = parse(text).unwrap();
-    let said = convert(&mut documents, &MODERN).unwrap();
+    let said = convert(&mut documents, &wish(false)).unwrap();
     assert_eq!(documents, parse(text).unwrap());
     assert_eq!(said.len(), 1);
 }
