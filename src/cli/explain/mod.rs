@@ -158,4 +158,6 @@ fn of_other_apis(pod: &Node) -> Option<Warning> {
 }
 
 #[cfg(test)]
+mod injected;
+#[cfg(test)]
 mod tests;

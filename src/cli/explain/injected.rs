@@ -1,0 +1,101 @@
+//! Pods in the form that injectors leave them in (`integration/injected`): what the judgement makes of
+//! them when it has completed them, as one table.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use usher_core::config;
+
+use super::super::manifest::{Node, parse, pods};
+use crate::judgement::{Entry, Held, Judgement, complete, entries};
+use crate::manifest::Pod;
+use crate::plan::Rules;
+
+/// The node's: in all pods, so that one without annotations is among them.
+const NODE: &str = "[roles]\nsidecars = ['datadog-agent-*']\neverywhere = true";
+
+const COLUMNS: [&str; 6] = ["POD", "CONTAINER", "ROLE", "BY", "WAITS FOR", "HELD"];
+
+/// The pod of a file, as its author and the injectors leave it.
+fn read(path: &Path) -> Pod {
+    let documents: Vec<Node> = parse(&fs::read_to_string(path).unwrap()).unwrap();
+    let mut found: Vec<_> = documents.iter().flat_map(pods).collect();
+    assert_eq!(found.len(), 1, "{}", path.display());
+    let (owner, pod) = found.remove(0);
+    Pod::read(&owner, &pod.json()).unwrap()
+}
+
+fn row(pod: &Pod, entry: &Entry) -> [String; 6] {
+    let held = match entry.held {
+        Held::No => "-",
+        Held::Blocked => "its Start waits",
+        Held::AtOnce => "it reads Running",
+        Held::UntilTermination => "until the end",
+        Held::InVain => "in vain",
+    };
+    let waits_for = match entry.waits_for.join(", ") {
+        names if names.is_empty() => "-".to_owned(),
+        names => names,
+    };
+    [
+        pod.owner.name.clone(),
+        entry.container.clone(),
+        entry.role.clone(),
+        format!("{:?}", entry.origin).to_lowercase(),
+        waits_for,
+        held.to_owned(),
+    ]
+}
+
+/// The rows of all pods, and below each what is written into it, what is taken out, and what is said.
+fn table(rules: &Rules) -> String {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected");
+    let files = fs::read_dir(directory).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
+    files.sort();
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    let mut more = String::new();
+    for file in &files {
+        let mut pod = read(file);
+        let completion = complete(&pod, rules).unwrap().unwrap();
+        completion.apply(&mut pod);
+        assert!(complete(&pod, rules).unwrap().unwrap().is_empty());
+        let judgement = Judgement::of(&pod, rules);
+        assert_eq!(judgement.refused, None, "{}", file.display());
+        let plan = judgement.plan.unwrap();
+        rows.extend(entries(&plan, &pod).iter().map(|entry| row(&pod, entry)));
+        writeln!(more, "\n{}", pod.owner.name).unwrap();
+        for (key, value) in &completion.annotations {
+            let value = value.as_deref().unwrap_or("(removed)");
+            writeln!(more, "  writes   {key}: {value}").unwrap();
+        }
+        for name in &completion.without_liveness_probe {
+            writeln!(more, "  takes    livenessProbe of {name}").unwrap();
+        }
+        for warning in completion.notes.iter().chain(&judgement.warnings) {
+            writeln!(more, "  says     {warning}").unwrap();
+        }
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; 6] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        let line: Vec<String> = cells.collect();
+        writeln!(text, "{}", line.join("   ").trim_end()).unwrap();
+    }
+    text + &more
+}
+
+#[test]
+fn what_injectors_leave_is_ordered() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected/plans.txt");
+    let table = table(&config::parse(NODE).unwrap());
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert!(table == expected, "{} should be\n{table}", path.display());
+}
