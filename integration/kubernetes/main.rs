@@ -7,6 +7,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod admission;
 mod cluster;
 mod defers;
 mod examples;
@@ -112,6 +113,11 @@ const CASES: &[Named] = cases![
     examples::job,
     examples::database,
     examples::leader,
+    admission::a_job_with_one_annotation_behaves_as_with_all,
+    admission::what_the_shim_would_refuse_is_refused_when_it_is_applied,
+    admission::while_it_is_down_only_pods_that_need_it_wait,
+    admission::its_certificate_is_renewed_while_pods_are_created,
+    admission::it_has_no_right_that_it_does_not_need,
 ];
 
 /// What a node of its own cannot be asked: those look at the node's files from here.

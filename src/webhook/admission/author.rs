@@ -1,0 +1,69 @@
+//! What the author of a pod has said, as against what we have written.
+//!
+//! We are called again when another webhook has changed the pod, and have to do it all anew: an injector
+//! may have brought the container for which `usher/sidecars: proxy?` is there. So what was written is in
+//! an annotation of the pod, which containerd passes on to nobody, and is undone before the next time.
+
+use std::collections::BTreeMap;
+
+use usher_core::judgement::Completion;
+
+/// The annotation.
+const WRITTEN: &str = "usher-webhook/written";
+
+type Annotations = BTreeMap<String, String>;
+
+/// By key: null where the author had said nothing; else what the author had said, and what stands there
+/// now, if anything does.
+type Written = BTreeMap<String, Option<(String, Option<String>)>>;
+
+/// The annotations as their author has them.
+pub(super) fn restore(annotations: &Annotations) -> Annotations {
+    let mut restored = annotations.clone();
+    let Some(written) = restored.remove(WRITTEN) else {
+        return restored;
+    };
+    // One that cannot be read is not ours.
+    let written: Written = serde_json::from_str(&written).unwrap_or_default();
+    for (key, entry) in written {
+        match entry {
+            None => {
+                restored.remove(&key);
+            }
+            Some((was, is)) if restored.get(&key) == is.as_ref() => {
+                restored.insert(key, was);
+            }
+            // Somebody has said something else since.
+            Some(_) => {}
+        }
+    }
+    restored
+}
+
+/// The annotations with what is missing, and with what we have to know of that.
+pub(super) fn complete(restored: &Annotations, completion: &Completion) -> Annotations {
+    let mut completed = restored.clone();
+    let mut written = Written::new();
+    for (key, value) in &completion.annotations {
+        let was = match value {
+            Some(value) => completed.insert(key.clone(), value.clone()),
+            None => completed.remove(key),
+        };
+        if was.as_ref() != value.as_ref() && !is_moved(key, completion) {
+            written.insert(key.clone(), was.map(|was| (was, value.clone())));
+        }
+    }
+    if !written.is_empty()
+        && let Ok(written) = serde_json::to_string(&written)
+    {
+        completed.insert(WRITTEN.to_owned(), written);
+    }
+    completed
+}
+
+/// Whether it is a probe that is taken out of the spec: the next time it is only here.
+fn is_moved(key: &str, completion: &Completion) -> bool {
+    let container = key.strip_prefix("liveness-probe.usher/");
+    let moved = &completion.without_liveness_probe;
+    container.is_some_and(|container| moved.iter().any(|name| name == container))
+}

@@ -1,0 +1,345 @@
+use serde_json::{Value, json};
+use usher_core::manifest;
+use usher_core::plan::Plan;
+
+use super::review::{Said, admission, changed, created, review};
+use crate::admission::{Malformed, Webhook};
+
+const ALL: [Webhook; 3] = [Webhook::Mutate, Webhook::MutateNamespace, Webhook::Validate];
+
+/// A pod of a proxy and a shop, with nothing said of usher.
+fn plain() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": "shop", "namespace": "shop" },
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [
+                {
+                    "name": "proxy", "image": "proxy",
+                    "startupProbe": { "tcpSocket": { "port": 15001 }, "periodSeconds": 1 },
+                    "livenessProbe": { "tcpSocket": { "port": 15001 } },
+                    "resources": { "requests": { "cpu": "100m", "memory": "64Mi" } },
+                },
+                { "name": "shop", "image": "shop" },
+            ],
+        },
+    })
+}
+
+fn annotated(mut pod: Value, annotations: Value) -> Value {
+    pod["metadata"]["annotations"] = annotations;
+    pod
+}
+
+/// With nothing but the one annotation that its author has to write.
+fn mesh() -> Value {
+    annotated(plain(), json!({ "usher/sidecars": "proxy" }))
+}
+
+fn wrong() -> Value {
+    annotated(plain(), json!({ "usher/sidecars": "proxy, proxy" }))
+}
+
+fn annotation<'a>(said: &'a Said, key: &str) -> Option<&'a str> {
+    said.object["metadata"]["annotations"][key].as_str()
+}
+
+fn containers(pod: &mut Value) -> &mut Vec<Value> {
+    pod["spec"]["containers"].as_array_mut().expect("a list")
+}
+
+/// An object of this kind with the pod as its template.
+fn templated(kind: &str, pod: &Value) -> Value {
+    let template = json!({ "metadata": pod["metadata"], "spec": pod["spec"] });
+    let mut object = json!({ "apiVersion": "x/v1", "kind": kind, "metadata": { "name": "shop" } });
+    let path = manifest::pod_path(kind).expect("a kind with pods");
+    let place = path.iter().fold(&mut object, |place, key| &mut place[*key]);
+    *place = template;
+    object
+}
+
+// === pods ===
+
+#[test]
+fn a_pod_with_one_annotation_gets_the_others() {
+    let said = created(Webhook::Mutate, &mesh());
+    assert_eq!(said.refused, None);
+    assert_eq!(annotation(&said, "usher/sidecars"), Some("proxy"));
+    assert_eq!(annotation(&said, "usher/restart-policy"), Some("Never"));
+    assert_eq!(annotation(&said, "usher/apps"), Some("shop"));
+    let probe = annotation(&said, "startup-probe.usher/proxy").expect("a probe");
+    let probe: Value = serde_json::from_str(probe).expect("JSON");
+    assert_eq!(probe["tcpSocket"]["port"], 15001);
+    let resources = annotation(&said, "resources.usher/proxy").expect("requests");
+    assert!(resources.contains("64Mi"), "{resources}");
+    assert_eq!(said.object["spec"]["runtimeClassName"], "usher");
+}
+
+#[test]
+fn a_liveness_probe_that_kubelet_would_not_act_on_becomes_ushers() {
+    let said = created(Webhook::Mutate, &mesh());
+    let probe = annotation(&said, "liveness-probe.usher/proxy").expect("a probe");
+    assert!(probe.contains("15001"), "{probe}");
+    let containers = &said.object["spec"]["containers"];
+    assert!(containers[0].get("livenessProbe").is_none(), "{containers}");
+}
+
+#[test]
+fn twice_is_the_same_as_once() {
+    for annotations in [
+        json!({ "usher/sidecars": "proxy" }),
+        json!({ "usher/sidecars": "*roxy, logs?" }),
+        json!({ "usher/sidecars": "logs?" }),
+    ] {
+        let once = created(Webhook::Mutate, &annotated(plain(), annotations));
+        assert!(once.is_changed);
+        let twice = created(Webhook::Mutate, &once.object);
+        assert!(!twice.is_changed, "{once:#?}\n{twice:#?}");
+        assert_eq!(twice.warnings, once.warnings);
+        assert_eq!(created(Webhook::Validate, &once.object).refused, None);
+    }
+}
+
+#[test]
+fn a_sidecar_that_is_injected_later_is_one() {
+    let mut pod = annotated(plain(), json!({ "usher/sidecars": "proxy?" }));
+    let proxy = containers(&mut pod).remove(0);
+    let before = created(Webhook::Mutate, &pod);
+    assert_eq!(before.refused, None);
+    assert_eq!(annotation(&before, "usher/apps"), Some("shop"));
+    let mut pod = before.object;
+    containers(&mut pod).push(proxy);
+    let after = created(Webhook::Mutate, &pod);
+    let sidecars = annotation(&after, "usher/sidecars").expect("a list");
+    assert_eq!(sidecars.trim_end_matches('?'), "proxy");
+    assert_eq!(annotation(&after, "usher/apps"), Some("shop"));
+    assert!(annotation(&after, "startup-probe.usher/proxy").is_some());
+}
+
+#[test]
+fn an_app_that_is_injected_later_is_one_of_the_apps() {
+    let mut pod = created(Webhook::Mutate, &mesh()).object;
+    containers(&mut pod).push(json!({ "name": "other", "image": "other" }));
+    let after = created(Webhook::Mutate, &pod);
+    let apps = annotation(&after, "usher/apps").expect("a list");
+    assert!(apps.contains("shop") && apps.contains("other"), "{apps}");
+}
+
+#[test]
+fn what_another_has_said_since_is_left_alone() {
+    let pod = annotated(plain(), json!({ "usher/sidecars": "prox*" }));
+    let mut pod = created(Webhook::Mutate, &pod).object;
+    containers(&mut pod).push(json!({ "name": "logs", "image": "logs" }));
+    let sidecars = &mut pod["metadata"]["annotations"]["usher/sidecars"];
+    assert_eq!(*sidecars, "proxy");
+    *sidecars = "proxy, logs".into();
+    let after = created(Webhook::Mutate, &pod);
+    assert_eq!(annotation(&after, "usher/sidecars"), Some("proxy, logs"));
+}
+
+#[test]
+fn what_the_author_says_stays() {
+    let pod = annotated(
+        plain(),
+        json!({
+            "usher/sidecars": "proxy",
+            "usher/restart-policy": "OnFailure",
+            "startup-probe.usher/proxy": r#"{"tcpSocket":{"port":1}}"#,
+            "example.com/other": "kept",
+        }),
+    );
+    let said = created(Webhook::Mutate, &pod);
+    assert_eq!(annotation(&said, "usher/restart-policy"), Some("OnFailure"));
+    assert_eq!(annotation(&said, "example.com/other"), Some("kept"));
+    let probe = annotation(&said, "startup-probe.usher/proxy");
+    assert_eq!(probe, Some(r#"{"tcpSocket":{"port":1}}"#));
+}
+
+#[test]
+fn a_runtime_class_of_the_authors_stays() {
+    let mut pod = mesh();
+    pod["spec"]["runtimeClassName"] = "other".into();
+    for webhook in [Webhook::Mutate, Webhook::MutateNamespace] {
+        let said = created(webhook, &pod);
+        assert_eq!(said.object["spec"]["runtimeClassName"], "other");
+    }
+}
+
+#[test]
+fn a_pod_that_says_nothing_of_usher_is_left_alone() {
+    for annotations in [
+        json!({}),
+        json!({ "example.com/usher": "no", "usher-webhook/x": "y" }),
+    ] {
+        let pod = annotated(plain(), annotations);
+        for webhook in [Webhook::Mutate, Webhook::Validate] {
+            let said = created(webhook, &pod);
+            assert!(!said.is_changed && said.refused.is_none());
+            assert_eq!(said.warnings, Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn in_a_namespace_that_asks_for_it_every_pod_gets_the_runtime_class() {
+    let said = created(Webhook::MutateNamespace, &plain());
+    assert_eq!(said.object["spec"]["runtimeClassName"], "usher");
+    assert!(said.object["metadata"].get("annotations").is_none());
+    assert!(!created(Webhook::MutateNamespace, &said.object).is_changed);
+    let said = created(Webhook::MutateNamespace, &mesh());
+    assert_eq!(annotation(&said, "usher/apps"), Some("shop"));
+}
+
+#[test]
+fn what_the_shim_would_refuse_is_refused_in_its_words() {
+    let pod = wrong();
+    let annotations = serde_json::from_value(pod["metadata"]["annotations"].clone()).unwrap();
+    let sentence = Plan::parse(&annotations).unwrap_err().to_string();
+    for webhook in ALL {
+        let said = created(webhook, &pod);
+        assert_eq!(said.refused.as_deref(), Some(&*sentence));
+        assert!(!said.is_changed);
+    }
+}
+
+#[test]
+fn what_does_not_do_what_it_looks_like_is_warned_of() {
+    let pod = annotated(plain(), json!({ "usher/sidecars": "proxy, logs" }));
+    let said = created(Webhook::Mutate, &pod);
+    assert_eq!(said.refused, None);
+    let warnings = said.warnings;
+    assert!(
+        warnings.iter().any(|it| it.starts_with("logs: ")),
+        "{warnings:?}"
+    );
+}
+
+// === templates ===
+
+#[test]
+fn a_template_is_judged_and_left_as_it_is() {
+    for kind in manifest::kinds().filter(|kind| *kind != "Pod") {
+        let said = created(Webhook::Validate, &templated(kind, &mesh()));
+        assert_eq!(said.refused, None, "{kind}");
+        let said = created(Webhook::Validate, &templated(kind, &wrong()));
+        let sentence = said.refused.expect("refused");
+        assert!(sentence.contains("usher/sidecars"), "{kind}: {sentence}");
+        assert!(!created(Webhook::Mutate, &templated(kind, &mesh())).is_changed);
+    }
+}
+
+#[test]
+fn a_template_is_warned_of_once() {
+    let pod = annotated(plain(), json!({ "usher/sidecars": "proxy, logs" }));
+    let old = templated("Deployment", &pod);
+    assert!(!created(Webhook::Validate, &old).warnings.is_empty());
+    let mut new = old.clone();
+    new["spec"]["template"]["spec"]["containers"][1]["image"] = "shop:2".into();
+    assert_eq!(changed(&old, &new).warnings, Vec::<String>::new());
+}
+
+#[test]
+fn who_changes_something_else_is_not_refused_for_what_was_there() {
+    let mut old = templated("Deployment", &wrong());
+    old["metadata"]["finalizers"] = json!(["example.com/one"]);
+    let mut new = old.clone();
+    new["metadata"]["finalizers"] = json!([]);
+    assert_eq!(changed(&old, &new).refused, None);
+    new["spec"]["template"]["spec"]["containers"][1]["image"] = "shop:2".into();
+    assert_eq!(changed(&old, &new).refused, None);
+    new["spec"]["template"]["metadata"]["annotations"] = json!({ "usher/sidecar": "proxy" });
+    assert!(changed(&old, &new).refused.is_some());
+    let good = templated("Deployment", &mesh());
+    assert!(changed(&good, &old).refused.is_some());
+}
+
+#[test]
+fn what_has_no_pods_is_none_of_our_business() {
+    let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": {} });
+    for webhook in ALL {
+        let said = created(webhook, &service);
+        assert!(said.refused.is_none() && !said.is_changed);
+    }
+}
+
+// === what is no review ===
+
+#[test]
+fn what_is_no_review_is_told_so() {
+    let admission = admission();
+    let ask = |body: &str| {
+        admission
+            .answer(Webhook::Mutate, body.as_bytes())
+            .unwrap_err()
+    };
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for body in [
+        "",
+        "{",
+        "[]",
+        "null",
+        "\u{0}",
+        "{}",
+        r#"{"kind": 1}"#,
+        &deep,
+    ] {
+        assert!(matches!(ask(body), Malformed::Unreadable(_)), "{body}");
+    }
+    let mut review = review(&mesh(), None);
+    review["apiVersion"] = "admission.k8s.io/v1beta1".into();
+    let other = ask(&review.to_string());
+    assert!(other.to_string().contains("v1beta1"), "{other}");
+    let none = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview" });
+    assert_eq!(ask(&none.to_string()), Malformed::WithoutRequest);
+}
+
+/// Every value of a review, one after another, made into something else.
+#[test]
+fn nothing_that_a_review_says_is_too_much() {
+    let others = [
+        json!(null),
+        json!(-1),
+        json!("x"),
+        json!([]),
+        json!({}),
+        json!([{}]),
+    ];
+    let written =
+        json!({ "usher/sidecars": "prox*, logs?", "usher-webhook/written": "{\"a\":[1]}" });
+    let pod = annotated(plain(), written);
+    for object in [pod.clone(), templated("CronJob", &pod)] {
+        for old in [None, Some(&object)] {
+            let whole = review(&object, old);
+            for path in paths(&whole, "") {
+                for other in &others {
+                    let mut review = whole.clone();
+                    *review.pointer_mut(&path).expect("it is there") = other.clone();
+                    let body = review.to_string();
+                    for webhook in ALL {
+                        // Whatever the answer is, there is one.
+                        let _ = admission().answer(webhook, body.as_bytes());
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn paths(value: &Value, at: &str) -> Vec<String> {
+    let mut all = vec![at.to_owned()];
+    let mut descend = |key: String, value| {
+        let key = key.replace('~', "~0").replace('/', "~1");
+        all.extend(paths(value, &format!("{at}/{key}")));
+    };
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(key, it)| descend(key.clone(), it)),
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items.for_each(|(index, it)| descend(index.to_string(), it));
+        }
+        _ => {}
+    }
+    all
+}
