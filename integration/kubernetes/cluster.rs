@@ -363,6 +363,24 @@ impl Cluster {
         assert!(poll(PATIENCE, ready).is_some(), "kubelet:\n{}", tail());
     }
 
+    // --- kubelet's configuration ---
+
+    /// Restarts kubelet with other words in its configuration, until what is given back goes.
+    pub fn with_kubelet(&self, words: &Value) -> OtherKubelet<'_> {
+        let file = self.path(settings::KUBELET);
+        let before = fs::read_to_string(file).expect("kubelet's configuration");
+        let other = OtherKubelet {
+            cluster: self,
+            before,
+        };
+        let mut config: Value = serde_json::from_str(&other.before).expect("JSON");
+        for (key, value) in words.as_object().expect("words") {
+            config[key] = value.clone();
+        }
+        other.restart(&config.to_string());
+        other
+    }
+
     // --- its API ---
 
     pub fn kubectl(&self, words: &[&str]) -> Finished {
@@ -441,6 +459,26 @@ impl Cluster {
                 eprintln!("left behind: cgroup {}", top.display());
             }
         }
+    }
+}
+
+/// A kubelet that is told something else than usual.
+pub struct OtherKubelet<'a> {
+    cluster: &'a Cluster,
+    before: String,
+}
+
+impl OtherKubelet<'_> {
+    fn restart(&self, config: &str) {
+        fs::write(self.cluster.path(settings::KUBELET), config).expect("a setting");
+        self.cluster.restart_part("kubelet", "TERM");
+    }
+}
+
+impl Drop for OtherKubelet<'_> {
+    fn drop(&mut self) {
+        self.restart(&self.before);
+        self.cluster.await_node();
     }
 }
 

@@ -186,7 +186,8 @@ impl Guest {
             &[
                 &format!("{TOP}/integration/guest/start"),
                 &self.image.display().to_string(),
-                &format!("systemd.unit=node.target usher.cluster={directory}"),
+                // Debian's kernel measures no pressure unless it is told to.
+                &format!("systemd.unit=node.target psi=1 usher.cluster={directory}"),
                 "-m",
                 MEMORY,
                 "-object",

@@ -8,6 +8,7 @@
 mod harness;
 
 mod admission;
+mod cgroups;
 mod cluster;
 mod defers;
 mod examples;
@@ -17,6 +18,8 @@ mod images;
 mod installer;
 mod jobs;
 mod machine;
+mod memory;
+mod node;
 mod pod;
 mod resources;
 mod restarts;
@@ -33,15 +36,38 @@ use cluster::{Cluster, Node};
 use pod::Case;
 use settings::Programs;
 
-/// What a case is called, and what it does.
-type Named = (&'static str, fn(&Case));
+/// A case: what it is called, and what it does.
+struct Named {
+    name: &'static str,
+    run: fn(&Case),
+    needs: Needs,
+}
+
+/// What a case cannot do without.
+enum Needs {
+    Nothing,
+    /// What Kubernetes has had since this version.
+    Since(u32, u32),
+    /// A node of its own, with systemd, cgroup v2, a current kernel and all rights.
+    Guest,
+    /// To see the files of the node from here.
+    Here,
+}
 
 /// A list of cases with their names.
 macro_rules! cases {
-    ($($module:ident::$name:ident),* $(,)?) => {
-        &[$((concat!(stringify!($module), "::", stringify!($name)), $module::$name)),*]
+    ($($module:ident::$name:ident $(: $needs:expr)?),* $(,)?) => {
+        &[$(Named {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            run: $module::$name,
+            needs: cases!(@needs $($needs)?),
+        }),*]
     };
+    (@needs) => { Needs::Nothing };
+    (@needs $needs:expr) => { $needs };
 }
+
+use Needs::{Guest, Here, Since};
 
 const CASES: &[Named] = cases![
     starting::sidecars_start_before_apps,
@@ -56,11 +82,11 @@ const CASES: &[Named] = cases![
     starting::a_pod_starts_while_the_api_server_is_down,
     starting::a_debug_container_is_a_guest,
     starting::a_sidecar_that_ends_is_started_again,
-    starting::native_sidecars_work_as_under_runc,
-    starting::a_recursive_read_only_mount_is_one,
-    starting::a_container_is_resized_in_place,
-    starting::a_pod_in_a_user_namespace_starts_in_order,
-    starting::an_image_is_a_volume,
+    starting::native_sidecars_work_as_under_runc: Since(1, 29),
+    starting::a_recursive_read_only_mount_is_one: Since(1, 29),
+    starting::a_container_is_resized_in_place: Since(1, 33),
+    starting::a_pod_in_a_user_namespace_starts_in_order: Guest,
+    starting::an_image_is_a_volume: Since(1, 35),
     traffic::a_sidecar_is_reached_until_the_apps_have_ended,
     traffic::a_sidecar_that_is_not_ready_has_no_endpoint,
     stopping::apps_end_before_sidecars,
@@ -69,8 +95,8 @@ const CASES: &[Named] = cases![
     stopping::an_evicted_pod_ends_in_order,
     stopping::a_pod_that_is_rolled_over_ends_in_order,
     stopping::another_stop_signal_is_delivered,
-    stopping::a_pods_own_stop_signal_is_delivered,
-    stopping::a_pod_of_a_node_that_goes_down_ends_in_order,
+    stopping::a_pods_own_stop_signal_is_delivered: Since(1, 36),
+    stopping::a_pod_of_a_node_that_goes_down_ends_in_order: Guest,
     stopping::termination_hooks_come_first,
     stopping::an_unhealthy_app_is_restarted_alone,
     stopping::an_unhealthy_sidecar_is_restarted_alone,
@@ -103,16 +129,25 @@ const CASES: &[Named] = cases![
     restarts::containerd_restarted_while_sidecars_start,
     restarts::containerd_restarted_while_a_pod_runs,
     restarts::containerd_restarted_while_a_pod_ends,
+    restarts::all_containers_are_restarted_by_a_rule: Since(1, 36),
     restarts::a_node_that_was_switched_off_starts_its_pods_in_order,
-    resources::a_pods_overhead_is_kept,
+    resources::a_pods_overhead_is_kept: Since(1, 23),
     resources::a_limit_ranges_defaults_apply,
-    resources::systemd_does_not_undo_a_pods_size,
-    resources::a_pod_grows_and_shrinks_with_a_container,
+    resources::systemd_does_not_undo_a_pods_size: Guest,
+    resources::a_pod_grows_and_shrinks_with_a_container: Since(1, 33),
+    resources::a_pods_own_resources_are_kept: Since(1, 34),
+    memory::scores_of_a_guaranteed_pod_are_below_zero: Guest,
+    memory::a_sidecar_is_not_the_first_when_its_pods_memory_runs_out: Guest,
+    memory::a_sidecar_is_not_the_first_when_the_nodes_memory_runs_out: Guest,
+    memory::what_kubelet_says_of_memory_holds: Guest,
+    memory::a_pod_that_is_evicted_for_memory_ends_in_order: Guest,
+    node::a_static_pod_starts_and_ends_in_order,
+    node::pressure_is_measured: Guest,
     examples::mesh,
     examples::log_forwarder,
     examples::job,
     examples::database,
-    examples::leader,
+    examples::leader: Here,
     admission::a_job_with_one_annotation_behaves_as_with_all,
     admission::what_the_shim_would_refuse_is_refused_when_it_is_applied,
     admission::while_it_is_down_only_pods_that_need_it_wait,
@@ -120,43 +155,38 @@ const CASES: &[Named] = cases![
     admission::it_has_no_right_that_it_does_not_need,
 ];
 
-/// What a node of its own cannot be asked: those look at the node's files from here.
-const NOT_ON_GUEST: [&str; 1] = ["examples::leader"];
-
 /// On a node that usher is not installed on: each leaves it so.
 const INSTALLER_CASES: &[Named] = cases![
-    installer::a_node_gets_usher_and_is_left_as_it_was,
-    installer::pods_go_on_when_it_is_applied_again_or_brings_other_programs,
-    installer::it_stays_while_pods_need_it,
-    installer::what_stays_on_a_node_has_no_rights_there,
-    installer::the_installer_changes_no_other_node,
-    installer::what_only_calls_itself_kubelet_is_not_believed,
+    installer::a_node_gets_usher_and_is_left_as_it_was: Here,
+    installer::pods_go_on_when_it_is_applied_again_or_brings_other_programs: Here,
+    installer::it_stays_while_pods_need_it: Here,
+    installer::what_stays_on_a_node_has_no_rights_there: Here,
+    installer::the_installer_changes_no_other_node: Here,
+    installer::what_only_calls_itself_kubelet_is_not_believed: Here,
 ];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "--list") {
         let all = CASES.iter().chain(INSTALLER_CASES);
-        all.for_each(|(name, _)| println!("{name}"));
+        all.for_each(|case| println!("{}", case.name));
         return ExitCode::SUCCESS;
     }
     let Some(programs) = Programs::from_environment() else {
         eprintln!("no cluster was named: these tests are run by scripts/test-kubernetes");
         return ExitCode::FAILURE;
     };
-    let on_guest = programs.node_image.is_some();
     if words.iter().any(|word| word == "--figures") {
         figures::print(&start(Node::WithUsher));
         return ExitCode::SUCCESS;
     }
     let mut failed = Vec::new();
     for (node, cases) in [(Node::WithUsher, CASES), (Node::Bare, INSTALLER_CASES)] {
-        let can_run =
-            |name: &str| !on_guest || node == Node::WithUsher && !NOT_ON_GUEST.contains(&name);
-        let chosen = |name: &str| {
-            can_run(name) && (words.is_empty() || words.iter().any(|word| name.contains(&**word)))
+        let chosen = |case: &&Named| {
+            case.needs.are_met_by(&programs)
+                && (words.is_empty() || words.iter().any(|word| case.name.contains(&**word)))
         };
-        let chosen: Vec<&Named> = cases.iter().filter(|(name, _)| chosen(name)).collect();
+        let chosen: Vec<&Named> = cases.iter().filter(chosen).collect();
         if !chosen.is_empty() {
             let cluster = start(node);
             failed.extend(chosen.into_iter().filter(|case| !passes(&cluster, case)));
@@ -165,7 +195,7 @@ fn main() -> ExitCode {
     if failed.is_empty() {
         return ExitCode::SUCCESS;
     }
-    let failed: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
+    let failed: Vec<&str> = failed.iter().map(|case| case.name).collect();
     println!("failed:\n    {}", failed.join("\n    "));
     ExitCode::FAILURE
 }
@@ -178,9 +208,22 @@ fn start(node: Node) -> Cluster {
     cluster
 }
 
-fn passes(cluster: &Cluster, (name, case): &Named) -> bool {
+impl Needs {
+    fn are_met_by(&self, programs: &Programs) -> bool {
+        let on_guest = programs.node_image.is_some();
+        match self {
+            Needs::Nothing => true,
+            Needs::Since(major, minor) => programs.version >= (*major, *minor),
+            Needs::Guest => on_guest,
+            Needs::Here => !on_guest,
+        }
+    }
+}
+
+fn passes(cluster: &Cluster, case: &Named) -> bool {
     let begin = Instant::now();
-    let run = || case(&Case::new(cluster, name));
+    let name = case.name;
+    let run = || (case.run)(&Case::new(cluster, name));
     let passed = catch_unwind(AssertUnwindSafe(run)).is_ok();
     if !passed {
         cluster.mend();

@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::harness::{Finished, Record, poll, run};
 
-use super::cluster::{Cluster, PATIENCE};
+use super::cluster::{Cluster, NODE, PATIENCE};
 use super::images::WITNESS;
+use super::settings;
 
 /// One case, which has a Kubernetes namespace and a shared directory.
 pub struct Case<'a> {
@@ -25,6 +26,18 @@ pub struct Pod {
     containers: Vec<Value>,
     init_containers: Vec<Value>,
     spec: Map<String, Value>,
+}
+
+/// A pod of a file, which is over when the file is gone.
+pub struct StaticPod {
+    pub name: String,
+    file: PathBuf,
+}
+
+impl Drop for StaticPod {
+    fn drop(&mut self) {
+        fs::remove_file(&self.file).expect("its file");
+    }
 }
 
 // === containers ===
@@ -157,12 +170,31 @@ impl<'a> Case<'a> {
 
     /// For a pod that the API may refuse.
     pub fn try_create(&self, pod: &Pod) -> Finished {
+        self.cluster.try_apply(&[self.pod_object(pod)])
+    }
+
+    fn pod_object(&self, pod: &Pod) -> Value {
         let mut object = pod.template(self);
         object["apiVersion"] = "v1".into();
         object["kind"] = "Pod".into();
         object["metadata"]["name"] = pod.name.as_str().into();
         object["metadata"]["namespace"] = self.namespace.as_str().into();
-        self.cluster.try_apply(&[object])
+        object
+    }
+
+    /// As a file that kubelet reads by itself. The API knows it by the name that is given back.
+    pub fn create_static(&self, pod: &Pod) -> StaticPod {
+        let file = self.cluster.path(settings::STATIC_PODS);
+        let file = file.join(format!("{}.json", self.namespace));
+        let object = self.pod_object(pod).to_string();
+        // Whole, at once: kubelet reads whatever lies there, but for what begins with a dot.
+        let unfinished = file.with_file_name(".unfinished");
+        fs::write(&unfinished, object).expect("a file");
+        fs::rename(unfinished, &file).expect("a file");
+        StaticPod {
+            name: format!("{}-{NODE}", pod.name),
+            file,
+        }
     }
 
     pub fn create_job(&self, pod: &Pod, backoff_limit: u32) {

@@ -1,12 +1,12 @@
 //! What a pod may use: what others than its author add to it, and the size of its cgroup.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use crate::cgroups::{properties, read, reload_systemd};
 use crate::cluster::{Cluster, PATIENCE};
-use crate::harness::{on_v2, poll, run};
+use crate::harness::poll;
 use crate::pod::{Case, Pod, ready_probe, status_of, with, witness};
 
 const MI: u64 = 1 << 20;
@@ -23,46 +23,6 @@ fn amounts(millis: u64, mebibytes: u64) -> Value {
 fn limited(container: Value, millis: u64, mebibytes: u64) -> Value {
     let resources = json!({ "resources": { "limits": amounts(millis, mebibytes) } });
     with(container, resources)
-}
-
-/// A file of the cgroup of a pod, as the kernel shows it.
-fn read(case: &Case, pod: &Value, v1: &str, v2: &str) -> String {
-    let file = cgroup(case, pod, v1).join(if is_on_v2(case) { v2 } else { v1 });
-    let file = file.display().to_string();
-    let finished = run(case.cluster.on_node(&["cat", &file]), PATIENCE);
-    assert!(finished.ok(), "{file}: {}", finished.err());
-    finished.out().trim().to_owned()
-}
-
-fn is_on_v2(case: &Case) -> bool {
-    case.cluster.is_in_guest() || on_v2()
-}
-
-/// The directory of a pod's cgroup; in v1 that of the controller which has this file.
-fn cgroup(case: &Case, pod: &Value, v1: &str) -> PathBuf {
-    let uid = pod["metadata"]["uid"].as_str().expect("a UID");
-    let class = pod["status"]["qosClass"].as_str().expect("a class");
-    let class = Some(class.to_lowercase()).filter(|class| class != "guaranteed");
-    let mut dir = PathBuf::from("/sys/fs/cgroup");
-    if case.cluster.is_in_guest() {
-        let mut name = "kubepods".to_owned();
-        dir.push(format!("{name}.slice"));
-        for part in class
-            .into_iter()
-            .chain([format!("pod{}", uid.replace('-', "_"))])
-        {
-            name = format!("{name}-{part}");
-            dir.push(format!("{name}.slice"));
-        }
-        return dir;
-    }
-    if !on_v2() {
-        dir.push(v1.split('.').next().expect("a controller"));
-    }
-    dir.push(case.cluster.name());
-    dir.push("kubepods");
-    dir.extend(class);
-    dir.join(format!("pod{uid}"))
 }
 
 fn memory(case: &Case, pod: &Value) -> u64 {
@@ -97,10 +57,6 @@ fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
 /// KEP-753: "Validate that the pod overhead will be accounted for when scheduling a Pod with sidecar
 /// container". The scheduler does that; the pod's cgroup keeps it in all phases.
 pub fn a_pods_overhead_is_kept(case: &Case) {
-    // Older ones do not tell what of the pod's size is overhead.
-    if case.cluster.programs.version < (1, 23) {
-        return;
-    }
     runtime_class(case.cluster);
     let pod = Pod::new("pod")
         .annotation("usher/init", "init")
@@ -127,6 +83,35 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     case.await_ready("pod");
 }
 
+/// KEP-2837: what the pod itself asks for and may use. The shim sees its containers' alone, so it is told to
+/// leave the cgroup as kubelet has made it: the same as that of a pod that has nothing to do with usher.
+pub fn a_pods_own_resources_are_kept(case: &Case) {
+    let of_pod = json!({ "requests": amounts(400, 96), "limits": amounts(600, 160) });
+    let container = |name| {
+        let resources = json!({ "resources": { "requests": amounts(50, 16) } });
+        with(witness(name, &[]), resources)
+    };
+    let pod = |name| {
+        let containers = Pod::new(name).container(container("proxy"));
+        containers
+            .container(container("app"))
+            .spec("resources", of_pod.clone())
+    };
+    case.create(&pod("plain"));
+    let plain = case.await_ready("plain");
+    let ushered = pod("pod").annotation("usher/sidecars", "proxy");
+    case.create(&ushered.annotation("usher/cgroup-sizing", "Off"));
+    let ushered = case.await_ready("pod");
+    await_size(case, &ushered, 600, 160);
+    for (v1, v2) in [
+        ("cpu.shares", "cpu.weight"),
+        ("cpu.cfs_quota_us", "cpu.max"),
+        ("memory.limit_in_bytes", "memory.max"),
+    ] {
+        assert_eq!(read(case, &ushered, v1, v2), read(case, &plain, v1, v2));
+    }
+}
+
 /// An init container that needs most of the CPU, and a sidecar and an app that need most of the memory
 /// together: 500 thousandths and 112 MiB at any time, where all of them have 900 and 208.
 fn sized() -> Pod {
@@ -139,29 +124,9 @@ fn sized() -> Pod {
         .container(limited(witness("app", &[]), 350, 48))
 }
 
-/// What systemd says of the slice of a pod.
-fn properties(case: &Case, pod: &Value) -> BTreeMap<String, String> {
-    let slice = cgroup(case, pod, "");
-    let slice = slice
-        .file_name()
-        .expect("a name")
-        .to_string_lossy()
-        .into_owned();
-    let wanted = "--property=MemoryMax,CPUQuotaPerSecUSec,CPUWeight";
-    let words = ["systemctl", "show", wanted, &slice];
-    let said = run(case.cluster.on_node(&words), PATIENCE).out();
-    let pairs = said.lines().filter_map(|line| line.split_once('='));
-    pairs
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
-}
-
 /// systemd has made the pod's cgroup, and puts in force what it knows of it whenever it reads its
 /// configuration.
 pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
-    if !case.cluster.is_in_guest() {
-        return;
-    }
     case.create(&sized());
     let pod = case.await_ready("pod");
     await_size(case, &pod, 500, 112);
@@ -177,23 +142,20 @@ pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
         ("MemoryMax", &*memory),
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let knows = || (properties(case, &pod) == BTreeMap::from(expected.clone())).then_some(());
+    let said = || properties(case, &pod, "MemoryMax,CPUQuotaPerSecUSec,CPUWeight");
+    let knows = || (said() == BTreeMap::from(expected.clone())).then_some(());
     assert!(
         poll(PATIENCE, knows).is_some(),
         "{:?}, not {expected:?}",
-        properties(case, &pod)
+        said()
     );
-    let reload = case.cluster.on_node(&["systemctl", "daemon-reload"]);
-    assert!(run(reload, PATIENCE).ok());
+    reload_systemd(case);
     await_size(case, &pod, 500, 112);
     assert_eq!(in_force(), (memory, weight));
 }
 
 /// KEP-1287: the pod's cgroup follows its containers.
 pub fn a_pod_grows_and_shrinks_with_a_container(case: &Case) {
-    if case.cluster.programs.version < (1, 33) {
-        return;
-    }
     case.create(&sized());
     let pod = case.await_ready("pod");
     await_size(case, &pod, 500, 112);

@@ -1,8 +1,8 @@
 //! kubelet, containerd and the whole node restarted at each phase of a pod's life.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::pod::{Case, Pod, restarts, script, witness};
+use crate::pod::{Case, Pod, restarts, script, with, witness};
 
 /// An init container, two sidecars of which the second is ready when the test says so, and an app whose
 /// end takes a while.
@@ -132,6 +132,42 @@ pub fn containerd_restarted_while_a_pod_runs(case: &Case) {
 
 pub fn containerd_restarted_while_a_pod_ends(case: &Case) {
     while_a_pod_ends(case, "containerd");
+}
+
+/// KEP-5532: an exit code by which kubelet starts all containers of a pod anew, in the same sandbox. All of
+/// them are told to stop, and come again.
+pub fn all_containers_are_restarted_by_a_rule(case: &Case) {
+    let rule = json!({
+        "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] },
+    });
+    let app = "test -e /shared/again && exec witness app
+        witness mark app start; touch /shared/again; until test -e /shared/go; do sleep 0.1; done
+        witness mark app exit; exit 42";
+    let app = with(
+        script("app", app),
+        json!({ "restartPolicy": "Never", "restartPolicyRules": [rule] }),
+    );
+    let pod = Pod::new("pod")
+        .annotation("usher/init", "init")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .probed("proxy")
+        .container(witness("init", &["--run-for", "500ms"]))
+        .container(witness("proxy", &["--ready-after", "200ms"]))
+        .container(app);
+    case.create(&pod);
+    case.await_ready("pod");
+    case.touch("go");
+    let record = case.await_record("all have started twice", |record| {
+        let twice = |name: &&str| record.all(name, "start").count() == 2;
+        ["init", "proxy", "app"].iter().all(twice)
+    });
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    let starts = record.0.iter().filter(|event| event.what == "start");
+    let starts: Vec<_> = starts.map(|event| &*event.name).collect();
+    let order = ["init", "proxy", "app"];
+    assert_eq!(starts, [order, order].concat(), "{record}");
+    case.await_ready("pod");
 }
 
 /// KEP-753: "It should restart the containers in the right order after the node reboot".

@@ -35,6 +35,10 @@ const NODE_TOKEN: &str = "of-the-node";
 /// Where containerd's own package has it.
 pub const CONTAINERD_CONFIG: &str = "/etc/containerd/config.toml";
 
+/// Kubelet's configuration, in the cluster's directory, and that of its static pods.
+pub const KUBELET: &str = "etc/kubelet.json";
+pub const STATIC_PODS: &str = "etc/static-pods";
+
 /// How systemd runs containerd: whatever became of it, it comes back, and its children live on; and it is
 /// restarted when somebody asks for it.
 const CONTAINERD_SERVICE: &str = r#"
@@ -100,7 +104,8 @@ pub fn write(cluster: &Cluster) {
         false => "127.0.0.1",
     };
     put("kubelet.conf", kubeconfig(NODE_TOKEN, api_server));
-    put("kubelet.json", kubelet(cluster));
+    fs::create_dir(cluster.path(STATIC_PODS)).expect("a directory");
+    fs::write(cluster.path(KUBELET), kubelet(cluster)).expect("a setting");
     let mut openssl = Command::new("openssl");
     openssl
         .args(["genrsa", "-out"])
@@ -201,6 +206,9 @@ fn kubelet(cluster: &Cluster) -> String {
         "makeIPTablesUtilChains": false,
         "protectKernelDefaults": true,
         "kubeAPIQPS": 100, "kubeAPIBurst": 200,
+        "staticPodPath": cluster.path(STATIC_PODS),
+        // In a guest nothing tells it of a new file.
+        "fileCheckFrequency": "5s",
     });
     if cluster.programs.version >= (1, 27) {
         config["containerRuntimeEndpoint"] = SOCKET.into();
@@ -331,7 +339,7 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
             words.push(format!("--hostname-override={NODE}"));
             let plugins = cluster.path("volume-plugins");
             words.push(format!("--volume-plugin-dir={}", plugins.display()));
-            words.push(format!("--config={}", etc("kubelet.json")));
+            words.push(format!("--config={}", cluster.path(KUBELET).display()));
             if cluster.programs.version < (1, 27) {
                 words.push("--container-runtime=remote".into());
                 words.push(format!("--container-runtime-endpoint={SOCKET}"));

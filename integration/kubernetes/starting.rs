@@ -263,9 +263,6 @@ pub fn a_sidecar_that_ends_is_started_again(case: &Case) {
 
 /// A pod without annotations is Kubernetes' own business, its native sidecars among them.
 pub fn native_sidecars_work_as_under_runc(case: &Case) {
-    if !case.cluster.programs.has_native_sidecars() {
-        return;
-    }
     let sidecar = |name| {
         with(
             witness(name, &["--stop-after", "300ms"]),
@@ -288,9 +285,6 @@ pub fn native_sidecars_work_as_under_runc(case: &Case) {
 
 /// KEP-3857: kubelet refuses the pod where containerd has not told it that the runtime can do this.
 pub fn a_recursive_read_only_mount_is_one(case: &Case) {
-    if !case.cluster.programs.has_native_sidecars() {
-        return;
-    }
     let volume = serde_json::json!({
         "name": "shared", "mountPath": "/shared-too", "readOnly": true, "recursiveReadOnly": "Enabled",
     });
@@ -313,9 +307,6 @@ pub fn a_recursive_read_only_mount_is_one(case: &Case) {
 
 /// KEP-1287's resize subresource: the container's cgroup is changed, and nobody is restarted.
 pub fn a_container_is_resized_in_place(case: &Case) {
-    if case.cluster.programs.version < (1, 33) {
-        return;
-    }
     let of = |cpu: &str| serde_json::json!({ "cpu": cpu, "memory": "64Mi" });
     let resources =
         serde_json::json!({ "resources": { "requests": of("50m"), "limits": of("100m") } });
@@ -343,10 +334,6 @@ pub fn a_container_is_resized_in_place(case: &Case) {
 
 /// KEP-127: root in the pod is nobody on the node, and the order is the same.
 pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
-    // What it mounts has to be mapped, and the kernel to know how.
-    if !case.cluster.is_in_guest() {
-        return;
-    }
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
@@ -381,9 +368,6 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
 
 /// KEP-4639: the files of an image as a volume.
 pub fn an_image_is_a_volume(case: &Case) {
-    if case.cluster.programs.version < (1, 35) {
-        return;
-    }
     let volumes = serde_json::json!([
         { "name": "shared", "hostPath": { "path": case.shared_dir() } },
         { "name": "image", "image": { "reference": crate::images::WITNESS, "pullPolicy": "Never" } },

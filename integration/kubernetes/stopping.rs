@@ -186,9 +186,6 @@ impl Drop for GoesDown<'_> {
 
 /// Kubelet's graceful node shutdown (KEP-2000), for which it delays systemd's.
 pub fn a_pod_of_a_node_that_goes_down_ends_in_order(case: &Case) {
-    if !case.cluster.is_in_guest() {
-        return;
-    }
     run(case, &pod());
     let down = GoesDown(case);
     prepare_for_shutdown(case, true);
@@ -203,9 +200,6 @@ pub fn a_pod_of_a_node_that_goes_down_ends_in_order(case: &Case) {
 
 /// One that the pod itself names (KEP-4960), the image's notwithstanding.
 pub fn a_pods_own_stop_signal_is_delivered(case: &Case) {
-    if case.cluster.programs.version < (1, 36) {
-        return;
-    }
     let signal = json!({ "lifecycle": { "stopSignal": "SIGUSR2" } });
     let pod = Pod::new("pod").spec("os", json!({ "name": "linux" }));
     assert_stopped_by(case, "12", &signal, pod);

@@ -1,0 +1,244 @@
+//! Who loses when memory runs out, in a pod and on the node; and what kubelet says of memory beside its
+//! limits. Most of it needs rights that root has on a node of its own only, and cgroup v2.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::cgroups::{read, read_of_container, reload_systemd};
+use crate::cluster::PATIENCE;
+use crate::harness::{Finished, run};
+use crate::pod::{Case, Pod, restarts, script, status_of, with, witness};
+
+/// Takes so many mebibytes and keeps them: a line without an end. `then` is done when they are taken.
+fn taking(mebibytes: u64, then: &str) -> String {
+    let bytes = mebibytes << 20;
+    format!("{{ head -c {bytes} /dev/zero; {then}; exec sleep 100000; }} | tail >/dev/null")
+}
+
+fn asks_for(container: Value, mebibytes: u64) -> Value {
+    let requests = json!({ "memory": format!("{mebibytes}Mi") });
+    with(container, json!({ "resources": { "requests": requests } }))
+}
+
+/// A sidecar that asks for little and takes much, and an app that asks for much: by kubelet's scores the
+/// sidecar would be the first, whatever the app takes. Its size is left alone, and `app` is what it does.
+fn pod(of_sidecar: u64, app: &str) -> Pod {
+    let proxy = format!(
+        "witness mark proxy start; {}",
+        taking(of_sidecar, "touch /shared/ready-proxy")
+    );
+    Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/cgroup-sizing", "Off")
+        .probed("proxy")
+        .container(asks_for(script("proxy", &proxy), 16))
+        .container(asks_for(script("app", app), 1200))
+        .spec("terminationGracePeriodSeconds", 2)
+}
+
+/// The scores of all processes of a container but those of the shim's, each once.
+fn scores(case: &Case, container: &str) -> BTreeSet<i64> {
+    // What is executed gets its score when the OCI runtime is done with it, and some end meanwhile.
+    let text = "sleep 3; cat /proc/[0-9]*/oom_score_adj 2>/dev/null; true";
+    let container = format!("--container={container}");
+    let said = case.kubectl(&["exec", "pod", &container, "--", "sh", "-c", text]);
+    let numbers = said.split_whitespace().map(|text| text.parse());
+    numbers.collect::<Result<_, _>>().expect("scores")
+}
+
+/// Waits until the app was killed for memory's sake and is there again, and sees that nobody else was.
+fn assert_only_the_app_was_killed(case: &Case) {
+    let pod = case.await_pod("pod", "seen to have lost its app", |pod| {
+        restarts(pod, "app") == 1
+    });
+    let last = &status_of(&pod, "app")["lastState"]["terminated"];
+    assert_eq!(last["reason"], "OOMKilled", "{last}");
+    assert_eq!(last["exitCode"], 137, "{last}");
+    let record = case.await_record("app has started again", |record| {
+        record.all("app", "start").count() == 2
+    });
+    assert_eq!(record.all("proxy", "start").count(), 1, "{record}");
+    assert!(!record.has("proxy", "signal"), "{record}");
+}
+
+/// Waits at the gate the first time, takes memory without end, and only sleeps the second.
+const EATS_ONCE: &str = "witness mark app start
+    test -e /shared/eats && exec sleep 100000
+    until test -e /shared/go; do sleep 0.2; done
+    touch /shared/eats; tail /dev/zero; witness mark app survives; exec sleep 100000";
+
+/// The limit is the pod's own: no container has one, so all of them are asked.
+pub fn a_sidecar_is_not_the_first_when_its_pods_memory_runs_out(case: &Case) {
+    let resources = json!({ "limits": { "memory": "1300Mi" } });
+    case.create(&pod(500, EATS_ONCE).spec("resources", resources));
+    case.await_event("app", "start");
+    let of_app = scores(case, "app");
+    assert_eq!(of_app.len(), 1, "{of_app:?}");
+    assert!(of_app.iter().all(|score| *score < 800), "{of_app:?}");
+    assert_eq!(scores(case, "proxy"), of_app);
+    case.touch("go");
+    assert_only_the_app_was_killed(case);
+    // All of it at once, as kubelet has it (`memory.oom.group`).
+    assert!(!case.record().has("app", "survives"), "{}", case.record());
+}
+
+/// The kernel is asked to choose somebody of the whole node, as it does when there is nothing left.
+pub fn a_sidecar_is_not_the_first_when_the_nodes_memory_runs_out(case: &Case) {
+    let app = format!(
+        "witness mark app start; test -e /shared/eats && exec sleep 100000; touch /shared/eats
+        {}",
+        taking(600, "witness mark app full")
+    );
+    case.create(&pod(400, &app));
+    case.await_event("app", "full");
+    assert_eq!(scores(case, "proxy"), scores(case, "app"));
+    let choose = ["bash", "-c", "echo f >/proc/sysrq-trigger"];
+    let finished = run(case.cluster.on_node(&choose), PATIENCE);
+    assert!(finished.ok(), "{}", finished.err());
+    assert_only_the_app_was_killed(case);
+}
+
+/// What kubelet gives a pod that has all it asks for to itself, in the sidecar and in what is executed in it.
+pub fn scores_of_a_guaranteed_pod_are_below_zero(case: &Case) {
+    let limits = json!({ "cpu": "500m", "memory": "64Mi" });
+    let limited = |container| with(container, json!({ "resources": { "limits": limits } }));
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .probed("proxy")
+        .container(limited(witness("proxy", &["--ready-after", "500ms"])))
+        .container(limited(script("app", EATS_ONCE)))
+        .spec("terminationGracePeriodSeconds", 2);
+    case.create(&pod);
+    case.await_event("app", "start");
+    let pod = case.await_ready("pod");
+    assert_eq!(pod["status"]["qosClass"], "Guaranteed");
+    for container in ["proxy", "app"] {
+        assert_eq!(scores(case, container), BTreeSet::from([-997]));
+    }
+    case.touch("go");
+    assert_only_the_app_was_killed(case);
+    assert_eq!(scores(case, "proxy"), BTreeSet::from([-997]));
+}
+
+/// Swap on the node, until this goes.
+struct Swap<'a>(&'a Case<'a>);
+
+const SWAP: &str = "/var/swap";
+
+impl<'a> Swap<'a> {
+    fn on(case: &'a Case<'a>) -> Self {
+        let swap = Self(case);
+        let make =
+            "dd if=/dev/zero of=$0 bs=1M count=256 && chmod 600 $0 && mkswap $0 && swapon $0";
+        let finished = swap.run(make);
+        assert!(finished.ok(), "{}", finished.err());
+        swap
+    }
+
+    fn run(&self, script: &str) -> Finished {
+        let words = ["bash", "-c", script, SWAP];
+        run(self.0.cluster.on_node(&words), PATIENCE)
+    }
+}
+
+impl Drop for Swap<'_> {
+    fn drop(&mut self) {
+        let finished = self.run("swapoff $0 && rm $0");
+        if !finished.ok() {
+            eprintln!("the node keeps its swap: {}", finished.err());
+        }
+    }
+}
+
+/// MemoryQoS (KEP-2570), LimitedSwap (KEP-2400) and `singleProcessOOMKill`, which are not on by default:
+/// what kubelet has put into cgroups is there in a container's next life, and when usher has sized the pod.
+pub fn what_kubelet_says_of_memory_holds(case: &Case) {
+    let _swap = Swap::on(case);
+    let _kubelet = case.cluster.with_kubelet(&json!({
+        "featureGates": { "MemoryQoS": true },
+        "memoryReservationPolicy": "TieredReservation",
+        "memorySwap": { "swapBehavior": "LimitedSwap" },
+        "singleProcessOOMKill": true,
+    }));
+    let amounts = |mebibytes: u64| json!({ "cpu": "500m", "memory": format!("{mebibytes}Mi") });
+    let resources = json!({ "requests": amounts(64), "limits": amounts(128) });
+    let of = |container| with(container, json!({ "resources": resources }));
+    // The sidecar ends when it is told to, and is started again in its place.
+    let proxy = "witness mark proxy start; touch /shared/ready-proxy
+        until test -e /shared/ends && ! test -e /shared/ended; do sleep 0.2; done; touch /shared/ended";
+    let app = "witness mark app start; until test -e /shared/go; do sleep 0.2; done
+        tail /dev/zero; witness mark app survives; exec sleep 100000";
+    // Its last phase needs less than all of its containers: it is sized.
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/post-exit", "clean-up")
+        .annotation("usher/restart-policy", "Never")
+        .probed("proxy")
+        .container(of(script("proxy", proxy)))
+        .container(of(script("app", app)))
+        .container(of(witness("clean-up", &["--run-for", "100ms"])))
+        .spec("restartPolicy", "Never")
+        .spec("terminationGracePeriodSeconds", 2);
+    case.create(&pod);
+    case.await_event("app", "start");
+    let pod = case.await_ready("pod");
+    let files = [
+        "memory.min",
+        "memory.low",
+        "memory.high",
+        "memory.max",
+        "memory.swap.max",
+        "memory.oom.group",
+    ];
+    let of_proxy = || files.map(|file| read_of_container(case, &pod, "proxy", file));
+    let of_pod =
+        || ["memory.min", "memory.low", "memory.high"].map(|file| read(case, &pod, "", file));
+    let (first, pods) = (of_proxy(), of_pod());
+    let number = |text: &str| text.parse::<u64>().unwrap_or_default();
+    let [min, low, high, max, swap, group] = &first;
+    // What it has asked for, and a part of what is between that and its limit.
+    assert!(number(min).max(number(low)) == 64 << 20, "{first:?}");
+    assert!((64 << 20..128 << 20).contains(&number(high)), "{first:?}");
+    assert_eq!(number(max), 128 << 20, "{first:?}");
+    assert!(number(swap) > 0, "{first:?}");
+    assert_eq!(group, "0", "{first:?}");
+    case.touch("ends");
+    case.await_record("proxy has started twice", |record| {
+        record.all("proxy", "start").count() == 2
+    });
+    assert_eq!(of_proxy(), first);
+    reload_systemd(case);
+    assert_eq!((of_proxy(), of_pod()), (first, pods));
+    // The process that has taken too much is killed, and no other.
+    case.touch("go");
+    case.await_event("app", "survives");
+}
+
+/// Kubelet ends a pod when too little is left, with the time that it is told to give (hard eviction gives a
+/// second): in order, as any other end.
+pub fn a_pod_that_is_evicted_for_memory_ends_in_order(case: &Case) {
+    let _kubelet = case.cluster.with_kubelet(&json!({
+        "evictionSoft": { "memory.available": "1800Mi" },
+        "evictionSoftGracePeriod": { "memory.available": "1s" },
+        "evictionMaxPodGracePeriod": 120,
+        "evictionPressureTransitionPeriod": "5s",
+    }));
+    let app = format!(
+        "{} & exec witness app --stop-after 1s",
+        taking(1000, "true")
+    );
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .container(witness("proxy", &["--stop-after", "300ms"]))
+        .container(script("app", &app));
+    case.create(&pod);
+    let record = case.await_event("proxy", "exit");
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    let pod = case.await_phase("pod", "Failed");
+    assert_eq!(pod["status"]["reason"], "Evicted", "{}", pod["status"]);
+}
