@@ -22,9 +22,6 @@ const MANIFEST: &str = concat!(
     "/scripts/kubernetes/webhook.yaml"
 );
 
-/// What is asked of it, as the Kubernetes of its time can ask it: before 1.28 there are no matchConditions.
-const SINCE: (u32, u32) = (1, 28);
-
 /// The webhook with all that belongs to it; it is gone when this is.
 struct Webhook<'a> {
     cluster: &'a Cluster,
@@ -32,11 +29,7 @@ struct Webhook<'a> {
 }
 
 impl<'a> Webhook<'a> {
-    /// None where the Kubernetes is too old for it.
-    fn install(cluster: &'a Cluster) -> Option<Self> {
-        if cluster.programs.version < SINCE {
-            return None;
-        }
+    fn install(cluster: &'a Cluster) -> Self {
         let known = format!("grep -q {HOST} /etc/hosts || echo 127.0.0.1 {HOST} >>/etc/hosts");
         let named = cluster.on_machine(&["sh", "-c", &known]).status();
         assert!(named.expect("sh").success(), "/etc/hosts");
@@ -46,7 +39,7 @@ impl<'a> Webhook<'a> {
             program: None,
         };
         webhook.start();
-        Some(webhook)
+        webhook
     }
 
     /// Starts the program, and waits until the API server believes it.
@@ -187,9 +180,7 @@ fn job() -> Pod {
 }
 
 pub fn a_job_with_one_annotation_behaves_as_with_all(case: &Case) {
-    let Some(_webhook) = Webhook::install(case.cluster) else {
-        return;
-    };
+    let _webhook = Webhook::install(case.cluster);
     case.create_job(&job(), 0);
     case.kubectl(&[
         "wait",
@@ -217,9 +208,7 @@ pub fn a_job_with_one_annotation_behaves_as_with_all(case: &Case) {
 }
 
 pub fn what_the_shim_would_refuse_is_refused_when_it_is_applied(case: &Case) {
-    let Some(webhook) = Webhook::install(case.cluster) else {
-        return;
-    };
+    let webhook = Webhook::install(case.cluster);
     let pod = wrong();
     let template = json!({
         "metadata": { "annotations": pod["metadata"]["annotations"], "labels": { "app": "x" } },
@@ -273,9 +262,7 @@ pub fn what_the_shim_would_refuse_is_refused_when_it_is_applied(case: &Case) {
 }
 
 pub fn while_it_is_down_only_pods_that_need_it_wait(case: &Case) {
-    let Some(mut webhook) = Webhook::install(case.cluster) else {
-        return;
-    };
+    let mut webhook = Webhook::install(case.cluster);
     let annotated = pod(json!({ "usher/sidecars": "proxy" }));
     assert!(dry_run(case.cluster, &annotated).ok());
     webhook.kill();
@@ -303,9 +290,7 @@ pub fn while_it_is_down_only_pods_that_need_it_wait(case: &Case) {
 }
 
 pub fn its_certificate_is_renewed_while_pods_are_created(case: &Case) {
-    let Some(webhook) = Webhook::install(case.cluster) else {
-        return;
-    };
+    let webhook = Webhook::install(case.cluster);
     let secret = || {
         let words = [
             "get",
@@ -353,9 +338,7 @@ pub fn its_certificate_is_renewed_while_pods_are_created(case: &Case) {
 }
 
 pub fn it_has_no_right_that_it_does_not_need(case: &Case) {
-    let Some(webhook) = Webhook::install(case.cluster) else {
-        return;
-    };
+    let webhook = Webhook::install(case.cluster);
     let account = format!("--as=system:serviceaccount:{NAME}:{NAME}");
     let may = |words: &[&str]| {
         let all = [&["auth", "can-i", &account], words].concat();

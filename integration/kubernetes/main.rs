@@ -69,6 +69,9 @@ macro_rules! cases {
 
 use Needs::{Guest, Here, Since};
 
+/// Before there are no matchConditions.
+const WEBHOOK: Needs = Since(1, 28);
+
 const CASES: &[Named] = cases![
     starting::sidecars_start_before_apps,
     starting::an_app_that_is_listed_first_waits,
@@ -148,11 +151,11 @@ const CASES: &[Named] = cases![
     examples::job,
     examples::database,
     examples::leader: Here,
-    admission::a_job_with_one_annotation_behaves_as_with_all,
-    admission::what_the_shim_would_refuse_is_refused_when_it_is_applied,
-    admission::while_it_is_down_only_pods_that_need_it_wait,
-    admission::its_certificate_is_renewed_while_pods_are_created,
-    admission::it_has_no_right_that_it_does_not_need,
+    admission::a_job_with_one_annotation_behaves_as_with_all: WEBHOOK,
+    admission::what_the_shim_would_refuse_is_refused_when_it_is_applied: WEBHOOK,
+    admission::while_it_is_down_only_pods_that_need_it_wait: WEBHOOK,
+    admission::its_certificate_is_renewed_while_pods_are_created: WEBHOOK,
+    admission::it_has_no_right_that_it_does_not_need: WEBHOOK,
 ];
 
 /// On a node that usher is not installed on: each leaves it so.
