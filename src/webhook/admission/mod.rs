@@ -19,6 +19,9 @@ use patch::Patch;
 pub use review::Malformed;
 use subject::Subject;
 
+/// What kubelet shows of a static pod has it: that pod is on its node already, and nothing changes it.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Which of our webhooks is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Webhook {
@@ -152,6 +155,9 @@ impl Admission {
         let Ok(mut pod) = subject.read() else {
             return Verdict::default();
         };
+        if pod.annotations.contains_key(MIRROR) {
+            return Verdict::default();
+        }
         let mut patch = Patch::default();
         let before = std::mem::take(&mut pod.annotations);
         pod.annotations = author::restore(&before);

@@ -193,6 +193,14 @@ fn in_a_namespace_that_asks_for_it_every_pod_gets_the_runtime_class() {
 }
 
 #[test]
+fn a_static_pod_is_shown_as_it_is() {
+    let mirror = json!({ "usher/sidecars": "proxy", "kubernetes.io/config.mirror": "hash" });
+    for webhook in [Webhook::Mutate, Webhook::MutateNamespace] {
+        assert!(!created(webhook, &annotated(plain(), mirror.clone())).is_changed);
+    }
+}
+
+#[test]
 fn what_the_shim_would_refuse_is_refused_in_its_words() {
     let pod = wrong();
     let annotations = serde_json::from_value(pod["metadata"]["annotations"].clone()).unwrap();
