@@ -4,6 +4,8 @@ use protobuf::Message;
 
 use crate::api;
 use crate::fuzz::cost::assert_bounded;
+use crate::judgement::{Judgement, complete};
+use crate::manifest::Pod;
 use crate::plan::Rules;
 
 use super::convert::{Wish, convert as convert_all};
@@ -29,7 +31,24 @@ pub(crate) fn explain(input: &[u8]) {
         for explanation in explained(document).into_iter().flatten() {
             assert_plain(&output::printable(&explanation));
         }
+        for (owner, pod) in manifest::pods(document) {
+            if let Ok(pod) = Pod::read(&owner, &pod.json()) {
+                assert_completed(pod);
+            }
+        }
     }
+}
+
+/// What has been completed is complete, and the shim takes it.
+fn assert_completed(mut pod: Pod) {
+    let rules = Rules::default();
+    let Ok(Some(completion)) = complete(&pod, &rules) else {
+        return;
+    };
+    completion.apply(&mut pod);
+    let again = complete(&pod, &rules).map(|again| again.is_some_and(|it| it.is_empty()));
+    assert_eq!(again, Ok(true), "{completion:?}");
+    assert_eq!(Judgement::of(&pod, &rules).refused, None, "{completion:?}");
 }
 
 /// What is printed reads as what it was made from, and is explained without being refused; also when

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::manifest::{Container, Pod};
 use crate::plan::{
-    ContainerSetting, Origin, Plan, PodSetting, RestartPolicy, Role, Rules, is_usher_key,
+    ContainerSetting, Origin, Plan, PlanError, PodSetting, Reading, RestartPolicy, Role, Rules,
+    is_container_name, is_usher_key, list_words,
 };
 
 use super::names::{Annotations, key, put, without_absent, without_patterns};
@@ -61,6 +62,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
         changes: Completion::default(),
     };
     work.lists();
+    work.parse().map_err(|error| error.to_string())?;
     for container in pod.all() {
         work.container(container);
     }
@@ -108,9 +110,14 @@ impl Work<'_> {
     /// Every container of the pod is in the list of its role.
     fn lists(&mut self) {
         let named = |list: &[String], containers: &[Container], wanted: &dyn Fn(&str) -> bool| {
-            let names = containers.iter().map(|it| it.name.clone());
-            let more = names.filter(|name| wanted(name));
-            list.iter().cloned().chain(more).collect::<Vec<_>>()
+            let mut all = list.to_vec();
+            for Container { name, .. } in containers {
+                // What cannot be a name, and what is one twice, is for the API server to refuse.
+                if is_container_name(name) && wanted(name) && !all.contains(name) {
+                    all.push(name.clone());
+                }
+            }
+            all
         };
         let (plan, spec) = (&self.plan, &self.pod.spec);
         let is_unlisted = |name: &str| plan.origin(name) != Origin::List;
@@ -144,7 +151,7 @@ impl Work<'_> {
 
     fn says(&self, setting: PodSetting, names: &[&str]) -> bool {
         let written = self.annotations.get(&key(setting));
-        let words = written.and_then(|value| crate::plan::list_words(value).ok());
+        let words = written.and_then(|value| list_words(value).ok());
         words.as_deref().unwrap_or_default() == names
     }
 
@@ -159,17 +166,14 @@ impl Work<'_> {
         };
         let resources = container.resources.as_ref().and_then(fields::resources);
         if let Some(resources) = resources.filter(|_| role != Role::Guest) {
-            self.annotate(ContainerSetting::Resources, role, name, &resources);
+            self.annotate(ContainerSetting::Resources, name, resources.to_string());
         }
         if let Some(signal) = container.lifecycle.stop_signal.as_deref()
             && !matches!(role, Role::Guest | Role::NativeInit)
         {
             match fields::stop_signal(signal) {
                 Ok(()) => {
-                    let setting = ContainerSetting::StopSignal;
-                    self.annotations
-                        .entry(format!("{setting}.usher/{name}"))
-                        .or_insert_with(|| signal.to_owned());
+                    self.annotate(ContainerSetting::StopSignal, name, signal.to_owned());
                 }
                 Err(why) => self.note(name, why),
             }
@@ -213,7 +217,7 @@ impl Work<'_> {
             return false;
         }
         let (probe, lost) = fields::probe(field, probe.clone());
-        let is_said = self.annotate(setting, Role::Sidecar, name, &probe);
+        let is_said = self.annotate(setting, name, probe.to_string());
         if is_said {
             for sentence in lost {
                 self.note(name, sentence);
@@ -224,34 +228,23 @@ impl Work<'_> {
 
     /// Says what the author has not said, if the shim takes it; true if it does. What Kubernetes takes and
     /// the shim does not is no reason to refuse a pod.
-    fn annotate(
-        &mut self,
-        setting: ContainerSetting,
-        role: Role,
-        name: &str,
-        value: &Value,
-    ) -> bool {
-        let (key, value) = (format!("{setting}.usher/{name}"), value.to_string());
+    fn annotate(&mut self, setting: ContainerSetting, name: &str, value: String) -> bool {
+        let key = format!("{setting}.usher/{name}");
         if self.annotations.contains_key(&key) {
             return false;
         }
-        let list = match role {
-            Role::Sidecar => Some(PodSetting::Sidecars),
-            Role::NativeInit => Some(PodSetting::NativeInit),
-            _ => None,
+        self.annotations.insert(key.clone(), value);
+        let Err(error) = self.parse() else {
+            return true;
         };
-        let mut alone = Annotations::from([(key.clone(), value.clone())]);
-        alone.extend(list.map(|setting| (self::key(setting), name.to_owned())));
-        match Plan::parse_under(&alone, self.rules) {
-            Ok(_) => {
-                self.annotations.insert(key, value);
-                true
-            }
-            Err(error) => {
-                self.note(name, format!("is not said to usher: {error}"));
-                false
-            }
-        }
+        self.annotations.remove(&key);
+        self.note(name, format!("is not said to usher: {error}"));
+        false
+    }
+
+    /// As the shim reads it.
+    fn parse(&self) -> Result<Reading, PlanError> {
+        Plan::parse_under(&self.annotations, self.rules)
     }
 
     fn is_native(&self, name: &str) -> bool {

@@ -180,7 +180,7 @@ pub(super) fn waited_for(plan: &Plan, pod: &Pod, name: &str, names: &[String]) -
 }
 
 /// All init containers and sidecars of usher's.
-fn staged(plan: &Plan) -> Vec<String> {
+pub(super) fn staged(plan: &Plan) -> Vec<String> {
     let names = plan.stages().iter().flat_map(|Stage(names)| names);
     names.cloned().collect()
 }

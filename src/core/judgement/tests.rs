@@ -347,3 +347,40 @@ fn what_the_node_makes_of_an_init_container_of_kubelets_is_warned_of() {
             .ends_with("expected usher/native-init: istio-proxy")
     );
 }
+
+/// Nobody's pod is refused for what its author has not written.
+#[test]
+fn what_does_not_fit_into_annotations_is_left_out() {
+    let argument = "x".repeat(10_000);
+    let probe = json!({"exec": {"command": ["true", argument]}});
+    let container = |name: String| json!({"name": name, "startupProbe": probe});
+    let sidecars: Vec<Value> = (0..8).map(|n| container(format!("{n}-proxy"))).collect();
+    let spec = json!({"containers": sidecars});
+    let (_, completion) = completed(
+        pod(&[("usher/sidecars", "*-proxy")], spec),
+        &Rules::default(),
+    );
+    let probes = completion.annotations.keys();
+    assert_eq!(
+        probes
+            .filter(|key| key.starts_with("startup-probe"))
+            .count(),
+        3
+    );
+    assert_eq!(completion.notes.len(), 5);
+    assert!(
+        completion.notes[0]
+            .says
+            .starts_with("is not said to usher: ")
+    );
+}
+
+#[test]
+fn names_that_kubernetes_refuses_are_left_to_it() {
+    let spec = json!({"containers": containers(&["web", "web", "a b", "", "*", "x?"])});
+    let (_, completion) = completed(
+        pod(&[("usher/grace-period", "1m")], spec),
+        &Rules::default(),
+    );
+    assert!(written(&completion).contains(&("usher/apps", "web")));
+}

@@ -29,7 +29,7 @@ pub(super) struct Names {
 
 /// Whether `name` can be a container's: wider than Kubernetes' DNS labels, since a container that
 /// was made with `ctr` goes by its id.
-pub(super) fn is_container_name(name: &str) -> bool {
+pub(crate) fn is_container_name(name: &str) -> bool {
     name.len() <= MAX_NAME_CHARS
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && name

@@ -42,7 +42,7 @@ pub use hook::Hook;
 pub use identity::{ContainerKind, Identity, PodIdentity};
 pub use key::{ContainerSetting, PodSetting, is_usher_key};
 pub use kubelet::{Allotment, KubeletFacts, PreStop};
-pub(crate) use list::{without_mark, words as list_words};
+pub(crate) use list::{is_container_name, without_mark, words as list_words};
 pub use pattern::{Pattern, Roles};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};

@@ -12,7 +12,7 @@ use crate::plan::{CgroupSizing, Origin, Plan, RestartPolicy, Role, Stage};
 
 use super::names::with_patterns;
 use super::sizes::{cpus, unseen_cpu};
-use super::start::{apps, native_init, shown};
+use super::start::{apps, native_init, shown, staged, waited_for};
 
 /// One sentence about a container, or about the whole pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -164,10 +164,11 @@ fn of_essential(plan: &Plan) -> Vec<Warning> {
 /// Names that the annotations and the manifest do not share.
 fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let mut warnings = Vec::new();
+    let waits_for = |name: &str| waited_for(plan, pod, name, &staged(plan));
     for container in &pod.spec.init_containers {
         let says = match plan.role(&container.name) {
             Role::NativeInit => continue,
-            Role::App if !plan.stages().is_empty() => format!(
+            Role::App if !waits_for(&container.name).is_empty() => format!(
                 "is an init container of the pod and not in usher/native-init: usher holds it like \
                  an app, and kubelet waits for it; expected {}",
                 native_init(plan, pod)
