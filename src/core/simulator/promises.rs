@@ -757,8 +757,12 @@ fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
     // Who need not come is waited for if it has come by then, and so may be the next one.
     for _ in 0..=optional.len() {
         for member in &optional {
-            let mut lives = run.of(life.sandbox);
-            if lives.any(|of| of.member.name == member.name && of.created <= at) {
+            // A person's pod goes on after an end that only seemed to be one: who came before has come.
+            let mut lives = run.lives.iter();
+            if lives.any(|of| {
+                let is_there = of.sandbox == life.sandbox || run.case.by_hand;
+                is_there && of.member.name == member.name && of.created <= at
+            }) {
                 at = at.max(done(run, life, member)?);
             }
         }
