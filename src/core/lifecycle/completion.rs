@@ -110,7 +110,15 @@ impl Pod {
     /// Whether the pod has done what it is there for, as its caller sees it: there what was asked to
     /// stop counts at once.
     pub(super) fn is_complete(&self) -> bool {
-        self.completion().is_some_and(|it| it.known <= self.now)
+        self.completion().is_some_and(|it| it.known <= self.now) && !self.is_wanted_elsewhere()
+    }
+
+    /// Whether an app was created again for what comes after the end, which its caller runs in the next
+    /// sandbox: this one is gone.
+    fn is_wanted_elsewhere(&self) -> bool {
+        let mut containers = self.containers.values();
+        self.sandbox_is_gone
+            && containers.any(|container| container.duty().is_work && container.is_of_next_run)
     }
 
     /// When the run is complete, if no container comes before.

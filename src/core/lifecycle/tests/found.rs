@@ -353,6 +353,26 @@ fn a_run_is_not_complete_whose_app_is_created_once_more_when_its_sandbox_has_die
 }
 
 #[test]
+fn what_was_complete_is_not_where_its_app_was_created_again_and_the_sandbox_has_died_since() {
+    let annotations = [
+        ("apps", "web"),
+        ("pre-exit", "flush"),
+        ("restart.usher/flush", "Always"),
+        ("restart-policy", "OnFailure"),
+    ];
+    let world = pod(&annotations).script("flush", runs_to(1));
+    let mut world = running(world, &["web", "flush"]);
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(2));
+    // Its caller has found it unhealthy meanwhile.
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(1));
+    world.call(Call::Crash("pause", 137));
+    world.run_for(secs(5));
+    assert_eq!(world.reported("flush"), Some(143), "{:#?}", world.seen);
+}
+
+#[test]
 fn an_app_that_comes_after_an_end_is_ended_soon_if_that_has_stopped_the_sidecar_it_waits_for() {
     let annotations = [
         ("sidecars", "proxy logs"),
