@@ -142,11 +142,14 @@ impl Init for SimInit {
     }
 
     async fn release(&self, gone: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
-        let met = self.engine().meet(Deed::Release, self.id(), None).await;
-        met.map_err(|error| error.to_string())?;
+        let opened = async {
+            let met = self.engine().meet(Deed::Release, self.id(), None).await;
+            met.map_err(|error| error.to_string())?;
+            Ok::<_, String>(self.engine().thawed(self.serial).await)
+        };
         let lives = tokio::select! {
             biased;
-            lives = self.engine().thawed(self.serial) => lives,
+            lives = opened => lives?,
             _ = gone => false,
         };
         if !lives {
