@@ -41,6 +41,7 @@ pub struct Machine {
     pub execs: BTreeMap<(String, String), Program>,
     /// Something has happened.
     pub(super) happened: Arc<Notify>,
+    /// Whether the kernel lets scores be lowered.
     pub may_lower_scores: bool,
     serials: Serial,
     /// The containers whose program has ever been executed.
@@ -131,6 +132,7 @@ pub(super) struct Known {
     pub oom_kills: u64,
     /// Told of each.
     pub killed: Arc<Notify>,
+    /// How much memory is charged to it, in bytes.
     pub memory_usage: u64,
 }
 
@@ -231,6 +233,20 @@ impl Machine {
     /// Whether the program of a container has ever been executed.
     pub fn was_executed(&self, id: &str) -> bool {
         self.executed.contains(id)
+    }
+
+    /// The OOM scores of a container's processes.
+    pub fn scores_of(&self, id: &str) -> Vec<i32> {
+        let members = self.members(id).into_iter();
+        let processes = members.filter_map(|serial| self.processes.get(&serial));
+        processes.map(|process| process.oom_score).collect()
+    }
+
+    /// A container uses so much memory.
+    pub fn uses_memory(&mut self, id: &str, bytes: u64) {
+        if let Some(known) = self.containers.get_mut(id) {
+            known.memory_usage = bytes;
+        }
     }
 
     /// Whether a number is some process's, or held.
