@@ -20,6 +20,8 @@ pub type Invariant = fn(&Account<'_>) -> Verdict;
 /// All that is known of a run when it is over.
 pub struct Account<'a> {
     pub case: &'a Case,
+    /// How long a call of the engine takes at most.
+    pub slow: Duration,
     pub story: Vec<(Duration, Happening)>,
     pub told: Vec<(Duration, String, Notice)>,
     pub called: Vec<Called>,
@@ -43,6 +45,11 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("nothing panics by itself", nothing_panics),
     ("the pod is over", the_pod_is_over),
     ("nothing is left when its pod is gone", nothing_is_left),
+    ("what is deleted is not there again", the_deleted_stay_away),
+    (
+        "what is executed for nobody is ended",
+        nothing_is_executed_for_nobody,
+    ),
     ("a shim without tasks ends", shims_end),
     ("every call is answered", every_call_is_answered),
     ("each task has one exit, after its start", one_exit_each),
@@ -85,6 +92,58 @@ fn the_pod_is_over(account: &Account<'_>) -> Verdict {
 fn nothing_is_left(account: &Account<'_>) -> Verdict {
     let left = &account.left;
     broken(*left == Left::default(), || format!("{left:?}"))
+}
+
+fn the_deleted_stay_away(account: &Account<'_>) -> Verdict {
+    let is_deleted = |called: &&Called| {
+        let is_tasks = called.call == "Delete" && called.exec_id.is_empty() && !called.is_cut;
+        let outcome = called.outcome.as_ref();
+        is_tasks && outcome.map_or_else(|why| why.contains("not found"), |_| true)
+    };
+    for deleted in account.called.iter().filter(is_deleted) {
+        let gone = deleted.at + deleted.took;
+        let is_there = |happening: &Happening| match happening {
+            Happening::Parked { id, .. }
+            | Happening::Executed { id }
+            | Happening::ExecBegan { id, .. } => *id == deleted.id,
+            _ => false,
+        };
+        let mut later = account.story.iter().filter(|(at, _)| *at > gone);
+        let again = later.find(|(_, happening)| is_there(happening));
+        broken(again.is_none(), || {
+            format!("{} is deleted at {gone:?}: {again:?}", deleted.id)
+        })?;
+    }
+    Ok(())
+}
+
+/// Whose caller has gone before it was executed is ended with the news of that.
+fn nothing_is_executed_for_nobody(account: &Account<'_>) -> Verdict {
+    let is_given_up = |called: &&Called| called.call == "Start" && called.is_cut;
+    let starts = account.called.iter().filter(is_given_up);
+    for start in starts.filter(|start| !start.exec_id.is_empty()) {
+        let of = |happening: &Happening| match happening {
+            Happening::ExecBegan { exec_id, .. } => *exec_id == start.exec_id,
+            _ => false,
+        };
+        let began = account.story.iter().find(|(_, it)| of(it));
+        let Some((began, _)) = began.filter(|(at, _)| *at > start.at + start.took) else {
+            continue;
+        };
+        let over = account.story.iter().find_map(|(at, it)| {
+            let is_its =
+                matches!(it, Happening::Died { exec_id: Some(of), .. } if *of == start.exec_id);
+            is_its.then_some(*at)
+        });
+        let by = *began + account.slow + Duration::from_millis(1);
+        broken(over.is_some_and(|over| over <= by), || {
+            format!(
+                "{} of {} is executed at {began:?} and ends at {over:?}",
+                start.exec_id, start.id
+            )
+        })?;
+    }
+    Ok(())
 }
 
 fn shims_end(account: &Account<'_>) -> Verdict {

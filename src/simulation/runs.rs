@@ -28,20 +28,38 @@ const SOUND: &str = "the simulation goes through";
 ///
 /// | what was found | by | its case |
 /// |---|---|---|
-/// | a shim that is shut down while its only task cannot be created goes on for ever | seed 199 | `pod::sim` |
+/// | a shim that is shut down while its only task cannot be created goes on for ever | a seed | `pod::sim` |
+/// | a creation whose caller has gone is not undone | a seed | `pod::sim` |
+/// | what is to live again is cleared away by a timer that was set before | reading | `pod::sim` |
+/// | an exec whose caller has gone before it was told of it runs on | reading | `pod::sim` |
 /// | a Delete that comes while its task is created is answered too early | chaos | `pod::sim`, `integration/callers.rs` |
 /// | a shim stays when containerd dies, or hangs up, between its start and its Create | chaos | `pod::shim_end`, `integration/shimless.rs` |
 /// | sockets of dead shims, and mounts of a killed create, stay | chaos | `integration/shimless.rs` |
 /// | a shim whose Create has failed keeps the bundle for five minutes | chaos, its seed 77040 | `pod::shim_end` |
 /// | a panic in an undone creation leaves its mount and its process | reading | `pod::sim`, `integration/engine.rs` |
+/// | a run is taken for complete though its app is wanted in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
 ///
-/// What the core's own simulated pods have found is in its `lifecycle/tests/found.rs`.
+/// What the core's own simulated pods have found is in its `lifecycle/tests/found.rs` as well.
 const FOUND: &[(u64, &str)] = &[
-    (102, "a creation whose caller has gone is not undone"),
-    (199, "an empty shim that was shut down goes on"),
     (1143, "in the model: the news of an end queue behind others"),
     (2094, "in the model: the same, with another pod"),
     (2265, "in the model: the same, with a pod that ends"),
+    (
+        21494,
+        "in a promise: an app that has just died reads running",
+    ),
+    (
+        25430,
+        "in the model: a release outlives its process, and so does what was asked of it",
+    ),
+    (
+        26824,
+        "a run is complete though its app is wanted in the next sandbox",
+    ),
+    (
+        27579,
+        "in the model: a release outlives its process, and the end waits for it",
+    ),
 ];
 
 /// What has gone wrong on all nodes, by its kind, and how often.
@@ -77,6 +95,7 @@ impl World {
             .partition::<Vec<_>, _>(|panic| panic.contains(SIMULATED));
         let account = Account {
             case: &self.case,
+            slow: Duration::from_millis(self.faults.slow),
             story: node.story(),
             told: node.containerd.told(),
             called: node.containerd.called(),
