@@ -188,7 +188,8 @@ impl Subject<'_> {
                 && other.defer_turn().is_none()
                 // To kubelet one runs that is held.
                 && other.life.reads_running()
-                && other.request.is_none()
+                // One whose time is over may be asked anew.
+                && other.open_request(request.at()).is_none()
         });
         let last = request.deadline().before(LEAST);
         // A preStop handler that the shim cannot see hides the request that follows it.

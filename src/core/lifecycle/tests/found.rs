@@ -392,3 +392,25 @@ fn an_app_that_comes_after_an_end_is_ended_soon_if_that_has_stopped_the_sidecar_
     world.run_for(secs(35));
     assert_eq!(world.reported("api"), Some(1), "{:#?}", world.seen);
 }
+
+#[test]
+fn a_handler_that_nobody_sees_hides_what_follows_it_though_an_app_was_asked_long_ago() {
+    let facts = KubeletFacts {
+        pre_stop: Some(PreStop::TcpSocket),
+        ..KubeletFacts::default()
+    };
+    let annotations = [("sidecars", "proxy"), ("apps", "web")];
+    let world = pod(&annotations).facts("web", facts);
+    let mut world = running(world.script("web", deaf()), &["proxy", "web"]);
+    world.call(kill("web", 7));
+    // Its caller was not there any more when it was to be killed.
+    world.run_for(secs(9));
+    world.call(kill("proxy", 8));
+    world.run_for(secs(2));
+    world.call(kill("web", 6));
+    world.run_for(secs(3));
+    assert_eq!(world.signalled("proxy"), None, "{:#?}", world.seen);
+    world.call(Call::Crash("web", 1));
+    world.run_for(ms(100));
+    assert!(world.signalled("proxy").is_some(), "{:#?}", world.seen);
+}
