@@ -295,30 +295,31 @@ fn true_codes(account: &Account<'_>) -> Verdict {
 /// The moment of an exit belongs to the program that it releases: what ended leaves its cgroup later, but
 /// where its next life is in want of the place, or it is deleted.
 fn the_next_goes_first(account: &Account<'_>) -> Verdict {
-    let mut died = BTreeMap::new();
-    let mut released = BTreeMap::new();
+    // When each has died, and who was released by that.
+    let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
     let mut restarts = BTreeSet::new();
     for (at, happening) in &account.story {
         match happening {
             Happening::Died {
                 id, exec_id: None, ..
             } => {
-                died.insert(id.as_str(), *at);
+                died.insert(id, (*at, None));
                 restarts.remove(name_of(id));
             }
             Happening::Decided(Report::Restarts { name, .. }) => {
                 restarts.insert(name.as_str());
             }
             Happening::Decided(Report::Released { name, .. }) => {
-                released.insert(*at, name.as_str());
+                let just_now = died.values_mut().filter(|(died, _)| died == at);
+                just_now.for_each(|(_, next)| *next = Some(name));
             }
             Happening::Forgotten { id } if !restarts.contains(name_of(id)) => {
                 let deletions = account.called.iter().filter(|called| called.id == *id);
                 let is_deleted = deletions
                     .filter(|called| called.call == "Delete")
                     .any(|called| called.at <= *at);
-                let next = died.get(id.as_str()).filter(|died| *died == at);
-                let next = next.and_then(|died| released.get(died));
+                let just_now = died.get(id.as_str()).filter(|(died, _)| died == at);
+                let next = just_now.and_then(|(_, next)| *next);
                 broken(is_deleted || next.is_none(), || {
                     format!("{id} is cleared away while {next:?} is released")
                 })?;
