@@ -90,8 +90,8 @@ fn a_sidecar_created_after_its_app_has_the_lower_score_from_the_beginning() {
 fn what_a_sidecars_probe_executes_has_the_lower_score_too() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
-    // Its program begins when it has been executed, which is a moment later at the most.
-    let script = "sleep 0.2; cat /proc/self/oom_score_adj >> /dev/shm/scores";
+    // It has the score when the OCI runtime is done with it: a moment later, in a guest ten times that.
+    let script = "sleep 2; cat /proc/self/oom_score_adj >> /dev/shm/scores";
     let probe = json!({
         "exec": { "command": ["/bin/sh", "-c", script] }, "periodMilliseconds": 100,
         "timeoutSeconds": 20,
