@@ -252,7 +252,9 @@ fn what_ended_containers_leave_in_memory_comes_on_top() {
     pod.run("proxy", &witness("proxy"), limited(40, 250));
     pod.run("web", &["/bin/witness", "web"], limited(20, 150));
     host.await_event("web", "start");
-    await_memory(&pod, 40 + 20 + 60);
+    // What is charged to the pod and what to its containers the kernel does not tell at one moment: a page
+    // may be counted to neither.
+    await_memory(&pod, 40 + 20 + 59);
 }
 
 #[test]
