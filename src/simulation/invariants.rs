@@ -318,8 +318,11 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
                 let is_deleted = deletions
                     .filter(|called| called.call == "Delete")
                     .any(|called| called.at <= *at);
-                let just_now = died.get(id.as_str()).filter(|(died, _)| died == at);
-                let next = just_now.and_then(|(_, next)| *next);
+                // Of several that die at one moment the last is what the release follows.
+                let mut just_now = died.iter().filter(|(_, (died, _))| died == at);
+                let alone = just_now.next().filter(|_| just_now.next().is_none());
+                let next = alone.filter(|(died, _)| *died == id);
+                let next = next.and_then(|(_, (_, next))| *next);
                 broken(is_deleted || next.is_none(), || {
                     format!("{id} is cleared away while {next:?} is released")
                 })?;
