@@ -161,7 +161,7 @@ impl Work<'_> {
         let role = match self.plan.origin(name) {
             // As the lists have it now.
             Origin::Nobody => role(&self.plan, self.pod, name),
-            _ if self.is_native(name) && self.plan.origin(name) == Origin::Node => Role::NativeInit,
+            Origin::Node if self.pod.has_init_container(name) => Role::NativeInit,
             _ => self.plan.role(name),
         };
         let resources = container.resources.as_ref().and_then(fields::resources);
@@ -245,11 +245,6 @@ impl Work<'_> {
     /// As the shim reads it.
     fn parse(&self) -> Result<Reading, PlanError> {
         Plan::parse_under(&self.annotations, self.rules)
-    }
-
-    fn is_native(&self, name: &str) -> bool {
-        let mut init = self.pod.spec.init_containers.iter();
-        init.any(|it| it.name == name)
     }
 
     fn note(&mut self, name: &str, says: impl Into<String>) {

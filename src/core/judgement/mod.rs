@@ -25,7 +25,7 @@ mod stop;
 mod tests;
 mod warnings;
 
-use crate::manifest::{Container, Pod};
+use crate::manifest::Pod;
 use crate::plan::{Plan, Role, Rules};
 
 use names::without_patterns;
@@ -79,11 +79,8 @@ impl Judgement {
 
 /// The role of a container: kubelet's own init containers are native ones, whatever is said.
 fn role(plan: &Plan, pod: &Pod, name: &str) -> Role {
-    let is_native = |it: &Container| it.name == name;
     match plan.role(name) {
-        Role::App | Role::Guest if pod.spec.init_containers.iter().any(is_native) => {
-            Role::NativeInit
-        }
+        Role::App | Role::Guest if pod.has_init_container(name) => Role::NativeInit,
         role => role,
     }
 }

@@ -139,7 +139,7 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
         (plan.post_exit(), DeferTurn::PostExit),
     ] {
         for name in names {
-            let held = match is_native(pod, name) {
+            let held = match pod.has_init_container(name) {
                 true => Held::InVain,
                 false => Held::UntilTermination,
             };
@@ -183,10 +183,6 @@ pub(super) fn waited_for(plan: &Plan, pod: &Pod, name: &str, names: &[String]) -
 pub(super) fn staged(plan: &Plan) -> Vec<String> {
     let names = plan.stages().iter().flat_map(|Stage(names)| names);
     names.cloned().collect()
-}
-
-fn is_native(pod: &Pod, name: &str) -> bool {
-    pod.spec.init_containers.iter().any(|it| it.name == name)
 }
 
 /// The list that the pod's init containers should be in.
@@ -249,7 +245,7 @@ fn out_of_order(plan: &Plan, name: &str, role: Role, held: Held) -> Entry {
 /// the end of an init container before it creates what comes behind it.
 pub(super) fn held(plan: &Plan, pod: &Pod, name: &str, waits_for: &[String]) -> Held {
     let is_later = comes_after(pod, pod.all().position(|it| it.name == name));
-    match is_native(pod, name) && waits_for.iter().any(&is_later) {
+    match pod.has_init_container(name) && waits_for.iter().any(&is_later) {
         true => Held::InVain,
         false => held_for(plan, waits_for, is_later),
     }

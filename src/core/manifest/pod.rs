@@ -104,6 +104,11 @@ impl Pod {
         })
     }
 
+    /// Whether kubelet itself has an init container of this name, a native sidecar too.
+    pub fn has_init_container(&self, name: &str) -> bool {
+        self.spec.init_containers.iter().any(|it| it.name == name)
+    }
+
     /// The pod's restart policy; none where it is no such word.
     pub fn restart_policy(&self) -> Option<RestartPolicy> {
         match self.spec.restart_policy.as_deref() {

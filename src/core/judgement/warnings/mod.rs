@@ -213,7 +213,7 @@ fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
         }
     }
     for name in plan.native_init() {
-        if !pod.spec.init_containers.iter().any(|it| it.name == *name) {
+        if !pod.has_init_container(name) {
             warnings.push(Warning {
                 container: Some(name.clone()),
                 says: "is in usher/native-init and no init container of the pod".to_owned(),
