@@ -262,7 +262,7 @@ impl From<&Remedy> for api::Remedy {
         api::Remedy {
             for_: helps.into(),
             container,
-            annotation: format!("usher/{setting}"),
+            annotation: setting.key(),
             value: list.join(NAMES),
             ..api::Remedy::new()
         }

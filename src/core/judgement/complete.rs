@@ -11,7 +11,7 @@ use crate::plan::{
     is_container_name, is_usher_key, list_words,
 };
 
-use super::names::{Annotations, key, put, without_absent, without_patterns};
+use super::names::{Annotations, put, without_absent, without_patterns};
 use super::{Warning, fields, role};
 
 /// What is to be changed in a pod so that its annotations say all that the shim has to know.
@@ -50,7 +50,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
     let mut annotations = without_absent(&resolved, pod);
     if let Some(policy) = pod.restart_policy() {
         // Also where no list is left: usher has to do with the pod all the same.
-        let said = annotations.entry(key(PodSetting::RestartPolicy));
+        let said = annotations.entry(PodSetting::RestartPolicy.key());
         said.or_insert_with(|| policy.to_string());
     }
     let plan = Plan::parse_under(&annotations, rules).map_err(|error| error.to_string())?;
@@ -127,7 +127,7 @@ impl Work<'_> {
         let sidecars = named(plan.sidecars(), &spec.containers, &is_of_node);
         let order = self
             .annotations
-            .contains_key(&key(PodSetting::StartupOrder));
+            .contains_key(&PodSetting::StartupOrder.key());
         let order = order.then(|| {
             let stages = plan.stages().iter().flat_map(|stage| stage.0.clone());
             named(&stages.collect::<Vec<_>>(), &spec.containers, &is_of_node)
@@ -150,7 +150,7 @@ impl Work<'_> {
     }
 
     fn says(&self, setting: PodSetting, names: &[&str]) -> bool {
-        let written = self.annotations.get(&key(setting));
+        let written = self.annotations.get(&setting.key());
         let words = written.and_then(|value| list_words(value).ok());
         words.as_deref().unwrap_or_default() == names
     }
@@ -210,10 +210,7 @@ impl Work<'_> {
 
     /// True if it is said now, and was not before.
     fn probe(&mut self, setting: ContainerSetting, field: &str, name: &str, probe: &Value) -> bool {
-        if self
-            .annotations
-            .contains_key(&format!("{setting}.usher/{name}"))
-        {
+        if self.annotations.contains_key(&setting.key(name)) {
             return false;
         }
         let (probe, lost) = fields::probe(field, probe.clone());
@@ -229,7 +226,7 @@ impl Work<'_> {
     /// Says what the author has not said, if the shim takes it; true if it does. What Kubernetes takes and
     /// the shim does not is no reason to refuse a pod.
     fn annotate(&mut self, setting: ContainerSetting, name: &str, value: String) -> bool {
-        let key = format!("{setting}.usher/{name}");
+        let key = setting.key(name);
         if self.annotations.contains_key(&key) {
             return false;
         }

@@ -4,46 +4,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::manifest::Pod;
-use crate::plan::{Pattern, PodSetting, list_words, without_mark};
+use crate::plan::{self, Pattern, PodSetting, gives_a_role, list_words, without_mark};
 
 /// A pod's annotations by their keys.
 pub(super) type Annotations = BTreeMap<String, String>;
 
-/// The settings that are lists of containers, as `usher/<setting>`.
-const LISTS: [PodSetting; 8] = [
-    PodSetting::Init,
-    PodSetting::NativeInit,
-    PodSetting::Sidecars,
-    PodSetting::Apps,
-    PodSetting::PreExit,
-    PodSetting::PostExit,
-    PodSetting::StartupOrder,
-    PodSetting::Essential,
-];
-
-/// The annotation of a setting.
-pub(super) fn key(setting: PodSetting) -> String {
-    format!("usher/{setting}")
-}
-
-/// Whether a list gives its names a role.
-fn gives_a_role(setting: PodSetting) -> bool {
-    !matches!(setting, PodSetting::StartupOrder | PodSetting::Essential)
-}
-
 /// The lists of a pod that can be read, as their words.
 fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
-    LISTS.into_iter().filter_map(|setting| {
-        let value = annotations.get(&key(setting))?;
+    plan::lists().filter_map(|setting| {
+        let value = annotations.get(&setting.key())?;
         Some((setting, list_words(value).ok()?))
     })
 }
 
 /// The lists in which patterns stand.
-pub(super) fn with_patterns(annotations: &Annotations) -> Vec<PodSetting> {
-    let has_pattern = |(_, words): &(_, Vec<&str>)| words.iter().any(|word| Pattern::is_one(word));
-    let found = lists(annotations).filter(has_pattern);
-    found.map(|(setting, _)| setting).collect()
+pub(super) fn with_patterns(
+    annotations: &Annotations,
+) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
+    lists(annotations).filter(|(_, words)| words.iter().any(|word| Pattern::is_one(word)))
 }
 
 /// Puts names in the place of patterns: those of the containers that are there, in their order, and in no
@@ -55,10 +33,7 @@ pub(super) fn without_patterns(annotations: &Annotations, pod: &Pod) -> Annotati
         .map(|word| without_mark(word).0)
         .collect();
     let mut resolved = annotations.clone();
-    for setting in with_patterns(annotations) {
-        let words = annotations.get(&key(setting));
-        let words = words.and_then(|value| list_words(value).ok());
-        let words = words.unwrap_or_default();
+    for (setting, words) in with_patterns(annotations) {
         let own: BTreeSet<&str> = words.iter().map(|word| without_mark(word).0).collect();
         let mut names: Vec<&str> = Vec::new();
         for word in &words {
@@ -119,8 +94,8 @@ pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotation
 /// Sets a list; one without names is not there.
 pub(super) fn put(annotations: &mut Annotations, setting: PodSetting, names: &[&str]) {
     match names {
-        [] => annotations.remove(&key(setting)),
-        names => annotations.insert(key(setting), names.join(",")),
+        [] => annotations.remove(&setting.key()),
+        names => annotations.insert(setting.key(), names.join(",")),
     };
 }
 

@@ -205,7 +205,7 @@ pub(super) fn apps(plan: &Plan, pod: &Pod) -> String {
 
 fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.collect();
-    format!("usher/{setting}: {}", names.join(", "))
+    format!("{}: {}", setting.key(), names.join(", "))
 }
 
 /// When the run is complete, of which the apps are.

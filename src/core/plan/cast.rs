@@ -65,6 +65,20 @@ const CASTING: [(PodSetting, Role); 6] = [
     (PodSetting::PostExit, Role::Defer(DeferTurn::PostExit)),
 ];
 
+/// All settings that are lists of containers: those that give a role come first.
+pub(crate) fn lists() -> impl Iterator<Item = PodSetting> {
+    let others = [PodSetting::StartupOrder, PodSetting::Essential];
+    CASTING
+        .into_iter()
+        .map(|(setting, _)| setting)
+        .chain(others)
+}
+
+/// Whether a list gives its names a role.
+pub(crate) fn gives_a_role(setting: PodSetting) -> bool {
+    CASTING.iter().any(|(list, _)| *list == setting)
+}
+
 /// Whether names of a list may be optional: of those that others wait for, or that are waited for at the
 /// end.
 pub(super) fn has_optional_names(setting: PodSetting) -> bool {
@@ -266,9 +280,9 @@ fn assign(lists: &Lists<'_>) -> Result<BTreeMap<String, Role>, PlanError> {
                 continue;
             };
             let other = CASTING.iter().find(|(_, role)| *role == other);
-            let other = other.map_or_else(String::new, |(setting, _)| setting.to_string());
+            let other = other.map_or_else(String::new, |(setting, _)| setting.key());
             return Err(entry.invalid(Problem::new(format!(
-                "lists {}, and so does usher/{other}; expected each name in one role",
+                "lists {}, and so does {other}; expected each name in one role",
                 quote(name)
             ))));
         }

@@ -91,6 +91,11 @@ impl<'a> Key<'a> {
 }
 
 impl PodSetting {
+    /// The key of its annotation.
+    pub fn key(self) -> String {
+        format!("usher/{self}")
+    }
+
     /// The words of all settings.
     pub fn words() -> impl Iterator<Item = &'static str> {
         Self::WORDS.iter().copied()
@@ -102,6 +107,11 @@ impl PodSetting {
 }
 
 impl ContainerSetting {
+    /// The key of its annotation for the container of this name.
+    pub fn key(self, container: &str) -> String {
+        format!("{self}.usher/{container}")
+    }
+
     /// The words of all settings.
     pub fn words() -> impl Iterator<Item = &'static str> {
         Self::WORDS.iter().copied()

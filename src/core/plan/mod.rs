@@ -33,6 +33,7 @@ mod word;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use cast::{gives_a_role, lists};
 pub use container::ContainerPlan;
 pub use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;

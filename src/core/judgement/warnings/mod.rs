@@ -133,11 +133,11 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
 
 /// Patterns in lists, which the shim refuses.
 pub(super) fn of_patterns(pod: &Pod) -> Vec<Warning> {
-    let settings = with_patterns(&pod.annotations).into_iter();
-    let says = settings.map(|setting| {
+    let says = with_patterns(&pod.annotations).map(|(setting, _)| {
         format!(
-            "usher/{setting} has a pattern, which usher-webhook makes names of, and without it the \
-             shim refuses; expected the names where there is none"
+            "{} has a pattern, which usher-webhook makes names of, and without it the shim refuses; \
+             expected the names where there is none",
+            setting.key()
         )
     });
     says.map(Warning::about_pod).collect()
