@@ -40,25 +40,20 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
     restored
 }
 
-/// The annotations with what is missing, and with what we have to know of that.
-pub(super) fn complete(restored: &Annotations, completion: &Completion) -> Annotations {
-    let mut completed = restored.clone();
-    let mut written = Written::new();
-    for (key, value) in &completion.annotations {
-        let was = match value {
-            Some(value) => completed.insert(key.clone(), value.clone()),
-            None => completed.remove(key),
-        };
-        if was.as_ref() != value.as_ref() && !is_moved(key, completion) {
-            written.insert(key.clone(), was.map(|was| (was, value.clone())));
-        }
-    }
+/// Writes down in a completed pod's annotations what has to be known of those that its author has.
+pub(super) fn remember(of_author: &Annotations, completed: &mut Annotations, by: &Completion) {
+    let kept = by.annotations.iter().filter(|(key, _)| !is_moved(key, by));
+    let written: Written = kept
+        .map(|(key, value)| {
+            let was = of_author.get(key).cloned();
+            (key.clone(), was.map(|was| (was, value.clone())))
+        })
+        .collect();
     if !written.is_empty()
         && let Ok(written) = serde_json::to_string(&written)
     {
         completed.insert(WRITTEN.to_owned(), written);
     }
-    completed
 }
 
 /// Whether it is a probe that is taken out of the spec: the next time it is only here.

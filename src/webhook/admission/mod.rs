@@ -181,9 +181,9 @@ impl Admission {
         match judgement::complete(pod, &self.rules) {
             Ok(None) => {}
             Ok(Some(completion)) => {
-                let annotations = author::complete(&pod.annotations, &completion);
+                let of_author = pod.annotations.clone();
                 completion.apply(pod);
-                pod.annotations = annotations;
+                author::remember(&of_author, &mut pod.annotations, &completion);
                 let moved = &completion.without_liveness_probe;
                 moved.iter().for_each(|name| take_probe_out(name));
                 warnings.extend(completion.notes);
