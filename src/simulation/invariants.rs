@@ -293,18 +293,25 @@ fn true_codes(account: &Account<'_>) -> Verdict {
 }
 
 /// The moment of an exit belongs to the program that it releases: what ended leaves its cgroup later, but
-/// where its next life is in want of the place, or it is deleted.
+/// where its next life is in want of the place, or it is deleted. What was ended before it was executed has
+/// released nobody: the decision that ended it did.
 fn the_next_goes_first(account: &Account<'_>) -> Verdict {
     // When each has died, and who was released by that.
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
+    let mut executed = BTreeSet::new();
     let mut restarts = BTreeSet::new();
     for (at, happening) in &account.story {
         match happening {
+            Happening::Executed { id } => {
+                executed.insert(id.as_str());
+            }
             Happening::Died {
                 id, exec_id: None, ..
             } => {
-                died.insert(id, (*at, None));
                 restarts.remove(name_of(id));
+                if executed.remove(id.as_str()) {
+                    died.insert(id, (*at, None));
+                }
             }
             Happening::Decided(Report::Restarts { name, .. }) => {
                 restarts.insert(name.as_str());
@@ -318,8 +325,10 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
                 let is_deleted = deletions
                     .filter(|called| called.call == "Delete")
                     .any(|called| called.at <= *at);
-                // Of several that die at one moment the last is what the release follows.
-                let mut just_now = died.iter().filter(|(_, (died, _))| died == at);
+                // Of several that die at about one moment the last that is heard of is what the release
+                // follows.
+                let lately = at.saturating_sub(account.slow);
+                let mut just_now = died.iter().filter(|(_, (died, _))| *died >= lately);
                 let alone = just_now.next().filter(|_| just_now.next().is_none());
                 let next = alone.filter(|(died, _)| *died == id);
                 let next = next.and_then(|(_, (_, next))| *next);
