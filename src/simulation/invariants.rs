@@ -328,10 +328,11 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
                 // Of several that die at about one moment the last that is heard of is what the release
                 // follows.
                 let lately = at.saturating_sub(account.slow);
-                let mut just_now = died.iter().filter(|(_, (died, _))| *died >= lately);
-                let alone = just_now.next().filter(|_| just_now.next().is_none());
-                let next = alone.filter(|(died, _)| *died == id);
-                let next = next.and_then(|(_, (_, next))| *next);
+                let alone = died.values().filter(|(died, _)| *died >= lately).count() == 1;
+                let own = died
+                    .get(id.as_str())
+                    .filter(|(died, _)| alone && died == at);
+                let next = own.and_then(|(_, next)| *next);
                 broken(is_deleted || next.is_none(), || {
                     format!("{id} is cleared away while {next:?} is released")
                 })?;
