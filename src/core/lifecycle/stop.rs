@@ -98,8 +98,9 @@ impl Pod {
         }
         if is_kill {
             let mut fresh = StopRequest::kill(self.now, grace);
-            // What was never started is no part of its caller's pod: this clears it away.
-            if !life.reads_running() {
+            // What was never started is no part of its caller's pod: this clears it away, also when the
+            // caller has given up on a Start that is still under way.
+            if !life.reads_running() || life.is_being_started() {
                 fresh.disprove();
             }
             return Ok(Wanted::Kill(fresh));

@@ -106,7 +106,18 @@ impl Life {
         self.is_alive() && !self.is_between_lives() && !self.is_restarting()
     }
 
-    /// To the caller it reads running: its Start was answered, and its end was not reported.
+    /// Its caller waits for the answer to its Start.
+    pub fn is_being_started(&self) -> bool {
+        match &self.inner {
+            Inner::Blocked(_) => true,
+            Inner::Ending(ending) => ending.start.is_some(),
+            Inner::Releasing(releasing) => releasing.open_start().is_some(),
+            _ => false,
+        }
+    }
+
+    /// To the caller it reads running, or will in a moment: its turn has come, or its Start was answered
+    /// before; and its end was not reported.
     pub fn reads_running(&self) -> bool {
         !matches!(
             self.inner,

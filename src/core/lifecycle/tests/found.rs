@@ -267,6 +267,28 @@ fn sigkill_for_what_was_never_started_tells_nothing_of_the_pod() {
 }
 
 #[test]
+fn sigkill_for_what_could_not_be_started_in_time_tells_nothing_of_the_pod() {
+    let argv = ["/bin/bye".to_owned()];
+    let slow = Script {
+        release_takes: secs(300),
+        ..Script::default()
+    };
+    let world = pod(&[("pre-exit", "drain"), ("apps", "web api")]).facts("web", handler(&argv));
+    let mut world = running(world.script("api", slow), &["web", "drain"]);
+    world.call(Call::Run("api", None));
+    world.run_for(secs(130));
+    let exec = Exec {
+        id: "exec",
+        argv: &argv,
+        has_deadline: false,
+    };
+    world.exec("web", &exec).unwrap();
+    // Nobody has answered its Start: containerd gives up on it, and clears it away.
+    world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
+    assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
+}
+
+#[test]
 fn a_hook_that_was_under_way_at_an_end_that_was_none_runs_again_at_the_real_one() {
     let hook = r#"{"exec":{"command":["/bin/hook"]}}"#;
     let annotations = [
