@@ -68,15 +68,8 @@ impl<'a> Draft<'a> {
                 Err(error) => return Err(error),
             };
             entry.check_length()?;
-            total = total
-                .saturating_add(entry.key.len())
-                .saturating_add(entry.value.len());
-            if total > MAX_TOTAL_BYTES {
-                return Err(entry.invalid(Problem::new(format!(
-                    "is one of more than {MAX_TOTAL_BYTES} bytes of usher annotations; expected \
-                     at most {MAX_TOTAL_BYTES} in all"
-                ))));
-            }
+            total = total.saturating_add(entry.bytes());
+            check_total(total, entry)?;
             draft.given = true;
             match key {
                 Key::Pod(setting) => draft.set(setting, entry)?,
@@ -84,7 +77,11 @@ impl<'a> Draft<'a> {
             }
         }
         let plan = draft.finish()?;
-        Ok(Reading { plan, ignored })
+        Ok(Reading {
+            plan,
+            ignored,
+            bytes: total,
+        })
     }
 
     fn set(&mut self, setting: PodSetting, entry: Entry<'a>) -> Result<(), PlanError> {
@@ -135,15 +132,7 @@ impl<'a> Draft<'a> {
         name: &'a str,
         entry: Entry<'a>,
     ) -> Result<(), PlanError> {
-        if self.containers.len() == MAX_NAMES && !self.containers.contains_key(name) {
-            return Err(entry.invalid(Problem::new(format!(
-                "is for one container more than {MAX_NAMES}; expected settings of at most {MAX_NAMES}"
-            ))));
-        }
-        self.containers
-            .entry(name.to_owned())
-            .or_default()
-            .set(setting, entry, &self.unsaid)?;
+        set_container(&mut self.containers, setting, name, entry, &self.unsaid)?;
         self.uses.push((setting, name, entry));
         Ok(())
     }
@@ -170,6 +159,68 @@ impl<'a> Draft<'a> {
             settings: self.settings,
         })
     }
+}
+
+impl Plan {
+    /// Says one thing more: as if a container's setting had stood among the annotations that this plan was
+    /// read from, which have so many `bytes` ([`Reading::bytes`]). What is refused changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// What the annotations would be refused for with it.
+    pub fn say(
+        &mut self,
+        setting: ContainerSetting,
+        name: &str,
+        value: &str,
+        bytes: usize,
+        rules: &Rules,
+    ) -> Result<(), PlanError> {
+        let key = setting.key(name);
+        let entry = Entry { key: &key, value };
+        Key::read(entry)?;
+        entry.check_length()?;
+        check_total(bytes.saturating_add(entry.bytes()), entry)?;
+        let before = self.containers.get(name).cloned();
+        let unsaid = &rules.unsaid;
+        let said = set_container(&mut self.containers, setting, name, entry, unsaid)
+            .and_then(|()| check_use(setting, name, self.cast.role(name), entry))
+            .and_then(|()| rules.check_container(setting, self.container(name), entry));
+        self.given |= said.is_ok();
+        if said.is_err() {
+            match before {
+                Some(before) => self.containers.insert(name.to_owned(), before),
+                None => self.containers.remove(name),
+            };
+        }
+        said
+    }
+}
+
+fn check_total(bytes: usize, entry: Entry<'_>) -> Result<(), PlanError> {
+    if bytes <= MAX_TOTAL_BYTES {
+        return Ok(());
+    }
+    Err(entry.invalid(Problem::new(format!(
+        "is one of more than {MAX_TOTAL_BYTES} bytes of usher annotations; expected at most \
+         {MAX_TOTAL_BYTES} in all"
+    ))))
+}
+
+fn set_container(
+    containers: &mut BTreeMap<String, ContainerPlan>,
+    setting: ContainerSetting,
+    name: &str,
+    entry: Entry<'_>,
+    unsaid: &Unsaid,
+) -> Result<(), PlanError> {
+    if containers.len() == MAX_NAMES && !containers.contains_key(name) {
+        return Err(entry.invalid(Problem::new(format!(
+            "is for one container more than {MAX_NAMES}; expected settings of at most {MAX_NAMES}"
+        ))));
+    }
+    let container = containers.entry(name.to_owned()).or_default();
+    container.set(setting, entry, unsaid)
 }
 
 fn check_essential(names: &[String], cast: &Cast) -> Result<(), Problem> {

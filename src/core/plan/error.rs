@@ -87,6 +87,10 @@ impl<'a> Entry<'a> {
         })
     }
 
+    pub(super) fn bytes(self) -> usize {
+        self.key.len().saturating_add(self.value.len())
+    }
+
     pub(super) fn check_length(self) -> Result<(), PlanError> {
         let length = self.value.len();
         if length <= MAX_VALUE_BYTES {

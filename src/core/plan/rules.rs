@@ -161,6 +161,20 @@ impl Rules {
     }
 }
 
+impl Rules {
+    /// Refuses a container's setting that asks for too much, or for too little.
+    pub(super) fn check_container(
+        &self,
+        setting: ContainerSetting,
+        container: &ContainerPlan,
+        entry: Entry<'_>,
+    ) -> Result<(), PlanError> {
+        let least = self.minimums.of_container(setting, container);
+        let wishes = self.limits.of_container(setting, container);
+        check_wishes(wishes.into_iter().chain(least), entry)
+    }
+}
+
 fn lower<T: Ord + Copy>(value: &mut T, limit: Option<T>) {
     *value = limit.map_or(*value, |limit| limit.min(*value));
 }
@@ -193,6 +207,8 @@ pub struct Reading {
     pub plan: Plan,
     /// One sentence each; only where the rules allow it, and no more than a few.
     pub ignored: Vec<PlanError>,
+    /// Of all annotations that were understood, with their keys.
+    pub bytes: usize,
 }
 
 impl Plan {
@@ -227,25 +243,28 @@ fn check(
     }
     for (key, value) in annotations {
         let entry = Entry { key, value };
-        let wishes = match Key::read(entry) {
+        match Key::read(entry) {
             Ok(Some(Key::Pod(setting))) => {
                 let least = minimums.of_pod(setting, plan);
-                limits.of_pod(setting, plan).into_iter().chain(least)
+                let wishes = limits.of_pod(setting, plan).into_iter().chain(least);
+                check_wishes(wishes, entry)?;
             }
             Ok(Some(Key::Container(setting, name))) => {
-                let container = plan.container(name);
-                let least = minimums.of_container(setting, container);
-                limits
-                    .of_container(setting, container)
-                    .into_iter()
-                    .chain(least)
+                rules.check_container(setting, plan.container(name), entry)?;
             }
             // What was wrong with it has been said already.
-            Ok(None) | Err(_) => continue,
-        };
-        for (what, wish) in wishes {
-            wish.check(what).map_err(|problem| entry.invalid(problem))?;
+            Ok(None) | Err(_) => {}
         }
+    }
+    Ok(())
+}
+
+fn check_wishes(
+    wishes: impl Iterator<Item = (&'static str, Wish)>,
+    entry: Entry<'_>,
+) -> Result<(), PlanError> {
+    for (what, wish) in wishes {
+        wish.check(what).map_err(|problem| entry.invalid(problem))?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::plan::identity::{self, Identity};
 use crate::plan::kubelet::KubeletFacts;
 use crate::plan::word::Word;
 use crate::plan::{
-    ContainerSetting, Limits, Minimums, Plan, PlanError, PodSetting, Role, Rules, Stage,
+    ContainerSetting, Limits, Minimums, Plan, PlanError, PodSetting, Reading, Role, Rules, Stage,
     UnknownKeys,
 };
 
@@ -241,6 +241,37 @@ proptest! {
                 let sentence = error.to_string();
                 prop_assert!(!sentence.contains('\n'), "{}", sentence);
                 prop_assert!(sentence.chars().count() < 4_000, "{}", sentence);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_later_is_as_if_it_had_been_said_before(
+        mut annotations in prop::collection::btree_map(key(), value(), 0..3),
+        setting in prop::sample::select(ContainerSetting::WORDS),
+        name in name(),
+        value in value(),
+    ) {
+        let limits = Limits { probe_period: Some(Duration::from_secs(3)), ..Limits::default() };
+        let mut rules = Rules::new(&BTreeMap::new(), limits, Minimums::default()).unwrap();
+        rules.unknown_keys = UnknownKeys::Warn;
+        let reading = Plan::parse_under(&annotations, &rules);
+        let setting = ContainerSetting::from_word(setting).unwrap();
+        let Ok(Reading { mut plan, bytes, .. }) = reading else { return Ok(()) };
+        if annotations.contains_key(&setting.key(&name)) {
+            return Ok(());
+        }
+        let before = plan.clone();
+        let said = plan.say(setting, &name, &value, bytes, &rules);
+        annotations.insert(setting.key(&name), value);
+        match Plan::parse_under(&annotations, &rules) {
+            Ok(reading) => {
+                prop_assert_eq!(said, Ok(()));
+                prop_assert_eq!(plan, reading.plan);
+            }
+            Err(_) => {
+                prop_assert!(said.is_err());
+                prop_assert_eq!(plan, before);
             }
         }
     }
