@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use crate::manifest::{Container, Pod};
 use crate::plan::{
-    ContainerSetting, Origin, Plan, PlanError, PodSetting, Reading, RestartPolicy, Role, Rules,
+    ContainerSetting, Origin, Plan, PlanError, PodSetting, RestartPolicy, Role, Rules,
     is_container_name, is_usher_key, list_words,
 };
 
 use super::names::{Annotations, put, without_absent, without_patterns};
+use super::start::{longest_start, shown};
 use super::{Warning, fields, role};
 
 /// What is to be changed in a pod so that its annotations say all that the shim has to know.
@@ -57,15 +58,18 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
     let mut work = Work {
         pod,
         rules,
+        said: plan.plan.clone(),
         plan: plan.plan,
         annotations,
+        bytes: 0,
         changes: Completion::default(),
     };
     work.lists();
-    work.parse().map_err(|error| error.to_string())?;
+    work.read().map_err(|error| error.to_string())?;
     for container in pod.all() {
         work.container(container);
     }
+    work.startup_timeout();
     Ok(Some(work.finish()))
 }
 
@@ -76,6 +80,9 @@ struct Work<'a> {
     /// What the author says.
     plan: Plan,
     annotations: Annotations,
+    /// What they say by now, and in how many bytes.
+    said: Plan,
+    bytes: usize,
     changes: Completion,
 }
 
@@ -175,7 +182,7 @@ impl Work<'_> {
                 Ok(()) => {
                     self.annotate(ContainerSetting::StopSignal, name, signal.to_owned());
                 }
-                Err(why) => self.note(name, why),
+                Err(why) => self.note(Some(name), why),
             }
         }
         if role == Role::Sidecar {
@@ -217,10 +224,24 @@ impl Work<'_> {
         let is_said = self.annotate(setting, name, probe.to_string());
         if is_said {
             for sentence in lost {
-                self.note(name, sentence);
+                self.note(Some(name), sentence);
             }
         }
         is_said
+    }
+
+    /// What waits for sidecars waits for as long as their probes may take.
+    fn startup_timeout(&mut self) {
+        let key = PodSetting::StartupTimeout.key();
+        let probed = longest_start(&self.said);
+        if probed <= self.said.settings().startup_timeout || self.annotations.contains_key(&key) {
+            return;
+        }
+        self.annotations.insert(key.clone(), shown(probed));
+        if let Err(error) = self.read() {
+            self.annotations.remove(&key);
+            self.note(None, not_said(&error));
+        }
     }
 
     /// Says what the author has not said, if the shim takes it; true if it does. What Kubernetes takes and
@@ -230,23 +251,27 @@ impl Work<'_> {
         if self.annotations.contains_key(&key) {
             return false;
         }
-        self.annotations.insert(key.clone(), value);
-        let Err(error) = self.parse() else {
-            return true;
-        };
-        self.annotations.remove(&key);
-        self.note(name, format!("is not said to usher: {error}"));
-        false
+        let said = self.said.say(setting, name, &value, self.bytes, self.rules);
+        if let Err(error) = said {
+            self.note(Some(name), not_said(&error));
+            return false;
+        }
+        let bytes = key.len().saturating_add(value.len());
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.annotations.insert(key, value);
+        true
     }
 
     /// As the shim reads it.
-    fn parse(&self) -> Result<Reading, PlanError> {
-        Plan::parse_under(&self.annotations, self.rules)
+    fn read(&mut self) -> Result<(), PlanError> {
+        let reading = Plan::parse_under(&self.annotations, self.rules)?;
+        (self.said, self.bytes) = (reading.plan, reading.bytes);
+        Ok(())
     }
 
-    fn note(&mut self, name: &str, says: impl Into<String>) {
+    fn note(&mut self, container: Option<&str>, says: impl Into<String>) {
         self.changes.notes.push(Warning {
-            container: Some(name.to_owned()),
+            container: container.map(str::to_owned),
             says: says.into(),
         });
     }
@@ -264,4 +289,8 @@ impl Work<'_> {
         self.changes.annotations = gone.chain(set).collect();
         self.changes
     }
+}
+
+fn not_said(error: &PlanError) -> String {
+    format!("is not said to usher: {error}")
 }

@@ -57,9 +57,10 @@ pub(super) fn without_patterns(annotations: &Annotations, pod: &Pod) -> Annotati
 }
 
 /// Puts plain names in the place of optional ones: those of containers that are there stay, and nothing is
-/// said of the others any more.
+/// said of the others any more. What kubelet looks after by itself is not there in this sense: an injector
+/// brings the same proxy as an ordinary container or as a native sidecar.
 pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotations {
-    let is_there = |name: &str| pod.container(name).is_some();
+    let is_there = |name: &str| pod.spec.containers.iter().any(|it| it.name == name);
     let mut absent: BTreeSet<&str> = BTreeSet::new();
     for (_, words) in lists(annotations) {
         let optional = words.into_iter().map(without_mark);

@@ -313,6 +313,17 @@ pub(super) fn longest(probe: &Probe) -> Duration {
         .saturating_add(probe.period.saturating_mul(probe.failure_threshold))
 }
 
+/// How long the startup probes of all sidecars may take together, in whole seconds: those of a stage are
+/// made side by side.
+pub(super) fn longest_start(plan: &Plan) -> Duration {
+    let of_sidecar = |name: &String| plan.container(name).startup_probe.as_ref().map(longest);
+    let stages = plan.stages().iter();
+    let times = stages.filter_map(|Stage(names)| names.iter().filter_map(of_sidecar).max());
+    let time = times.fold(Duration::ZERO, Duration::saturating_add);
+    let begun = u64::from(time.subsec_nanos() > 0);
+    Duration::from_secs(time.as_secs().saturating_add(begun))
+}
+
 /// What is so where a probe succeeds.
 fn check(probe: &Probe) -> String {
     let host = |host: &Option<Host>| match host {

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::*;
 use crate::manifest::Owner;
-use crate::plan::Roles;
+use crate::plan::{Limits, Minimums, Roles};
 
 fn pod(annotations: &[(&str, &str)], spec: Value) -> Pod {
     let owner = Owner {
@@ -231,6 +232,69 @@ fn of_optional_names_those_are_left_that_there_are() {
     );
 }
 
+/// An injector may bring the same proxy in either form; kubelet looks after its own.
+#[test]
+fn an_optional_sidecar_that_is_kubelets_own_is_none_of_ours() {
+    let said = [
+        ("usher/sidecars", "mesh?, logs"),
+        ("startup-probe.usher/mesh", r#"{"tcpSocket":{"port":1}}"#),
+    ];
+    let spec = json!({
+        "initContainers": [{"name": "mesh", "restartPolicy": "Always"}, {"name": "migrate"}],
+        "containers": containers(&["logs", "web"]),
+    });
+    let (_, completion) = completed(pod(&said, spec), &Rules::default());
+    assert_eq!(
+        written(&completion),
+        [
+            ("startup-probe.usher/mesh", "-"),
+            ("usher/apps", "web"),
+            ("usher/native-init", "mesh,migrate"),
+            ("usher/restart-policy", "Always"),
+            ("usher/sidecars", "logs"),
+        ]
+    );
+}
+
+/// A probe that may take its time is not cut short by a timeout that nobody has asked for.
+#[test]
+fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
+    let probe = |seconds: u32| json!({"tcpSocket": {"port": 1}, "periodSeconds": seconds, "failureThreshold": 60});
+    let spec = |one: u32, other: u32| {
+        json!({"containers": [
+            {"name": "one", "startupProbe": probe(one)},
+            {"name": "other", "startupProbe": probe(other)},
+            {"name": "web"},
+        ]})
+    };
+    let timeout = |said: &[(&str, &str)], one: u32, other: u32, rules: &Rules| {
+        let said = [&[("usher/sidecars", "one, other")], said].concat();
+        let (pod, completion) = completed(pod(&said, spec(one, other)), rules);
+        let judgement = Judgement::of(&pod, rules);
+        let is_too_long = |it: &Warning| it.says.contains("startup probe may take");
+        let warned = judgement.warnings.iter().any(is_too_long);
+        let timeout = completion.annotations.get("usher/startup-timeout");
+        (timeout.cloned().flatten(), warned)
+    };
+    let rules = Rules::default();
+    let minutes = |text: &str| (Some(text.to_owned()), false);
+    // Side by side, and one after another.
+    assert_eq!(timeout(&[], 7, 10, &rules), minutes("10m"));
+    let serial = [("usher/startup-order", "one other")];
+    assert_eq!(timeout(&serial, 7, 10, &rules), minutes("17m"));
+    // There is time enough, or the author says how much there is.
+    assert_eq!(timeout(&[], 5, 4, &rules), (None, false));
+    let said = [("usher/startup-timeout", "2m")];
+    assert_eq!(timeout(&said, 7, 10, &rules), (None, true));
+    // The node has the last word.
+    let limits = Limits {
+        startup_timeout: Some(Duration::from_secs(360)),
+        ..Limits::default()
+    };
+    let bounded = Rules::new(&BTreeMap::new(), limits, Minimums::default()).unwrap();
+    assert_eq!(timeout(&[], 7, 10, &bounded), (None, true));
+}
+
 #[test]
 fn what_only_the_node_knows_is_written_down() {
     let spec = json!({
@@ -345,6 +409,26 @@ fn what_the_node_makes_of_an_init_container_of_kubelets_is_warned_of() {
         warnings[0]
             .says
             .ends_with("expected usher/native-init: istio-proxy")
+    );
+}
+
+/// It works, and is not held: kubelet has created nothing before it that it could wait for.
+#[test]
+fn a_sidecar_that_kubelet_starts_by_itself_is_warned_of() {
+    let spec = json!({
+        "runtimeClassName": "usher",
+        "initContainers": [{"name": "mesh", "restartPolicy": "Always"}],
+        "containers": containers(&["web"]),
+    });
+    let said = [("usher/sidecars", "mesh"), ("usher/apps", "web")];
+    let warnings = Judgement::of(&pod(&said, spec), &Rules::default()).warnings;
+    let says: Vec<&str> = warnings.iter().map(|it| it.says.as_str()).collect();
+    assert_eq!(
+        says,
+        [
+            "is an init container of the pod, which kubelet starts and stops by itself; expected it \
+             in usher/native-init, and in no other list"
+        ]
     );
 }
 

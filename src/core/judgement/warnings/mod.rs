@@ -183,6 +183,13 @@ fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
                  expected {}",
                 native_init(plan, pod)
             ),
+            Role::Sidecar
+                if container.is_native_sidecar() && plan.position(&container.name) == Some(0) =>
+            {
+                "is an init container of the pod, which kubelet starts and stops by itself; \
+                 expected it in usher/native-init, and in no other list"
+                    .to_owned()
+            }
             _ => {
                 "is an init container of the pod, and usher is to hold it back: kubelet waits for \
                   it before it creates what it would wait for; expected it among the containers"
