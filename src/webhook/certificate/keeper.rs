@@ -7,6 +7,7 @@
 //! in them, so that a replica which has not come to that yet is believed as well.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::ByteString;
@@ -16,6 +17,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Pair, Served};
@@ -106,64 +109,68 @@ impl Keeper {
     /// The certificate that all replicas have: that of the Secret, after one of them has seen to it.
     async fn agree(&self, now: SystemTime) -> Result<Pair, String> {
         let name = &self.names.secret;
-        let wrong = |error: kube::Error| format!("Secret {name}: {}", sentence(&error));
         let until = now.checked_add(RENEWED_BEFORE).unwrap_or(now);
-        for _ in 0..ATTEMPTS {
-            let mut secret = self.secrets.get(name).await.map_err(wrong)?;
-            let old = pair_of(&secret).filter(|pair| pair.is_good(&self.host, now));
-            if let Some(pair) = &old
-                && pair.is_good(&self.host, until)
-            {
-                return Ok(pair.clone());
-            }
-            let mut pair = Pair::make(&self.host, now)?;
-            // Somebody may have emptied the Secret; then it is still served.
-            let serving = self.serving.as_ref();
-            let serving = serving.filter(|pair| pair.is_good(&self.host, now));
-            if let Some(old) = old.as_ref().or(serving) {
-                pair.succeed(old);
-            }
-            put_pair(&mut secret, &pair);
-            let put = self.secrets.replace(name, &self.as_usual, &secret);
-            match put.await {
-                Ok(_) => {
-                    tracing::info!("Secret {name} has a new certificate");
-                    return Ok(pair);
+        let (pair, is_new) = self
+            .change("Secret", &self.secrets, name, |secret| {
+                let old = pair_of(secret).filter(|pair| pair.is_good(&self.host, now));
+                if let Some(pair) = &old
+                    && pair.is_good(&self.host, until)
+                {
+                    return Ok((pair.clone(), false));
                 }
-                Err(error) if is_conflict(&error) => {}
-                Err(error) => return Err(wrong(error)),
-            }
+                let mut pair = Pair::make(&self.host, now)?;
+                // Somebody may have emptied the Secret; then it is still served.
+                let serving = self.serving.as_ref();
+                let serving = serving.filter(|pair| pair.is_good(&self.host, now));
+                if let Some(old) = old.as_ref().or(serving) {
+                    pair.succeed(old);
+                }
+                put_pair(secret, &pair);
+                Ok((pair, true))
+            })
+            .await?;
+        if is_new {
+            tracing::info!("Secret {name} has a new certificate");
         }
-        Err(format!(
-            "Secret {name}: somebody else changed it {ATTEMPTS} times in a row"
-        ))
+        Ok(pair)
     }
 
     /// Sees to it that the API server believes the authorities; true if it did not know them all before.
     async fn tell(&self, pair: &Pair) -> Result<bool, String> {
         let mut changed = false;
         for (kind, api) in &self.configurations {
-            changed |= self.tell_one(kind, api, pair).await?;
+            let name = &self.names.configuration;
+            let tell = |configuration: &mut DynamicObject| {
+                let tells = put_authorities(&mut configuration.data, &pair.authorities);
+                Ok(((), tells))
+            };
+            let ((), is_new) = self.change(kind, api, name, tell).await?;
+            changed |= is_new;
         }
         Ok(changed)
     }
 
-    async fn tell_one(
+    /// Changes an object, once more if somebody else was faster. `change` is given it as it is, and says
+    /// something about it and whether it has changed it; that is given back.
+    async fn change<K, T>(
         &self,
         kind: &str,
-        api: &Api<DynamicObject>,
-        pair: &Pair,
-    ) -> Result<bool, String> {
-        let name = &self.names.configuration;
+        api: &Api<K>,
+        name: &str,
+        change: impl Fn(&mut K) -> Result<(T, bool), String>,
+    ) -> Result<(T, bool), String>
+    where
+        K: Clone + Debug + DeserializeOwned + Serialize,
+    {
         let wrong = |error: kube::Error| format!("{kind} {name}: {}", sentence(&error));
         for _ in 0..ATTEMPTS {
-            let mut configuration = api.get(name).await.map_err(wrong)?;
-            if !put_authorities(&mut configuration.data, &pair.authorities) {
-                return Ok(false);
+            let mut object = api.get(name).await.map_err(wrong)?;
+            let (said, is_changed) = change(&mut object)?;
+            if !is_changed {
+                return Ok((said, false));
             }
-            let put = api.replace(name, &self.as_usual, &configuration);
-            match put.await {
-                Ok(_) => return Ok(true),
+            match api.replace(name, &self.as_usual, &object).await {
+                Ok(_) => return Ok((said, true)),
                 Err(error) if is_conflict(&error) => {}
                 Err(error) => return Err(wrong(error)),
             }
