@@ -3,6 +3,7 @@
 mod admission;
 mod certificate;
 mod cluster;
+mod corpus;
 mod review;
 mod server;
 

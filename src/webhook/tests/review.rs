@@ -57,10 +57,23 @@ pub(super) fn changed(old: &Value, new: &Value) -> Said {
     said(Webhook::Validate, new, Some(old))
 }
 
+/// The same by the rules of a node.
+#[track_caller]
+pub(super) fn created_under(rules: &Rules, webhook: Webhook, object: &Value) -> Said {
+    let mut admission = admission();
+    admission.rules = rules.clone();
+    said_by(&admission, webhook, object, None)
+}
+
 #[track_caller]
 fn said(webhook: Webhook, object: &Value, old: Option<&Value>) -> Said {
+    said_by(&admission(), webhook, object, old)
+}
+
+#[track_caller]
+fn said_by(by: &Admission, webhook: Webhook, object: &Value, old: Option<&Value>) -> Said {
     let body = review(object, old).to_string();
-    let answer = admission().answer(webhook, body.as_bytes());
+    let answer = by.answer(webhook, body.as_bytes());
     let answer: Value = serde_json::from_slice(&answer.expect("an answer").body).expect("JSON");
     assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
     assert_eq!(answer["kind"], "AdmissionReview");
