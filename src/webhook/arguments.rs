@@ -39,7 +39,7 @@ pub struct Arguments {
     /// The RuntimeClass that selects usher
     #[arg(long, value_name = "NAME", default_value = "usher")]
     pub runtime_class: String,
-    /// The config.toml of the cluster's nodes, by which pods are judged; read once [default: no rules of a node]
+    /// The config.toml of the cluster's nodes, by which pods are judged; read once [default: /etc/usher/config.toml, if it is there]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// For so many seconds after SIGTERM it answers whoever has not heard of its end

@@ -1,6 +1,7 @@
 //! The program: certificate, reviews, health, and the end.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -83,13 +84,20 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     program.run(end).await
 }
 
-fn rules(config: Option<&Path>) -> Result<Rules, String> {
-    let Some(path) = config else {
-        return Ok(Rules::default());
-    };
+/// Where nodes have it.
+const CONFIG: &str = "/etc/usher/config.toml";
+
+/// What is named has to be there.
+fn rules(named: Option<&Path>) -> Result<Rules, String> {
+    let path = named.unwrap_or(Path::new(CONFIG));
     let wrong = |why: String| format!("{}: {why}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    usher_core::config::parse(&text).map_err(wrong)
+    match std::fs::read_to_string(path) {
+        Ok(text) => usher_core::config::parse(&text).map_err(wrong),
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {
+            Ok(Rules::default())
+        }
+        Err(error) => Err(wrong(error.to_string())),
+    }
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
