@@ -5,13 +5,17 @@
 //! 200 reviews a second come for a minute, on eight connections, as from a few API servers. Each is a pod
 //! with an annotation, of a proxy, an app and what injectors leave, in 9 kB. What one takes is counted
 //! from the moment that it is due, TLS and HTTP included.
+//!
+//! Between any two of them comes a request that nothing is done for: it takes what the machine, its other
+//! work and this program take for every request. What the program itself needs of a processor, and for how
+//! long it waited for one that others had, the kernel says.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, process};
 
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -53,39 +57,43 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let mut took = runtime.expect("a runtime").block_on(measure(&pair));
-    took.sort();
-    let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize];
-    println!("{} admissions, {A_SECOND} a second", took.len());
+    let (reviews, nothing) = runtime.expect("a runtime").block_on(measure(&pair));
+    let pid = program.0.id();
+    println!("{} admissions, {A_SECOND} a second", reviews.len());
+    println!("          admission     nothing");
     for (name, share) in [
         ("median", 0.5),
         ("p90", 0.9),
         ("p99", 0.99),
+        ("p99.9", 0.999),
         ("longest", 1.0),
     ] {
-        println!("{name:8} {:8.3} ms", at(share).as_secs_f64() * 1e3);
+        let [reviews, nothing] = [&reviews, &nothing].map(|took| at(took, share));
+        println!("{name:8} {reviews:8.3} ms {nothing:8.3} ms");
     }
-    let status = fs::read_to_string(format!("/proc/{}/status", program.0.id()));
-    let status = status.expect("it runs");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let memory = |line: &&str| line.starts_with("VmRSS") || line.starts_with("VmHWM");
     status
         .lines()
         .filter(memory)
         .for_each(|line| println!("{line}"));
-    let stat = fs::read_to_string(format!("/proc/{}/stat", program.0.id())).expect("it runs");
-    let ticks = |index| {
-        stat.split(' ')
-            .nth(index)
-            .and_then(|it| it.parse::<u64>().ok())
-    };
-    let ticks = ticks(13).unwrap_or(0) + ticks(14).unwrap_or(0);
-    println!(
-        "CPU      {:8.3} ms each",
-        ticks as f64 * 10.0 / took.len() as f64
-    );
+    let times = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("it runs");
+    let mut times = times.split_whitespace().map(|it| it.parse::<f64>());
+    for name in ["ran", "waited"] {
+        let time = times.next().and_then(Result::ok).unwrap_or(f64::NAN);
+        let each = time / 1e6 / reviews.len() as f64;
+        println!("{name:8} {each:8.3} ms each");
+    }
 }
 
-async fn measure(pair: &Pair) -> Vec<Duration> {
+/// In milliseconds; `took` is sorted.
+fn at(took: &[Duration], share: f64) -> f64 {
+    let index = ((took.len() - 1) as f64 * share) as usize;
+    took[index].as_secs_f64() * 1e3
+}
+
+/// What reviews took, and requests that nothing is done for; both sorted.
+async fn measure(pair: &Pair) -> (Vec<Duration>, Vec<Duration>) {
     let body = Bytes::from(review().to_string());
     let period = Duration::from_secs(1) * CONNECTIONS / A_SECOND;
     let begin = Instant::now() + Duration::from_secs(1);
@@ -94,28 +102,47 @@ async fn measure(pair: &Pair) -> Vec<Duration> {
         let mut sender = connect(pair).await;
         let body = body.clone();
         all.push(tokio::spawn(async move {
-            let mut took = Vec::new();
+            let (mut reviews, mut nothing) = (Vec::new(), Vec::new());
             let mut due = begin + Duration::from_secs(1) * index / A_SECOND;
             while due < begin + FOR {
-                tokio::time::sleep_until(due.into()).await;
-                // The timer is a millisecond late at most, which is not the program's.
-                let from = Instant::now().min(due + Duration::from_millis(1));
-                let request = Request::post("/mutate").header("host", HOST);
-                let request = request.body(Full::new(body.clone())).expect("a request");
-                let response = sender.send_request(request).await.expect("an answer");
-                assert_eq!(response.status(), StatusCode::OK);
-                response.into_body().collect().await.expect("all of it");
-                took.push(from.elapsed());
+                let request = Request::post("/mutate").body(Full::new(body.clone()));
+                reviews.push(send(&mut sender, due, request, StatusCode::OK).await);
+                let request = Request::get("/").body(Full::default());
+                let between = due + period / 2;
+                nothing.push(send(&mut sender, between, request, StatusCode::NOT_FOUND).await);
                 due += period;
             }
-            took
+            (reviews, nothing)
         }));
     }
-    let mut took = Vec::new();
+    let (mut reviews, mut nothing) = (Vec::new(), Vec::new());
     for one in all {
-        took.extend(one.await.expect("no answer was missing"));
+        let took = one.await.expect("no answer was missing");
+        reviews.extend(took.0);
+        nothing.extend(took.1);
     }
-    took
+    reviews.sort();
+    nothing.sort();
+    (reviews, nothing)
+}
+
+/// Sends a request when it is due, and says how long it then took until all of the answer was there.
+async fn send(
+    sender: &mut SendRequest<Full<Bytes>>,
+    due: Instant,
+    request: http::Result<Request<Full<Bytes>>>,
+    expected: StatusCode,
+) -> Duration {
+    tokio::time::sleep_until(due.into()).await;
+    // The timer is a millisecond late at most, which is not the program's.
+    let from = Instant::now().min(due + Duration::from_millis(1));
+    let mut request = request.expect("a request");
+    let host = HeaderValue::from_static(HOST);
+    request.headers_mut().insert("host", host);
+    let response = sender.send_request(request).await.expect("an answer");
+    assert_eq!(response.status(), expected);
+    response.into_body().collect().await.expect("all of it");
+    from.elapsed()
 }
 
 async fn connect(pair: &Pair) -> SendRequest<Full<Bytes>> {
