@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::json::json;
-use super::kernel;
-use super::node::{Node, namespace};
+use super::cgroups;
+use super::choice::namespace;
+use super::json::json_on;
+use super::node::Node;
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
 use super::time::{self, span};
 use super::{ps, words};
@@ -20,7 +21,7 @@ use crate::api;
 /// another), OOM score, why they were killed, and the limits of the cgroups as they are in the kernel.
 /// Works for an hour after the pod has ended.
 #[derive(Debug, Args)]
-pub(super) struct Inspect {
+pub struct Inspect {
     /// The pod: its name, namespace/name, or the beginning of its id
     pod: String,
     #[command(flatten)]
@@ -29,23 +30,42 @@ pub(super) struct Inspect {
 
 impl Inspect {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
-        let pod = Node::new()?.find(&self.pod, self.output.is_json())?.pod;
-        match self.output.is_json() {
-            true => stdout.json(&json(&pod)?)?,
-            false => stdout.text(text(&pod, time::now()))?,
-        }
+        let pod = Node::new()?.find(&self.pod, true)?.pod;
+        self.show(&pod, None, stdout)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Which pod is asked for.
+    pub fn pod(&self) -> &str {
+        &self.pod
+    }
+
+    /// Shows a pod, which is on `node` where that may be another than this one.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn show(
+        &self,
+        pod: &api::Pod,
+        node: Option<&str>,
+        stdout: &mut Stdout,
+    ) -> Result<(), Failure> {
+        match self.output.is_json() {
+            true => stdout.json(&json_on(pod, node)?),
+            false => stdout.text(text(pod, node, time::look(pod))),
+        }
     }
 }
 
-pub(super) fn text(pod: &api::Pod, now: f64) -> String {
+pub(super) fn text(pod: &api::Pod, node: Option<&str>, now: f64) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", answer(pod));
     for line in waits(pod, now) {
         let _ = writeln!(text, "  {line}");
     }
     let _ = writeln!(text);
-    facts(&mut text, pod, now);
+    facts(&mut text, pod, node, now);
     let _ = write!(text, "\n{}", containers(pod, now));
     kills(&mut text, pod);
     limits(&mut text, pod);
@@ -153,7 +173,7 @@ fn late(pod: &api::Pod, now: f64) -> Option<String> {
     ))
 }
 
-fn facts(text: &mut String, pod: &api::Pod, now: f64) {
+fn facts(text: &mut String, pod: &api::Pod, node: Option<&str>, now: f64) {
     let created = time::seconds(&pod.created);
     let ago =
         |at: Option<f64>| at.map_or("-".to_owned(), |at| format!("{} ago", time::age(now - at)));
@@ -161,6 +181,9 @@ fn facts(text: &mut String, pod: &api::Pod, now: f64) {
         let _ = writeln!(text, "{} {value}", styled(BOLD, format!("{name:<12}")));
     };
     fact("Pod", format!("{}/{}", namespace(pod), pod.name));
+    if let Some(node) = node {
+        fact("Node", node.to_owned());
+    }
     fact(
         "Id",
         format!(
@@ -250,7 +273,9 @@ fn containers(pod: &api::Pod, now: f64) -> Table {
             exit(container),
             restarts(container),
             number_or_dash(container.pid),
-            kernel::oom_score(container.pid).unwrap_or_else(|| "-".to_owned()),
+            container
+                .oom_score
+                .map_or_else(|| "-".to_owned(), |score| score.to_string()),
         ]);
     }
     table
@@ -321,25 +346,17 @@ fn kills(text: &mut String, pod: &api::Pod) {
 
 /// The limits of the cgroups, as the kernel has them.
 fn limits(text: &mut String, pod: &api::Pod) {
-    let live = pod.containers.iter().filter(|container| container.pid != 0);
     let mut table = Table::new(["CGROUP", "MEMORY", "MEMORY LIMIT", "CPU LIMIT"]);
+    let of_containers = pod.containers.iter();
+    let of_containers = of_containers.map(|container| (container.name.as_str(), &container.cgroup));
+    let all = std::iter::once(("(pod)", &pod.cgroup)).chain(of_containers);
     let mut has_rows = false;
-    for (index, container) in live.enumerate() {
-        let Some(own) = kernel::Limits::of(container.pid) else {
-            continue;
-        };
-        if index == 0
-            && let Some(parent) = kernel::Limits::of_parent(container.pid)
-        {
-            table.row([
-                "(pod)".to_owned(),
-                parent.used(),
-                parent.memory(),
-                parent.cpu(),
-            ]);
+    for (name, cgroup) in all {
+        if let Some(cgroup) = cgroup.as_ref() {
+            let [used, memory, cpu] = cgroups::cells(cgroup);
+            table.row([name.to_owned(), used, memory, cpu]);
+            has_rows = true;
         }
-        has_rows = true;
-        table.row([container.name.clone(), own.used(), own.memory(), own.cpu()]);
     }
     if has_rows {
         let _ = write!(text, "\n{table}");
@@ -401,7 +418,7 @@ mod tests {
 
     #[test]
     fn the_first_lines_say_what_it_waits_for_since_when_and_what_ends_the_wait() {
-        let text = plain(&text(&held(), 1012.0));
+        let text = plain(&text(&held(), None, 1012.0));
         let lines: Vec<&str> = text.lines().take(3).collect();
         let expected = [
             "shop waits: Sidecar:0/1 (web)",
@@ -423,7 +440,7 @@ mod tests {
         }
         let expected = "    if web is one of the pod's own initContainers, it runs at once where the pod \
             has the annotation usher/native-init: fetch, web";
-        let text = plain(&text(&pod, 1012.0));
+        let text = plain(&text(&pod, None, 1012.0));
         assert_eq!(text.lines().nth(3), Some(expected), "{text}");
     }
 
@@ -437,7 +454,7 @@ mod tests {
             remedy: MessageField::some(api::Remedy::from(&Remedy::Complete { list })),
             ..api::Late::new()
         });
-        let text = plain(&text(&pod, 1012.0));
+        let text = plain(&text(&pod, None, 1012.0));
         let lines: Vec<&str> = text.lines().take(2).collect();
         let expected = [
             "shop waits for apps that may still come: Sidecar:0/1",
@@ -461,7 +478,7 @@ mod tests {
         let mut pod = held();
         pod.phase = api::Phase::PHASE_TERMINATING.into();
         pod.termination = MessageField::some(termination);
-        let text = plain(&text(&pod, 1012.0));
+        let text = plain(&text(&pod, None, 1012.0));
         let expected = "the pod has been terminating for 12.0s: its sidecar proxy ended with 3 before \
             it was started, and is never restarted; step apps, 18.0s of the grace period left";
         assert!(text.contains(expected), "{text}");
@@ -479,7 +496,7 @@ mod tests {
             kills(api::Why::WHY_GRACE_OVER, 1),
             kills(api::Why::WHY_LIVENESS_PROBE_FAILED, 3),
         ];
-        let text = plain(&text(&pod, 1012.0));
+        let text = plain(&text(&pod, None, 1012.0));
         let expected = "web was killed: the grace period was over\n\
             web was killed 3 times: its liveness probe has failed\n";
         assert!(text.contains(expected), "{text}");
@@ -489,7 +506,7 @@ mod tests {
     fn a_role_comes_with_who_has_given_it() {
         let mut pod = held();
         let row = |pod: &api::Pod| {
-            let text = plain(&text(pod, 1012.0));
+            let text = plain(&text(pod, None, 1012.0));
             let row = text.lines().find(|line| line.starts_with("web"));
             let row = row.unwrap_or_default().split("  ").map(str::trim);
             let cells: Vec<_> = row.filter(|cell| !cell.is_empty()).take(3).collect();

@@ -2,7 +2,7 @@
 
 use protobuf::MessageFull;
 use protobuf::reflect::{EnumDescriptor, MessageDescriptor, RuntimeFieldType, RuntimeType};
-use protobuf_json_mapping::PrintOptions;
+use protobuf_json_mapping::{ParseOptions, PrintOptions};
 use serde_json::Value;
 
 use super::output::Failure;
@@ -27,16 +27,53 @@ pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {
     Ok(value)
 }
 
+/// A pod, and where it is.
+pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failure> {
+    let mut value = json(pod)?;
+    if let (Some(node), Some(fields)) = (node, value.as_object_mut()) {
+        fields.insert("node".to_owned(), node.into());
+    }
+    Ok(value)
+}
+
+/// The message that was printed so, by this `usher` or another one: fields that are not known here are
+/// left out, and words that are not are unknown.
+///
+/// # Errors
+///
+/// In a sentence, if it is none.
+pub fn message<M: MessageFull>(mut value: Value) -> Result<M, String> {
+    unword_message(&mut value, &M::descriptor());
+    let options = ParseOptions {
+        ignore_unknown_fields: true,
+        ..ParseOptions::default()
+    };
+    protobuf_json_mapping::parse_from_str_with_options(&value.to_string(), &options)
+        .map_err(|error| error.to_string())
+}
+
 fn reword_message(value: &mut Value, message: &MessageDescriptor) {
+    for_each_field(value, message, reword);
+}
+
+fn unword_message(value: &mut Value, message: &MessageDescriptor) {
+    for_each_field(value, message, unword);
+}
+
+fn for_each_field(
+    value: &mut Value,
+    message: &MessageDescriptor,
+    change: fn(&mut Value, &RuntimeType),
+) {
     for field in message.fields() {
         let Some(value) = value.get_mut(field.json_name()) else {
             continue;
         };
         match field.runtime_field_type() {
-            RuntimeFieldType::Singular(kind) => reword(value, &kind),
+            RuntimeFieldType::Singular(kind) => change(value, &kind),
             RuntimeFieldType::Repeated(kind) => {
                 for value in value.as_array_mut().into_iter().flatten() {
-                    reword(value, &kind);
+                    change(value, &kind);
                 }
             }
             RuntimeFieldType::Map(..) => {}
@@ -58,6 +95,27 @@ fn reword(value: &mut Value, kind: &RuntimeType) {
             }
         }
         RuntimeType::Message(message) => reword_message(value, message),
+        _ => {}
+    }
+}
+
+/// The other way round.
+fn unword(value: &mut Value, kind: &RuntimeType) {
+    match kind {
+        RuntimeType::Enum(all) => {
+            if let Some(number) = value.as_str().map(|word| words::number_in(all, word)) {
+                *value = number.into();
+            }
+        }
+        RuntimeType::Message(message) if *message == api::Status::descriptor() => {
+            let status = value.as_str().map(words::status_of);
+            if let Some(status) = status {
+                *value = serde_json::json!({
+                    "doing": status.doing.value(), "done": status.done, "total": status.total,
+                });
+            }
+        }
+        RuntimeType::Message(message) => unword_message(value, message),
         _ => {}
     }
 }
@@ -121,6 +179,74 @@ mod tests {
         );
         // What says nothing about it says nothing.
         assert!(event["probe"].is_null());
+    }
+
+    /// Whatever a pod may be: each value of each enum once, and each status.
+    #[test]
+    fn what_was_printed_reads_as_what_it_was() {
+        use api::Doing::*;
+        use protobuf::Enum;
+        let mut pods = Vec::new();
+        for (number, doing) in api::Doing::VALUES.iter().enumerate() {
+            let counts = matches!(doing, DOING_INIT | DOING_SIDECAR | DOING_DEFER);
+            let status = api::Status {
+                doing: (*doing).into(),
+                done: u32::from(counts),
+                total: if counts { 12 } else { 0 },
+                ..api::Status::new()
+            };
+            let number = i32::try_from(number).unwrap_or_default();
+            let event = api::Event {
+                what: EnumOrUnknown::from_i32(number),
+                why: Some(EnumOrUnknown::from_i32(number.min(5))),
+                reason: Some("a\u{1b}\n".to_owned()),
+                ..api::Event::new()
+            };
+            let container = api::Container {
+                state: EnumOrUnknown::from_i32(number),
+                role: EnumOrUnknown::from_i32(number.min(8)),
+                exit_code: Some(137),
+                oom_score: Some(-997),
+                cgroup: MessageField::some(api::Cgroup {
+                    memory_limit: Some(u64::MAX),
+                    cpu_limit: Some(0.25),
+                    ..api::Cgroup::new()
+                }),
+                ..api::Container::new()
+            };
+            pods.push(api::Pod {
+                name: "web".to_owned(),
+                status: MessageField::some(status),
+                phase: EnumOrUnknown::from_i32(number.min(4)),
+                containers: vec![container],
+                events: vec![event],
+                forgotten_events: 1 << 60,
+                ..api::Pod::new()
+            });
+        }
+        for pod in pods {
+            let Ok(printed) = json_on(&pod, Some("node1")) else {
+                panic!("it cannot be encoded")
+            };
+            assert_eq!(message(printed).as_ref(), Ok(&pod));
+        }
+    }
+
+    #[test]
+    fn what_another_usher_says_is_taken_as_far_as_it_is_known() {
+        let said = json!({
+            "name": "web", "phase": "Dreaming", "status": "Hoping:1/2", "mood": { "is": "good" },
+            "containers": [{ "state": "asleep", "role": 5, "new": [] }],
+        });
+        let Ok(pod) = message::<api::Pod>(said) else {
+            panic!("it is a pod")
+        };
+        assert_eq!((pod.name.as_str(), pod.phase.value()), ("web", 0));
+        assert_eq!(words::status(&pod.status), "Unknown");
+        assert_eq!(pod.containers[0].state.value(), 0);
+        for none in [json!(null), json!(7), json!([]), json!({ "name": 7 })] {
+            assert!(message::<api::Pod>(none.clone()).is_err(), "{none}");
+        }
     }
 
     #[test]

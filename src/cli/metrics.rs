@@ -15,7 +15,8 @@ use prometheus::{GaugeVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use protobuf::Enum;
 use tokio::net::TcpListener;
 
-use super::node::{Node, Seen, namespace, status_of};
+use super::choice::namespace;
+use super::node::{Node, Seen, status_of};
 use super::output::{Failure, Stdout, note};
 use super::{time, words};
 use crate::api;

@@ -4,28 +4,31 @@
 //! given. Facts go there, as text or, with `-o json`, as JSON; everything else goes to standard
 //! error. Its exit status is 0 if all is well, 1 if something is not, 2 if the arguments make no
 //! sense.
+//!
+//! What is public shows what other nodes have said, for `kubectl usher`.
 
+mod cgroups;
 mod check;
+pub mod choice;
 mod completion;
 mod convert;
-mod explain;
+pub mod explain;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-mod inspect;
-mod json;
-mod kernel;
+pub mod inspect;
+pub mod json;
 mod man;
 mod manifest;
 mod metrics;
 mod node;
-mod output;
-mod ps;
+pub mod output;
+pub mod ps;
 mod release;
 mod stop;
 #[cfg(test)]
 mod tests;
 mod time;
-mod timeline;
+pub mod timeline;
 mod words;
 
 use std::ffi::OsString;
@@ -37,7 +40,7 @@ use clap::{Parser, Subcommand};
 use output::{Failure, Stdout};
 
 /// How help is coloured: as cargo's.
-const STYLES: Styles = Styles::styled()
+pub const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
     .literal(AnsiColor::Cyan.on_default().bold())
@@ -78,8 +81,17 @@ enum Command {
 
 /// Runs the command with these arguments, of which the first is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let usher = match Usher::try_parse_from(arguments) {
-        Ok(usher) => usher,
+    run(arguments, |usher: Usher, stdout| usher.command.run(stdout))
+}
+
+/// Runs what is asked for by these arguments, of which the first is the program's name, and says why if
+/// that fails.
+pub fn run<P: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+    command: impl FnOnce(P, &mut Stdout) -> Result<ExitCode, Failure>,
+) -> ExitCode {
+    let asked = match P::try_parse_from(arguments) {
+        Ok(asked) => asked,
         Err(said) => {
             // Help that was asked for is no error, and goes to standard output.
             let status = said.exit_code();
@@ -88,7 +100,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let mut stdout = Stdout::new();
-    match usher.command.run(&mut stdout) {
+    match command(asked, &mut stdout) {
         Ok(status) => status,
         // Whoever reads has enough, as `head` does: no reason to complain.
         Err(Failure::NobodyReads) => ExitCode::SUCCESS,

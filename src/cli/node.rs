@@ -18,6 +18,7 @@ use ttrpc::r#async::transport::Socket;
 
 use crate::api::{self, ControlClient, Ended};
 
+use super::choice::{choose, namespace};
 use super::output::{Failure, warn};
 
 /// How long a shim may take to answer.
@@ -103,14 +104,15 @@ impl Node {
         Ok(Node { directory, tokio })
     }
 
-    /// The pods that are there. Says which shims do not answer.
-    pub(super) fn living(&self, events: bool) -> Seen {
-        self.tokio.block_on(self.look(events))
+    /// The pods that are there; with all that is known of them, if `details`. Says which shims do not
+    /// answer.
+    pub(super) fn living(&self, details: bool) -> Seen {
+        self.tokio.block_on(self.look(details))
     }
 
     /// The same for those who wait already.
-    pub(super) async fn look(&self, events: bool) -> Seen {
-        let ask = |socket: PathBuf| async move { status(&socket, events).await };
+    pub(super) async fn look(&self, details: bool) -> Seen {
+        let ask = |socket: PathBuf| async move { status(&socket, details).await };
         let mut seen = Seen::default();
         for (socket, answer) in ask_all(self.sockets(), ask).await {
             match answer {
@@ -134,17 +136,15 @@ impl Node {
         Ended::in_directory(&self.directory).pods(SystemTime::now())
     }
 
-    /// The pod that is called so: by its name, its namespace and name, its id, or how that begins.
-    /// One that lives counts more than one that has ended, and of those the last.
-    pub(super) fn find(&self, which: &str, events: bool) -> Result<Found, Failure> {
-        let Seen { pods, silent } = self.living(events);
-        let ended = self.ended().into_iter().rev();
+    /// The pod that is [called so](choose).
+    pub(super) fn find(&self, which: &str, details: bool) -> Result<Found, Failure> {
+        let Seen { pods, silent } = self.living(details);
+        let ended = self.ended().into_iter();
         let ended = ended.map(|pod| Found { socket: None, pod });
-        if let Some(found) = only(which, pods)? {
-            return Ok(found);
-        }
-        let mut ended = ended.filter(|found| is_called(which, &found.pod) > 0);
-        ended.next().ok_or_else(|| {
+        let found = choose(which, pods.into_iter().chain(ended).collect(), |found| {
+            &found.pod
+        })?;
+        found.ok_or_else(|| {
             Failure::because(match silent {
                 0 => format!(
                     "there is no pod {which:?} on this node, nor was there in the last hour; see usher ps --all"
@@ -238,65 +238,11 @@ impl Node {
     }
 }
 
-/// Of those that are called so the one that is called so most exactly.
-fn only(which: &str, living: Vec<Found>) -> Result<Option<Found>, Failure> {
-    let best = living
-        .iter()
-        .map(|found| is_called(which, &found.pod))
-        .max();
-    let Some(best) = best.filter(|best| *best > 0) else {
-        return Ok(None);
-    };
-    let mut candidates: Vec<_> = living
-        .into_iter()
-        .filter(|found| is_called(which, &found.pod) == best)
-        .collect();
-    match (candidates.pop(), candidates.is_empty()) {
-        (found, true) => Ok(found),
-        (last, false) => {
-            let all = candidates.iter().chain(&last);
-            let names: Vec<_> = all.map(|found| full_name(&found.pod)).collect();
-            Err(Failure::because(format!(
-                "{which:?} is the name of more than one pod, expected one of {}",
-                names.join(", ")
-            )))
-        }
-    }
-}
-
-/// How exactly a pod is called so; 0 if it is not.
-fn is_called(which: &str, pod: &api::Pod) -> u8 {
-    let full = format!("{}/{}", namespace(pod), pod.name);
-    match which {
-        _ if which == pod.id || which == full || which == full_name(pod) => 3,
-        _ if which == pod.name => 2,
-        _ if which.len() >= 4 && pod.id.starts_with(which) => 1,
-        _ => 0,
-    }
-}
-
 /// The exit status of a command that has shown all there is, but for these.
 pub(super) fn status_of(silent: usize) -> ExitCode {
     match silent {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
-    }
-}
-
-/// As none other on this node.
-pub(super) fn full_name(pod: &api::Pod) -> String {
-    let id: String = pod.id.chars().take(12).collect();
-    match pod.name == pod.id {
-        true => format!("{}/{}", namespace(pod), pod.name),
-        false => format!("{}/{} ({id})", namespace(pod), pod.name),
-    }
-}
-
-/// Kubernetes' namespace of a pod; without Kubernetes containerd's.
-pub(super) fn namespace(pod: &api::Pod) -> &str {
-    match pod.namespace.as_str() {
-        "" => &pod.containerd_namespace,
-        namespace => namespace,
     }
 }
 
@@ -363,9 +309,10 @@ where
     asked.join_all().await
 }
 
-async fn status(socket: &Path, events: bool) -> Result<api::Pod, Silence> {
+async fn status(socket: &Path, details: bool) -> Result<api::Pod, Silence> {
     let request = api::StatusRequest {
-        events,
+        events: details,
+        kernel: details,
         ..api::StatusRequest::new()
     };
     let ask = async {
@@ -495,16 +442,6 @@ async fn listen(socket: &Path, tell: &mpsc::Sender<Update>, watched: &mut Watche
 mod tests {
     use super::*;
 
-    fn found(namespace: &str, name: &str, id: &str) -> Found {
-        let pod = api::Pod {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            id: id.to_owned(),
-            ..api::Pod::new()
-        };
-        Found { socket: None, pod }
-    }
-
     #[test]
     fn a_shim_that_does_not_do_what_it_is_asked_for_is_named() {
         let directory = tempfile::tempdir().unwrap();
@@ -542,27 +479,5 @@ mod tests {
         );
         hangs_up.join().unwrap();
         assert_eq!(ask(), "the shim at SOCKET has died");
-    }
-
-    #[test]
-    fn a_pod_is_called_by_what_is_unique_about_it() {
-        let pods = vec![
-            found("shop", "web", "aaaa1"),
-            found("test", "web", "aaaa2"),
-            found("test", "db", "bbbb3"),
-        ];
-        let named = |which| only(which, pods.clone());
-        assert_eq!(named("db").unwrap().unwrap().pod.id, "bbbb3");
-        assert_eq!(named("shop/web").unwrap().unwrap().pod.id, "aaaa1");
-        assert_eq!(named("bbbb").unwrap().unwrap().pod.id, "bbbb3");
-        assert_eq!(named("aaaa2").unwrap().unwrap().pod.id, "aaaa2");
-        for ambiguous in ["web", "aaaa"] {
-            let Err(Failure::Because(why)) = named(ambiguous) else {
-                panic!("{ambiguous} is one of two")
-            };
-            assert!(why.contains("shop/web (aaaa1)"), "{why}");
-        }
-        assert!(named("api").unwrap().is_none());
-        assert!(named("b").unwrap().is_none());
     }
 }

@@ -25,7 +25,7 @@ pub(super) const FAINT: Style = Style::new().dimmed();
 
 /// Why a command could not do what it was asked to.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub enum Failure {
     /// Standard output has been closed by whoever reads it.
     NobodyReads,
     /// One sentence.
@@ -33,13 +33,13 @@ pub(super) enum Failure {
 }
 
 /// Standard output. Styles are left out where it is no terminal, and under `NO_COLOR`.
-pub(super) struct Stdout {
+pub struct Stdout {
     stream: AutoStream<Box<dyn Write>>,
 }
 
 /// For commands that print facts.
 #[derive(Debug, Clone, Copy, Args)]
-pub(super) struct Output {
+pub struct Output {
     /// How facts are printed; the names of JSON's fields do not change
     #[arg(
         short = 'o',
@@ -66,7 +66,7 @@ pub(super) struct Table(Builder);
 // === impl Failure ===
 
 impl Failure {
-    pub(super) fn because(why: impl Into<String>) -> Failure {
+    pub fn because(why: impl Into<String>) -> Failure {
         Failure::Because(why.into())
     }
 }
@@ -114,7 +114,7 @@ impl Stdout {
 // === impl Output ===
 
 impl Output {
-    pub(super) fn is_json(self) -> bool {
+    pub fn is_json(self) -> bool {
         self.format == Format::Json
     }
 }
@@ -186,19 +186,19 @@ pub(super) fn styled(style: Style, what: impl Display) -> String {
 }
 
 /// One sentence on standard error: why the command failed.
-pub(super) fn complain(why: &str) {
+pub fn complain(why: &str) {
     let why = printable(why);
     let _ = writeln!(anstream::stderr(), "{}: {why}", styled(BAD, "usher"));
 }
 
 /// One sentence on standard error: what does not stop the command, but should be known.
-pub(super) fn warn(what: &str) {
+pub fn warn(what: &str) {
     let what = printable(what);
     let _ = writeln!(anstream::stderr(), "{}: {what}", styled(WARNING, "warning"));
 }
 
 /// One sentence on standard error that is neither.
-pub(super) fn note(what: &str) {
+pub fn note(what: &str) {
     let _ = writeln!(anstream::stderr(), "{}", printable(what));
 }
 

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::json::json;
-use super::node::{Node, namespace, status_of};
+use super::choice::namespace;
+use super::json::{json, json_on};
+use super::node::{Node, status_of};
 use super::output::{BAD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
 use super::{time, words};
 use crate::api;
@@ -21,17 +22,66 @@ use crate::api;
 /// from the list.
 #[derive(Debug, Args)]
 pub(super) struct Ps {
-    /// Those that ended within the last hour as well
-    #[arg(short, long)]
-    all: bool,
+    #[command(flatten)]
+    list: List,
     /// Goes on, with a line for every change
     #[arg(short, long)]
     watch: bool,
+}
+
+/// Which pods are listed, and how.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Those that ended within the last hour as well
+    #[arg(short, long)]
+    all: bool,
     #[command(flatten)]
     output: Output,
 }
 
+/// A pod, and the node that it is on where that may be another than this one.
+pub type Placed<'a> = (&'a api::Pod, Option<&'a str>);
+
 const HEADING: [&str; 6] = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
+
+impl List {
+    /// Whether those that have ended are listed as well.
+    pub fn all(&self) -> bool {
+        self.all
+    }
+
+    /// Shows pods, all of them on nodes that are told or none. If there is none it says so with
+    /// `nobody`, unless somebody who was asked was `silent`.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    pub fn show(
+        &self,
+        pods: &[Placed<'_>],
+        silent: usize,
+        nobody: &str,
+        stdout: &mut Stdout,
+    ) -> Result<ExitCode, Failure> {
+        if self.output.is_json() {
+            let pods: Result<Vec<_>, _> =
+                pods.iter().map(|(pod, node)| json_on(pod, *node)).collect();
+            stdout.json(&serde_json::json!({ "pods": pods? }))?;
+            return Ok(status_of(silent));
+        }
+        let has_nodes = pods.iter().any(|(_, node)| node.is_some());
+        let mut table = Table::new(HEADING.into_iter().chain(has_nodes.then_some("NODE")));
+        for (pod, node) in pods {
+            table.row(row(pod).into_iter().chain(node.map(str::to_owned)));
+        }
+        match (pods.is_empty(), silent) {
+            (true, 0) => super::output::note(nobody),
+            (true, _) => {}
+            (false, _) => stdout.text(table)?,
+        }
+        Ok(status_of(silent))
+    }
+}
 
 impl Ps {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
@@ -42,31 +92,19 @@ impl Ps {
         let seen = node.living(false);
         let living = seen.pods.into_iter().map(|found| found.pod);
         let mut pods: Vec<_> = living.collect();
-        if self.all {
+        if self.list.all {
             pods.extend(node.ended());
         }
-        if self.output.is_json() {
-            let pods: Result<Vec<_>, _> = pods.iter().map(json).collect();
-            stdout.json(&serde_json::json!({ "pods": pods? }))?;
-            return Ok(status_of(seen.silent));
-        }
-        let mut table = Table::new(HEADING);
-        for pod in &pods {
-            table.row(row(pod));
-        }
-        match (pods.is_empty(), seen.silent) {
-            (true, 0) => super::output::note("no pods of usher on this node"),
-            (true, _) => {}
-            (false, _) => stdout.text(table)?,
-        }
-        Ok(status_of(seen.silent))
+        let pods: Vec<_> = pods.iter().map(|pod| (pod, None)).collect();
+        let nobody = "no pods of usher on this node";
+        self.list.show(&pods, seen.silent, nobody, stdout)
     }
 
     /// A line for each pod, and another one when something in it has changed.
     fn follow(self, node: &Node, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let mut shown: BTreeMap<_, (String, api::Pod)> = BTreeMap::new();
         let mut widths = Widths::default();
-        if !self.output.is_json() {
+        if !self.list.output.is_json() {
             stdout.text(widths.line(&HEADING.map(|word| styled(super::output::BOLD, word))))?;
         }
         node.watch(|update| {
@@ -105,7 +143,7 @@ impl Ps {
         widths: &mut Widths,
         stdout: &mut Stdout,
     ) -> Result<(), Failure> {
-        match self.output.is_json() {
+        match self.list.output.is_json() {
             true => stdout.json(&json(pod)?),
             false => stdout.text(widths.line(&row(pod))),
         }
@@ -139,7 +177,7 @@ impl Widths {
 }
 
 pub(super) fn row(pod: &api::Pod) -> [String; 6] {
-    let until = time::seconds(&pod.ended).unwrap_or_else(time::now);
+    let until = time::seconds(&pod.ended).unwrap_or_else(|| time::look(pod));
     let age = time::seconds(&pod.created).map_or(0.0, |created| until - created);
     [
         namespace(pod).to_owned(),

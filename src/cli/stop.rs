@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::node::{AskedToStop, Node, Silence, complaint, full_name};
+use super::choice::full_name;
+use super::node::{AskedToStop, Node, Silence, complaint};
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Stdout, styled, warn};
 use super::time;
 use crate::api;

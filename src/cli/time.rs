@@ -6,6 +6,8 @@ use protobuf::MessageField;
 use protobuf::well_known_types::duration::Duration as DurationMessage;
 use protobuf::well_known_types::timestamp::Timestamp;
 
+use crate::api;
+
 /// A point in time of a message, in seconds since 1970.
 pub(super) fn seconds(at: &MessageField<Timestamp>) -> Option<f64> {
     at.as_ref()
@@ -16,6 +18,12 @@ pub(super) fn seconds(at: &MessageField<Timestamp>) -> Option<f64> {
 pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
+}
+
+/// When a pod is looked at: of one that lives when its shim said so, by the clock of its node.
+pub(super) fn look(pod: &api::Pod) -> f64 {
+    let said = seconds(&pod.now).filter(|_| pod.ended.is_none());
+    said.unwrap_or_else(now)
 }
 
 /// A duration of a message.

@@ -4,7 +4,7 @@
 //! A value that is not known here comes from a newer shim: its word is `unknown`.
 
 use protobuf::reflect::EnumDescriptor;
-use protobuf::{EnumFull, EnumOrUnknown};
+use protobuf::{Enum, EnumFull, EnumOrUnknown};
 
 use crate::api;
 use crate::plan::Signal;
@@ -32,6 +32,13 @@ pub(super) fn word_in(all: &EnumDescriptor, number: i32) -> String {
     }
 }
 
+/// The number of an enum that a word is for; that of what is unknown if it is for none.
+pub(super) fn number_in(all: &EnumDescriptor, word: &str) -> i32 {
+    let mut numbers = all.values().map(|value| value.value());
+    let number = numbers.find(|number| word_in(all, *number) == word);
+    number.unwrap_or_else(|| all.default_value().value())
+}
+
 fn capital(word: &str) -> String {
     let mut letters = word.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
@@ -48,6 +55,24 @@ pub(super) fn status(status: &api::Status) -> String {
         api::Doing::DOING_INIT_ERROR => "Init:Error".to_owned(),
         _ => word,
     }
+}
+
+/// The status that is said so.
+pub(super) fn status_of(said: &str) -> api::Status {
+    let counts = said.split_once(':').and_then(|(_, counts)| {
+        let (done, total) = counts.split_once('/')?;
+        Some((done.parse().ok()?, total.parse().ok()?))
+    });
+    let (done, total) = counts.unwrap_or_default();
+    let all = api::Doing::VALUES.iter().map(|doing| api::Status {
+        doing: (*doing).into(),
+        done,
+        total,
+        ..api::Status::new()
+    });
+    all.into_iter()
+        .find(|one| status(one) == said)
+        .unwrap_or_default()
 }
 
 /// The name of a signal.
@@ -198,8 +223,6 @@ pub(super) fn hook(hook: EnumOrUnknown<api::Hook>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protobuf::Enum;
-
     use super::*;
     use crate::lifecycle::Step;
 

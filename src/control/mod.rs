@@ -4,6 +4,7 @@
 //! knows; so `usher` finds all of them without containerd.
 
 mod clients;
+mod kernel;
 mod service;
 
 use std::io;

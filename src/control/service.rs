@@ -18,6 +18,8 @@ use crate::api::{
 use crate::pod::{CallError, Kind, Pod};
 use crate::task;
 
+use super::kernel;
+
 /// How many calls are answered at the same time.
 const CALLS_AT_MOST: usize = 32;
 
@@ -48,10 +50,18 @@ impl Service {
         }
     }
 
-    async fn pod(&self, events: bool) -> Result<PodMessage, CallError> {
-        self.pod
+    async fn pod(&self, req: &StatusRequest) -> Result<PodMessage, CallError> {
+        let events = req.events;
+        let pod = self
+            .pod
             .ask(move |actor, reply| actor.status(events, reply))
-            .await
+            .await;
+        pod.map(|mut pod| {
+            if req.kernel {
+                kernel::tell(&mut pod);
+            }
+            pod
+        })
     }
 }
 
@@ -71,7 +81,7 @@ fn too_many() -> ttrpc::Error {
 impl Control for Service {
     async fn status(&self, _: &TtrpcContext, req: StatusRequest) -> ttrpc::Result<StatusResponse> {
         let _call = self.calls.try_acquire().map_err(|_| too_many())?;
-        let pod = self.pod(req.events).await.map_err(task::status)?;
+        let pod = self.pod(&req).await.map_err(task::status)?;
         Ok(response(pod))
     }
 
@@ -88,7 +98,7 @@ impl Control for Service {
             .await;
         let mut changes = changes.map_err(task::status)?;
         loop {
-            match self.pod(req.events).await {
+            match self.pod(&req).await {
                 Ok(pod) => watcher.send(&response(pod)).await?,
                 // Of a pod that is over there is nothing more to be told.
                 Err(error) if error.kind == Kind::NotFound => return Ok(()),

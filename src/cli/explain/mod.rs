@@ -45,6 +45,13 @@ pub(super) struct Explain {
     /// Manifests in YAML or JSON, each with any number of documents; - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// By what pods are judged, and how the judgement is shown.
+#[derive(Debug, Args)]
+pub struct How {
     /// A node's /etc/usher/config.toml, by which pods are judged [default: no rules of a node]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -79,16 +86,55 @@ pub(super) struct Explanation {
 
 impl Explain {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        self.how.files(&self.files, stdout)
+    }
+}
+
+// === impl How ===
+
+impl How {
+    /// Tells what the shim would do with the pods of these files; `-` is standard input.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be read, or there is no pod in them.
+    pub fn files(&self, files: &[PathBuf], stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        let mut documents = Vec::new();
+        for file in files {
+            documents.push((file.display().to_string(), manifest::read(file)?));
+        }
+        self.tell(&documents, stdout)
+    }
+
+    /// Tells what the shim would do with the pods of an object, which is found in `place`.
+    ///
+    /// # Errors
+    ///
+    /// If it is none, or has no pod in it.
+    pub fn object(
+        &self,
+        place: &str,
+        text: &str,
+        stdout: &mut Stdout,
+    ) -> Result<ExitCode, Failure> {
+        let object =
+            manifest::parse(text).map_err(|error| Failure::because(format!("{place}: {error}")))?;
+        self.tell(&[(place.to_owned(), object)], stdout)
+    }
+
+    fn tell(
+        &self,
+        documents: &[(String, Vec<Node>)],
+        stdout: &mut Stdout,
+    ) -> Result<ExitCode, Failure> {
         let rules = match &self.config {
             Some(path) => config::read_file(path).map_err(Failure::because)?,
             None => Rules::default(),
         };
         let mut pods = Vec::new();
-        for file in &self.files {
-            for document in manifest::read(file)? {
-                for (owner, pod) in manifest::pods(&document) {
-                    pods.push(explain(&file.display().to_string(), &owner, &pod, &rules)?);
-                }
+        for (place, documents) in documents {
+            for (owner, pod) in documents.iter().flat_map(manifest::pods) {
+                pods.push(explain(place, &owner, &pod, &rules)?);
             }
         }
         if pods.is_empty() {

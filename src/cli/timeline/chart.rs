@@ -2,7 +2,7 @@
 
 use crate::api;
 
-use super::super::node::namespace;
+use super::super::choice::namespace;
 use super::super::{time, words};
 use super::axis::Axis;
 

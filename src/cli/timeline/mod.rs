@@ -10,10 +10,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::json::json;
+use super::json::json_on;
 use super::node::Node;
 use super::output::{Failure, Output, Stdout};
 use super::time;
+use crate::api;
 use chart::Chart;
 
 /// Shows what happened to a pod when: a row for each container, with bars and marks
@@ -23,7 +24,7 @@ use chart::Chart;
 /// which nothing happens are cut short, and the axis says where. Works for an hour after the pod has
 /// ended.
 #[derive(Debug, Args)]
-pub(super) struct Timeline {
+pub struct Timeline {
     /// The pod: its name, namespace/name, or the beginning of its id
     pod: String,
     /// Writes a picture into this file instead
@@ -42,26 +43,43 @@ const WIDTH: usize = 100;
 impl Timeline {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let pod = Node::new()?.find(&self.pod, true)?.pod;
+        self.show(&pod, None, stdout)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Which pod is asked for.
+    pub fn pod(&self) -> &str {
+        &self.pod
+    }
+
+    /// Shows a pod, which is on `node` where that may be another than this one.
+    ///
+    /// # Errors
+    ///
+    /// If it, or the picture of it, cannot be written.
+    pub fn show(
+        &self,
+        pod: &api::Pod,
+        node: Option<&str>,
+        stdout: &mut Stdout,
+    ) -> Result<(), Failure> {
         if self.output.is_json() {
-            stdout.json(&json(&pod)?)?;
-            return Ok(ExitCode::SUCCESS);
+            return stdout.json(&json_on(pod, node)?);
         }
-        let chart = Chart::of(&pod, time::now());
+        let chart = Chart::of(pod, time::look(pod));
         if let Some(file) = &self.svg {
-            std::fs::write(file, picture::draw(&chart))
-                .map_err(|error| Failure::because(format!("{}: {error}", file.display())))?;
-            return Ok(ExitCode::SUCCESS);
+            return std::fs::write(file, picture::draw(&chart))
+                .map_err(|error| Failure::because(format!("{}: {error}", file.display())));
         }
         let width = self.width.map(usize::from).or_else(terminal_width);
         let glyphs = terminal::Glyphs::for_locale();
-        stdout.text(terminal::draw(&chart, width.unwrap_or(WIDTH), &glyphs))?;
-        Ok(ExitCode::SUCCESS)
+        stdout.text(terminal::draw(&chart, width.unwrap_or(WIDTH), &glyphs))
     }
 }
 
 /// As wide as may be, as narrow as may be, and as a picture.
 #[cfg(any(test, fuzzing))]
-pub(super) fn draw_all(pod: &crate::api::Pod, now: f64) -> ([String; 2], String) {
+pub(super) fn draw_all(pod: &api::Pod, now: f64) -> ([String; 2], String) {
     let chart = Chart::of(pod, now);
     let glyphs = terminal::Glyphs::for_locale();
     let texts = [60, 400].map(|width| terminal::draw(&chart, width, &glyphs));
