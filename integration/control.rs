@@ -377,6 +377,34 @@ fn a_sidecar_that_is_unwell_is_restarted_and_it_is_told_which_probe_says_so() {
 }
 
 #[test]
+fn who_comes_with_another_group_than_roots_may_look_and_nothing_else() {
+    let host = Containerd::start();
+    run_gated(&host, &[]);
+    says(&host, &["ps"], "Sidecar:0/1");
+    let onlooker = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--regid", "65534", "--clear-groups"]);
+        command.args(["--bounding-set", "-all", "--inh-caps", "-all"]);
+        command.arg(shim_dir().join("usher")).args(words);
+        host.enter(&mut command);
+        run(command, PATIENCE)
+    };
+    let looked = onlooker(&["inspect", "pod1"]);
+    assert!(looked.ok(), "{looked:?}");
+    assert!(looked.out().contains("waits: Sidecar:0/1"), "{looked:?}");
+    for words in [&["stop", "pod1"][..], &["release", "pod1", "web"]] {
+        let refused = onlooker(words);
+        assert!(!refused.ok(), "{refused:?}");
+        assert!(refused.err().contains("may only look"), "{refused:?}");
+    }
+    let pod = pod_that(&host, "as it was", |pod| pod["status"] == "Sidecar:0/1");
+    assert_eq!(container(&pod, "web")["state"], "held", "{pod:#}");
+    get_ready(&host);
+    host.await_event("web", "start");
+    stop(&host);
+}
+
+#[test]
 fn metrics_are_printed_and_served() {
     let host = Containerd::start();
     get_ready(&host);

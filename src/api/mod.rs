@@ -12,8 +12,9 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/protos/mod.rs"));
 }
 
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 pub use ended::{Archive, Ended, NodeArchive};
@@ -24,6 +25,9 @@ pub use vocabulary::{cause, cause_of, hook_of, missing_of, remedy_of, role, stat
 /// The variable that names another directory than the usual one.
 pub const DIRECTORY_VARIABLE: &str = "USHER_SOCKETS";
 
+/// The mode of directories.
+const OURS_ALONE: u32 = 0o700;
+
 /// Beside the shims' own sockets.
 const DIRECTORY: &str = "/run/containerd/usher";
 
@@ -33,7 +37,8 @@ pub fn directory() -> PathBuf {
     given.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from)
 }
 
-/// Makes a directory that nobody else can look into, and those above it.
+/// Makes a directory that nobody else can look into, and those above it. One that is there is closed to
+/// others, since kubelet makes it open to them where it is mounted before there is a shim.
 ///
 /// # Errors
 ///
@@ -41,6 +46,28 @@ pub fn directory() -> PathBuf {
 pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
-        .mode(0o700)
-        .create(path)
+        .mode(OURS_ALONE)
+        .create(path)?;
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        std::fs::set_permissions(path, Permissions::from_mode(OURS_ALONE))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_open_to_others_is_closed_to_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("above/usher");
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        make_directory(&path).unwrap();
+        assert_eq!(mode(), OURS_ALONE);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        make_directory(&path).unwrap();
+        assert_eq!(mode(), OURS_ALONE);
+    }
 }

@@ -1,5 +1,10 @@
 //! Those who ask about the pod: never so many, so loud or so slow that the pod would notice, or that
 //! one who comes and asks is kept out.
+//!
+//! The socket is root's, and so is whoever gets this far. But root may give up every right and still be
+//! root by number, as in the container that `kubectl usher` asks a node by: its group tells it from others,
+//! and a process without rights cannot take another one. So who comes with another group than root's is
+//! an onlooker.
 
 use std::io;
 use std::net::Shutdown;
@@ -12,6 +17,7 @@ use std::time::Duration;
 use futures_core::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// How many are let in at once. Then whoever comes takes the place of the one that was told nothing
@@ -33,11 +39,16 @@ const CHUNK: usize = 1024;
 /// who watches hears twice as often.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The clients of a socket.
+/// The clients of a socket who may tell the pod what to do.
 pub struct Clients<C> {
     callers: C,
     seats: Vec<Weak<Seat>>,
+    /// Where the others go. As many as there are seats for, all together.
+    onlookers: mpsc::UnboundedSender<Client>,
 }
+
+/// Those who may only look.
+pub struct Onlookers(mpsc::UnboundedReceiver<Client>);
 
 /// A connection to one of them.
 pub struct Client {
@@ -66,12 +77,15 @@ struct Heard {
 }
 
 impl<C> Clients<C> {
-    /// The clients among those who call.
-    pub fn new(callers: C) -> Clients<C> {
-        Clients {
+    /// The clients among those who call. They come as long as onlookers are heard.
+    pub fn new(callers: C) -> (Clients<C>, Onlookers) {
+        let (onlookers, others) = mpsc::unbounded_channel();
+        let clients = Clients {
             callers,
             seats: Vec::new(),
-        }
+            onlookers,
+        };
+        (clients, Onlookers(others))
     }
 
     /// A seat, if need be that of another; none if even those who were to leave are still here.
@@ -103,15 +117,35 @@ impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Stream for Clients<C> {
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => return Poll::Ready(None),
             };
-            if let Some(seat) = self.seat(stream) {
-                return Poll::Ready(Some(Ok(Client {
-                    seat,
-                    may_say: SAYS_AT_MOST,
-                    patience: Box::pin(sleep(PATIENCE)),
-                    deaf: None,
-                })));
+            let may_act = is_of_roots_group(&stream);
+            let Some(seat) = self.seat(stream) else {
+                continue;
+            };
+            let client = Client {
+                seat,
+                may_say: SAYS_AT_MOST,
+                patience: Box::pin(sleep(PATIENCE)),
+                deaf: None,
+            };
+            if may_act {
+                return Poll::Ready(Some(Ok(client)));
             }
+            // If nobody hears them any more all of it ends.
+            let _ = self.onlookers.send(client);
         }
+    }
+}
+
+/// Whether the one at the other end came with the group of root, as seen from here.
+fn is_of_roots_group(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.gid() == 0)
+}
+
+impl Stream for Onlookers {
+    type Item = io::Result<Client>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context).map(|client| client.map(Ok))
     }
 }
 
@@ -241,7 +275,6 @@ mod tests {
     use std::future::poll_fn;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -262,21 +295,32 @@ mod tests {
     struct Door {
         callers: mpsc::UnboundedSender<UnixStream>,
         clients: Clients<Callers>,
+        onlookers: Onlookers,
     }
 
     impl Door {
         fn new() -> Door {
             let (callers, called) = mpsc::unbounded_channel();
-            let clients = Clients::new(Callers(called));
-            Door { callers, clients }
+            let (clients, onlookers) = Clients::new(Callers(called));
+            Door {
+                callers,
+                clients,
+                onlookers,
+            }
         }
 
         /// Our end, and theirs.
         async fn enter(&mut self) -> (Client, UnixStream) {
             let (theirs, ours) = UnixStream::pair().unwrap();
             self.callers.send(ours).unwrap();
-            let client = poll_fn(|context| Pin::new(&mut self.clients).poll_next(context)).await;
-            (client.unwrap().unwrap(), theirs)
+            // Which of both depends on who runs this.
+            let client = poll_fn(
+                |context| match Pin::new(&mut self.clients).poll_next(context) {
+                    Poll::Pending => Pin::new(&mut self.onlookers).poll_next(context),
+                    client => client,
+                },
+            );
+            (client.await.unwrap().unwrap(), theirs)
         }
     }
 

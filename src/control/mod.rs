@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use crate::api::{directory, make_directory};
 
-pub use clients::Clients;
-pub use service::Service;
+pub use clients::{Clients, Onlookers};
+pub use service::{Onlook, Service};
 
 /// So many characters of the name of a shim's socket, a hash, are its name here: a path to a socket
 /// has 107 characters at most.

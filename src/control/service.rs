@@ -40,6 +40,10 @@ pub struct Service {
     watchers: Arc<Semaphore>,
 }
 
+/// The same for those who may only look.
+#[derive(Clone, Debug)]
+pub struct Onlook(pub Service);
+
 impl Service {
     /// The service in front of `pod`.
     pub fn new(pod: Pod) -> Service {
@@ -75,6 +79,11 @@ fn response(pod: PodMessage) -> StatusResponse {
 fn too_many() -> ttrpc::Error {
     let message = "too many ask about this pod at the same time".to_owned();
     ttrpc::Error::RpcStatus(get_status(Code::RESOURCE_EXHAUSTED, message))
+}
+
+fn only_looks() -> ttrpc::Error {
+    let message = "whoever does not come with root's group may only look; expected group 0";
+    ttrpc::Error::RpcStatus(get_status(Code::PERMISSION_DENIED, message.to_owned()))
 }
 
 #[async_trait]
@@ -135,5 +144,33 @@ impl Control for Service {
             .ask(move |actor, reply| actor.release_by_hand(&req.container, reply))
             .await;
         released.map_err(task::status)
+    }
+}
+
+#[async_trait]
+impl Control for Onlook {
+    async fn status(
+        &self,
+        ctx: &TtrpcContext,
+        req: StatusRequest,
+    ) -> ttrpc::Result<StatusResponse> {
+        self.0.status(ctx, req).await
+    }
+
+    async fn watch(
+        &self,
+        ctx: &TtrpcContext,
+        req: StatusRequest,
+        watcher: ServerStreamSender<StatusResponse>,
+    ) -> ttrpc::Result<()> {
+        self.0.watch(ctx, req, watcher).await
+    }
+
+    async fn stop(&self, _: &TtrpcContext, _: StopRequest) -> ttrpc::Result<StopResponse> {
+        Err(only_looks())
+    }
+
+    async fn release(&self, _: &TtrpcContext, _: ReleaseRequest) -> ttrpc::Result<ReleaseResponse> {
+        Err(only_looks())
     }
 }

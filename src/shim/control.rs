@@ -6,12 +6,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
 use crate::api::{create_control, make_directory};
-use crate::control::{self, Clients, Service};
+use crate::control::{self, Clients, Onlook, Service};
 use crate::pod::Pod;
 
 use super::address::{self, Turn};
@@ -19,7 +20,7 @@ use super::callers::Callers;
 use super::kernel;
 
 /// A socket that people ask at, if it could be made: a pod does without.
-pub(super) struct ControlSocket(Option<(PathBuf, Server)>);
+pub(super) struct ControlSocket(Option<(PathBuf, [Server; 2])>);
 
 impl ControlSocket {
     /// Serves people beside the socket at `path`, which is the shim's own.
@@ -28,7 +29,7 @@ impl ControlSocket {
             return ControlSocket(None);
         };
         match serve(&path, pod).await {
-            Ok(server) => ControlSocket(Some((path, server))),
+            Ok(servers) => ControlSocket(Some((path, servers))),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "usher will not see this pod");
                 ControlSocket(None)
@@ -47,19 +48,33 @@ impl ControlSocket {
 
     /// Says what is still to be said.
     pub async fn shutdown(&mut self) {
-        if let ControlSocket(Some((_, server))) = self {
-            let _ = server.shutdown().await;
+        if let ControlSocket(Some((_, servers))) = self {
+            for server in servers {
+                let _ = server.shutdown().await;
+            }
         }
     }
 }
 
-async fn serve(path: &Path, pod: Pod) -> io::Result<Server> {
+/// One for those who may act, and one for those who may only look: a server does not tell a service who
+/// asks.
+async fn serve(path: &Path, pod: Pod) -> io::Result<[Server; 2]> {
     let listener = tokio::net::UnixListener::from_std(control::listen(path)?)?;
-    let mut server = Server::new()
-        .add_listener(Listener::new(Clients::new(Callers::new(listener))))
-        .register_service(create_control(std::sync::Arc::new(Service::new(pod))));
-    server.start().await.map_err(io::Error::other)?;
-    Ok(server)
+    let (clients, onlookers) = Clients::new(Callers::new(listener));
+    let service = Service::new(pod);
+    let onlook = Onlook(service.clone());
+    let mut servers = [
+        Server::new()
+            .add_listener(Listener::new(clients))
+            .register_service(create_control(Arc::new(service))),
+        Server::new()
+            .add_listener(Listener::new(onlookers))
+            .register_service(create_control(Arc::new(onlook))),
+    ];
+    for server in &mut servers {
+        server.start().await.map_err(io::Error::other)?;
+    }
+    Ok(servers)
 }
 
 /// Leaves a mark where the socket for people will be, so that [`sweep`] finds what is left of a shim that
