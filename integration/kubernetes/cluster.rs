@@ -4,12 +4,12 @@
 //! All of it is on a [machine](super::machine) of namespaces; or kubelet, containerd and the pods are on a
 //! node of their own, a [guest](super::guest).
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -72,8 +72,8 @@ pub struct Cluster {
     dir: TempDir,
     /// What the node is on, if not on the machine.
     guest: Option<Guest>,
-    machine: RefCell<Option<Machine>>,
-    parts: RefCell<BTreeMap<&'static str, Child>>,
+    machine: Mutex<Option<Machine>>,
+    parts: Mutex<BTreeMap<&'static str, Child>>,
 }
 
 // === impl Cluster ===
@@ -88,8 +88,8 @@ impl Cluster {
             programs,
             node,
             dir,
-            machine: RefCell::default(),
-            parts: RefCell::default(),
+            machine: Mutex::default(),
+            parts: Mutex::default(),
         };
         for name in ["log", "tmp", "shared", "var-lib/kubelet", "etc"] {
             fs::create_dir_all(cluster.path(name)).expect("a directory of the cluster");
@@ -153,15 +153,17 @@ impl Cluster {
         if let Some(guest) = &self.guest {
             guest.switch_on(self, &machine);
         }
-        *self.machine.borrow_mut() = Some(machine);
+        *held(&self.machine) = Some(machine);
     }
 
     /// Ends everything at once, as when the power fails. Files are kept, but what lay in memory.
     pub fn switch_off(&self) {
-        if let Some(machine) = self.machine.take() {
+        let machine = held(&self.machine).take();
+        if let Some(machine) = machine {
             machine.switch_off();
         }
-        for (_, mut child) in self.parts.take() {
+        let parts = std::mem::take(&mut *held(&self.parts));
+        for (_, mut child) in parts {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -169,7 +171,7 @@ impl Cluster {
 
     /// A command that runs beside the API server.
     pub fn on_machine(&self, words: &[&str]) -> Command {
-        let machine = self.machine.borrow();
+        let machine = held(&self.machine);
         let mut command = machine.as_ref().expect("the machine is on").command(words);
         command.env("KUBECONFIG", self.path("etc/kubeconfig"));
         command.env("PATH", self.search_path());
@@ -238,7 +240,7 @@ impl Cluster {
         command.stdin(Stdio::null());
         command.stdout(self.log(name)).stderr(self.log(name));
         let child = command.spawn().expect("nsenter");
-        self.parts.borrow_mut().insert(name, child);
+        held(&self.parts).insert(name, child);
     }
 
     /// Ends one of them: with KILL as in a crash, with TERM as for an upgrade.
@@ -249,7 +251,7 @@ impl Cluster {
         let pid = fs::read_to_string(self.path(&format!("{name}.pid"))).expect("its PID");
         let command = self.on_machine(&["kill", &format!("-{signal}"), pid.trim()]);
         assert!(run(command, PATIENCE).ok(), "{name} does not run");
-        let child = self.parts.borrow_mut().remove(name);
+        let child = held(&self.parts).remove(name);
         let mut child = child.expect("it was started");
         let ended = poll(PATIENCE, || child.try_wait().expect("our child"));
         assert!(ended.is_some(), "{name} does not end");
@@ -269,7 +271,7 @@ impl Cluster {
 
     /// Makes good what a case that has failed left stopped.
     pub fn mend(&self) {
-        if self.machine.borrow().is_none() {
+        if held(&self.machine).is_none() {
             return self.boot();
         }
         self.start_what_does_not_run();
@@ -280,7 +282,7 @@ impl Cluster {
             let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
             if match self.guest_of(name) {
                 Some(guest) => guest.runs(self, name),
-                None => self.parts.borrow_mut().get_mut(name).is_some_and(runs),
+                None => held(&self.parts).get_mut(name).is_some_and(runs),
             } {
                 continue;
             }
@@ -480,6 +482,11 @@ impl Drop for OtherKubelet<'_> {
         self.restart(&self.before);
         self.cluster.await_node();
     }
+}
+
+/// What cases that run side by side share; one that has failed leaves it whole.
+pub fn held<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A cgroup is removed when those below it are.

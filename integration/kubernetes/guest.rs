@@ -6,15 +6,15 @@
 //! what is logged, is seen from here. Commands reach it over a connection that systemd answers (`agent`
 //! in `integration/guest/root`), and what the API server has to say to kubelet goes through QEMU.
 
-use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::harness::{poll, run, shim_dir};
 
-use super::cluster::{Cluster, PATIENCE};
+use super::cluster::{Cluster, PATIENCE, held};
 use super::machine::{Machine, with_us};
 use super::settings;
 
@@ -49,14 +49,14 @@ pub struct Guest {
     /// Its kernel and its disk, as `integration/guest/build` has made them.
     image: PathBuf,
     /// QEMU, and what gives it the directory.
-    processes: RefCell<Vec<Child>>,
+    processes: Mutex<Vec<Child>>,
 }
 
 impl Guest {
     pub fn of(image: &Path) -> Self {
         Self {
             image: image.to_owned(),
-            processes: RefCell::default(),
+            processes: Mutex::default(),
         }
     }
 
@@ -141,8 +141,11 @@ impl Guest {
     /// None while it may still: false when it has ended.
     fn has_answered(&self, cluster: &Cluster, machine: &Machine) -> Option<bool> {
         std::thread::sleep(Duration::from_millis(500));
-        let mut processes = self.processes.borrow_mut();
-        if !matches!(processes.last_mut().map(Child::try_wait), Some(Ok(None))) {
+        let is_there = matches!(
+            held(&self.processes).last_mut().map(Child::try_wait),
+            Some(Ok(None))
+        );
+        if !is_there {
             return Some(false);
         }
         let command = machine.command(&words_for(cluster, &["true"]));
@@ -150,7 +153,8 @@ impl Guest {
     }
 
     fn end(&self) {
-        for mut child in self.processes.take() {
+        let processes = std::mem::take(&mut *held(&self.processes));
+        for mut child in processes {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -166,7 +170,7 @@ impl Guest {
             command.stdout(cluster.log(log)).stderr(cluster.log(log));
             with_us(&mut command);
             let child = command.spawn().expect("nsenter");
-            self.processes.borrow_mut().push(child);
+            held(&self.processes).push(child);
         };
         start(
             &[

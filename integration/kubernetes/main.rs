@@ -1,8 +1,10 @@
 //! Tests on a real cluster of one node; `scripts/test-kubernetes` runs them.
 //!
-//! One cluster serves all cases, one after another, since some of them restart it; but those of the
-//! installer, which have another one without usher. Each has a namespace and a directory of its own. A
-//! case is named by its function; words given as arguments choose those whose name contains one of them.
+//! One cluster serves all cases: those that only make pods run some at a time, and after them, one by one,
+//! those that restart it, fill its memory or change it for all. Those of the installer have another one,
+//! without usher. Each case has a namespace and a directory of its own. A case is named by its function;
+//! words given as arguments choose those whose name contains one of them, and `--test-threads N` says how
+//! many run at a time.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -30,9 +32,10 @@ mod traffic;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::time::Instant;
 
-use cluster::{Cluster, Node};
+use cluster::{Cluster, Node, held};
 use pod::Case;
 use settings::Programs;
 
@@ -72,6 +75,7 @@ use Needs::{Guest, Here, Since};
 /// Before there are no matchConditions.
 const WEBHOOK: Needs = Since(1, 28);
 
+/// Beside others.
 const CASES: &[Named] = cases![
     starting::sidecars_start_before_apps,
     starting::an_app_that_is_listed_first_waits,
@@ -82,7 +86,6 @@ const CASES: &[Named] = cases![
     starting::what_is_wrong_with_an_annotation_is_told,
     starting::an_init_container_that_fails_is_run_again,
     starting::a_native_init_container_runs_beside_annotated_sidecars,
-    starting::a_pod_starts_while_the_api_server_is_down,
     starting::a_debug_container_is_a_guest,
     starting::a_sidecar_that_ends_is_started_again,
     starting::native_sidecars_work_as_under_runc: Since(1, 29),
@@ -99,7 +102,6 @@ const CASES: &[Named] = cases![
     stopping::a_pod_that_is_rolled_over_ends_in_order,
     stopping::another_stop_signal_is_delivered,
     stopping::a_pods_own_stop_signal_is_delivered: Since(1, 36),
-    stopping::a_pod_of_a_node_that_goes_down_ends_in_order: Guest,
     stopping::termination_hooks_come_first,
     stopping::an_unhealthy_app_is_restarted_alone,
     stopping::an_unhealthy_sidecar_is_restarted_alone,
@@ -122,6 +124,23 @@ const CASES: &[Named] = cases![
     defers::a_job_runs_them_when_its_app_has_ended,
     defers::one_whose_probe_succeeds_gets_more_time,
     defers::one_at_work_gets_more_time,
+    resources::a_pods_overhead_is_kept: Since(1, 23),
+    resources::a_limit_ranges_defaults_apply,
+    resources::a_pod_grows_and_shrinks_with_a_container: Since(1, 33),
+    resources::a_pods_own_resources_are_kept: Since(1, 34),
+    node::a_static_pod_starts_and_ends_in_order,
+    node::pressure_is_measured: Guest,
+    examples::mesh,
+    examples::log_forwarder,
+    examples::job,
+    examples::database,
+    examples::leader: Here,
+];
+
+/// With the cluster to themselves.
+const ALONE: &[Named] = cases![
+    starting::a_pod_starts_while_the_api_server_is_down,
+    stopping::a_pod_of_a_node_that_goes_down_ends_in_order: Guest,
     defers::they_run_on_while_kubelet_is_restarted,
     defers::they_run_on_while_containerd_is_restarted,
     restarts::kubelet_restarted_while_an_init_container_runs,
@@ -134,23 +153,12 @@ const CASES: &[Named] = cases![
     restarts::containerd_restarted_while_a_pod_ends,
     restarts::all_containers_are_restarted_by_a_rule: Since(1, 36),
     restarts::a_node_that_was_switched_off_starts_its_pods_in_order,
-    resources::a_pods_overhead_is_kept: Since(1, 23),
-    resources::a_limit_ranges_defaults_apply,
     resources::systemd_does_not_undo_a_pods_size: Guest,
-    resources::a_pod_grows_and_shrinks_with_a_container: Since(1, 33),
-    resources::a_pods_own_resources_are_kept: Since(1, 34),
     memory::scores_of_a_guaranteed_pod_are_below_zero: Guest,
     memory::a_sidecar_is_not_the_first_when_its_pods_memory_runs_out: Guest,
     memory::a_sidecar_is_not_the_first_when_the_nodes_memory_runs_out: Guest,
     memory::what_kubelet_says_of_memory_holds: Guest,
     memory::a_pod_that_is_evicted_for_memory_ends_in_order: Guest,
-    node::a_static_pod_starts_and_ends_in_order,
-    node::pressure_is_measured: Guest,
-    examples::mesh,
-    examples::log_forwarder,
-    examples::job,
-    examples::database,
-    examples::leader: Here,
     admission::a_job_with_one_annotation_behaves_as_with_all: WEBHOOK,
     admission::what_the_shim_would_refuse_is_refused_when_it_is_applied: WEBHOOK,
     admission::while_it_is_down_only_pods_that_need_it_wait: WEBHOOK,
@@ -168,10 +176,13 @@ const INSTALLER_CASES: &[Named] = cases![
     installer::what_only_calls_itself_kubelet_is_not_believed: Here,
 ];
 
+/// How many cases run beside each other if nothing else is said.
+const THREADS: usize = 3;
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "--list") {
-        let all = CASES.iter().chain(INSTALLER_CASES);
+        let all = CASES.iter().chain(ALONE).chain(INSTALLER_CASES);
         all.for_each(|case| println!("{}", case.name));
         return ExitCode::SUCCESS;
     }
@@ -183,24 +194,63 @@ fn main() -> ExitCode {
         figures::print(&start(Node::WithUsher));
         return ExitCode::SUCCESS;
     }
-    let mut failed = Vec::new();
-    for (node, cases) in [(Node::WithUsher, CASES), (Node::Bare, INSTALLER_CASES)] {
-        let chosen = |case: &&Named| {
+    let (threads, words) = match &words[..] {
+        [option, number, words @ ..] if option == "--test-threads" => {
+            (number.parse().expect("a number of threads"), words)
+        }
+        words => (THREADS, words),
+    };
+    let choose = |cases: &'static [Named]| -> Vec<&Named> {
+        let is_chosen = |case: &&Named| {
             case.needs.are_met_by(&programs)
                 && (words.is_empty() || words.iter().any(|word| case.name.contains(&**word)))
         };
-        let chosen: Vec<&Named> = cases.iter().filter(chosen).collect();
-        if !chosen.is_empty() {
-            let cluster = start(node);
-            failed.extend(chosen.into_iter().filter(|case| !passes(&cluster, case)));
+        cases.iter().filter(is_chosen).collect()
+    };
+    let mut failed = Vec::new();
+    for (node, cases, alone) in [
+        (Node::WithUsher, CASES, ALONE),
+        (Node::Bare, &[], INSTALLER_CASES),
+    ] {
+        let (cases, alone) = (choose(cases), choose(alone));
+        if cases.is_empty() && alone.is_empty() {
+            continue;
+        }
+        let cluster = start(node);
+        failed.extend(run_side_by_side(&cluster, cases, threads));
+        for case in alone {
+            if !passes(&cluster, case) {
+                cluster.mend();
+                failed.push(case.name);
+            }
         }
     }
     if failed.is_empty() {
         return ExitCode::SUCCESS;
     }
-    let failed: Vec<&str> = failed.iter().map(|case| case.name).collect();
     println!("failed:\n    {}", failed.join("\n    "));
     ExitCode::FAILURE
+}
+
+/// The names of those that have failed.
+fn run_side_by_side(
+    cluster: &Cluster,
+    cases: Vec<&'static Named>,
+    threads: usize,
+) -> Vec<&'static str> {
+    let waiting = Mutex::new(cases.into_iter());
+    let failed = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let next = held(&waiting).next();
+            let Some(case) = next else { break };
+            if !passes(cluster, case) {
+                held(&failed).push(case.name);
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    std::mem::take(&mut held(&failed))
 }
 
 fn start(node: Node) -> Cluster {
@@ -228,9 +278,6 @@ fn passes(cluster: &Cluster, case: &Named) -> bool {
     let name = case.name;
     let run = || (case.run)(&Case::new(cluster, name));
     let passed = catch_unwind(AssertUnwindSafe(run)).is_ok();
-    if !passed {
-        cluster.mend();
-    }
     let verdict = if passed { "ok" } else { "FAILED" };
     println!("test {name} ... {verdict} ({:.0?})", begin.elapsed());
     passed
