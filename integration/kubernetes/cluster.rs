@@ -43,7 +43,7 @@ pub const NODE: &str = "node";
 pub enum Node {
     /// usher, by `scripts/install`, and the label that says so.
     WithUsher,
-    /// Nothing; but pods have service accounts, and `systemctl` restarts containerd.
+    /// Nothing; but `systemctl` restarts containerd.
     Bare,
 }
 
@@ -418,11 +418,16 @@ impl Cluster {
     }
 
     pub fn try_apply(&self, objects: &[Value]) -> Finished {
+        self.give(&["apply"], objects)
+    }
+
+    /// A command of kubectl's that takes objects.
+    pub fn give(&self, words: &[&str], objects: &[Value]) -> Finished {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         let file = tempfile::NamedTempFile::new_in(self.path("tmp")).expect("a file");
         fs::write(file.path(), list.to_string()).expect("the objects");
         let path = file.path().display().to_string();
-        self.kubectl(&["apply", "--filename", &path])
+        self.kubectl(&[words, &["--filename", &path]].concat())
     }
 
     // --- its cgroups ---

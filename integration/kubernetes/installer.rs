@@ -1,22 +1,19 @@
 //! The DaemonSet that installs usher to a cluster's nodes, with the image that its Dockerfile describes.
-//!
-//! There is no Docker and no registry: the image is put together by what the Dockerfile's last stage
-//! says, on Debian 12 as `scripts/test-kubernetes` has made it, of the programs that cargo has built.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, NODE, PATIENCE};
-use crate::harness::{Image, eventually, make_archive_of_layers, poll, run, shim_dir, tar};
+use crate::dockerfile;
+use crate::harness::{eventually, poll, run};
 use crate::images::WITNESS;
 use crate::pod::{Case, Pod, restarts, witness};
 use crate::settings::CONTAINERD_CONFIG;
 
-const TOP: &str = env!("CARGO_MANIFEST_DIR");
 const DAEMON_SET: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/daemonset.yaml"
@@ -410,86 +407,13 @@ fn assert_first_process_is_the_nodes(case: &Case) {
 
 // === its image ===
 
-/// Puts the image into containerd's store, as if it had been pulled by its digest, and says what it is
-/// called there; its shim has some more bytes at its end.
+/// The image in containerd's store, and what it is called there; its shim has some more bytes at its end.
 fn import(cluster: &Cluster, more: &[u8]) -> String {
-    let dir = tempfile::tempdir_in(cluster.path("tmp")).expect("a directory");
-    let root = dir.path().join("root");
-    let dockerfile = format!("{TOP}/scripts/kubernetes/Dockerfile");
-    let dockerfile = fs::read_to_string(dockerfile).expect("the Dockerfile");
-    for line in dockerfile.lines().filter(|line| line.starts_with("FROM ")) {
-        assert!(line.contains("@sha256:"), "{line}: expected a digest");
-    }
-    let (_, last_stage) = dockerfile.rsplit_once("\nFROM ").expect("a last stage");
-    let mut entrypoint = Value::Null;
-    for line in last_stage.lines() {
-        match line.split_once(' ') {
-            Some(("COPY", words)) => copy(cluster, &root, words),
-            Some(("ENTRYPOINT", words)) => {
-                entrypoint = serde_json::from_str(words).expect("a list of words");
-            }
-            Some(("RUN", _)) => panic!("{line}: nothing runs that here"),
-            _ => {}
-        }
-    }
-    let shim = root.join("usher/containerd-shim-usher-v2");
-    let bytes = fs::read(&shim).expect("the shim is in the image");
-    fs::write(&shim, [&bytes, more].concat()).expect("the shim");
-    let files = dir.path().join("files.tar");
-    tar(&files, &root, &["."]);
-    let reference = format!("{REPOSITORY}:imported");
-    let image = Image {
-        reference: &reference,
-        config: json!({ "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "Entrypoint": entrypoint }),
-    };
-    let layers = [&*cluster.programs.installer_base, &*files];
-    let archive = make_archive_of_layers(dir.path(), &layers, &[image]);
-    let ctr = |words: &[&str]| {
-        let finished = run(cluster.on_machine(&cluster.ctr(words)), PATIENCE);
-        assert!(finished.ok(), "ctr {words:?}: {}", finished.err());
-        finished.out()
-    };
-    ctr(&["images", "import", &archive.display().to_string()]);
-    let listed = ctr(&["images", "list", &format!("name=={reference}")]);
-    let digest = listed
-        .split_whitespace()
-        .find(|word| word.starts_with("sha256:"));
-    let by_digest = format!("{REPOSITORY}@{}", digest.expect("a digest"));
-    ctr(&["images", "tag", "--force", &reference, &by_digest]);
-    by_digest
-}
-
-/// The Dockerfile's `COPY`, which knows three sources: this repository, what was built of it, and the
-/// image that has kubectl.
-fn copy(cluster: &Cluster, root: &Path, words: &str) {
-    const BUILT: &str = "/source/target/release/";
-    let mut words: Vec<&str> = words.split_whitespace().collect();
-    let directory = words.pop().expect("where to").trim_start_matches('/');
-    assert!(
-        directory.ends_with('/'),
-        "{directory}: expected a directory"
-    );
-    let stage = words.first().and_then(|word| word.strip_prefix("--from="));
-    let directory = root.join(directory);
-    fs::create_dir_all(&directory).expect("a directory of the image");
-    for word in words.iter().skip(usize::from(stage.is_some())) {
-        let name = Path::new(word).file_name().expect("a file's name");
-        let to = directory.join(name);
-        let from = match stage {
-            None => Path::new(TOP).join(word),
-            Some("kubectl") => cluster.programs.kubernetes.join("bin").join(name),
-            Some(_) => {
-                let program = word.strip_prefix(BUILT).expect(BUILT);
-                // As a release has them: without what debuggers read.
-                let mut strip = Command::new("strip");
-                strip.arg("-o").arg(&to).arg(shim_dir().join(program));
-                let finished = run(strip, PATIENCE);
-                assert!(finished.ok(), "strip {program}: {}", finished.err());
-                continue;
-            }
-        };
-        fs::copy(from, &to).expect(word);
-    }
+    dockerfile::import(cluster, "Dockerfile", REPOSITORY, |root| {
+        let shim = root.join("usher/containerd-shim-usher-v2");
+        let bytes = fs::read(&shim).expect("the shim is in the image");
+        fs::write(&shim, [&bytes, more].concat()).expect("the shim");
+    })
 }
 
 // === the node ===

@@ -13,6 +13,7 @@ mod admission;
 mod cgroups;
 mod cluster;
 mod defers;
+mod dockerfile;
 mod examples;
 mod figures;
 mod guest;
@@ -55,6 +56,8 @@ enum Needs {
     Guest,
     /// To see the files of the node from here.
     Here,
+    /// The same, and what Kubernetes has had since this version.
+    HereSince(u32, u32),
 }
 
 /// A list of cases with their names.
@@ -70,10 +73,12 @@ macro_rules! cases {
     (@needs $needs:expr) => { $needs };
 }
 
-use Needs::{Guest, Here, Since};
+use Needs::{Guest, Here, HereSince, Since};
 
-/// Before there are no matchConditions.
-const WEBHOOK: Needs = Since(1, 28);
+/// Its image lies on the node, and the API server calls it there. Before there are no matchConditions.
+const WEBHOOK: Needs = HereSince(1, 28);
+/// With an injector of native sidecars.
+const INJECTOR: Needs = HereSince(1, 29);
 
 /// Beside others.
 const CASES: &[Named] = cases![
@@ -163,6 +168,13 @@ const ALONE: &[Named] = cases![
     admission::what_the_shim_would_refuse_is_refused_when_it_is_applied: WEBHOOK,
     admission::while_it_is_down_only_pods_that_need_it_wait: WEBHOOK,
     admission::its_certificate_is_renewed_while_pods_are_created: WEBHOOK,
+    admission::a_certificate_of_cert_managers_is_served_and_renewed: WEBHOOK,
+    admission::replicas_are_killed_in_turn_while_pods_are_created: WEBHOOK,
+    admission::a_rollout_of_it_refuses_nothing: WEBHOOK,
+    admission::a_job_with_an_injected_proxy_is_complete: INJECTOR,
+    admission::a_job_whose_proxy_was_not_injected_runs: WEBHOOK,
+    admission::native_init_containers_and_sidecars_beside_ours: INJECTOR,
+    admission::a_proxy_that_the_node_knows_needs_no_annotation: INJECTOR,
     admission::it_has_no_right_that_it_does_not_need: WEBHOOK,
 ];
 
@@ -269,6 +281,7 @@ impl Needs {
             Needs::Since(major, minor) => programs.version >= (*major, *minor),
             Needs::Guest => on_guest,
             Needs::Here => !on_guest,
+            Needs::HereSince(major, minor) => !on_guest && programs.version >= (*major, *minor),
         }
     }
 }

@@ -23,6 +23,7 @@ pub struct Case<'a> {
 pub struct Pod {
     name: String,
     annotations: Map<String, Value>,
+    labels: Map<String, Value>,
     containers: Vec<Value>,
     init_containers: Vec<Value>,
     spec: Map<String, Value>,
@@ -86,6 +87,7 @@ impl Pod {
         Self {
             name: name.to_owned(),
             annotations: Map::new(),
+            labels: Map::from_iter([("app".to_owned(), name.into())]),
             containers: Vec::new(),
             init_containers: Vec::new(),
             spec: Map::new(),
@@ -94,6 +96,12 @@ impl Pod {
 
     pub fn annotation(mut self, key: &str, value: impl Into<String>) -> Self {
         self.annotations.insert(key.to_owned(), value.into().into());
+        self
+    }
+
+    /// Beside `app`, which is its name.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), value.into());
         self
     }
 
@@ -129,7 +137,7 @@ impl Pod {
         spec.as_object_mut()
             .expect("an object")
             .extend(self.spec.clone());
-        let metadata = json!({ "annotations": self.annotations, "labels": { "app": self.name } });
+        let metadata = json!({ "annotations": self.annotations, "labels": self.labels });
         json!({ "metadata": metadata, "spec": spec })
     }
 
@@ -153,13 +161,29 @@ impl<'a> Case<'a> {
             namespace: namespace.trim_end_matches('-').to_owned(),
         };
         fs::create_dir_all(case.shared_dir()).expect("the shared directory");
-        case.cluster.must(&["create", "namespace", &case.namespace]);
+        case.create_namespace();
         case
     }
 
     /// Mounted on `/shared` in every container.
     pub fn shared_dir(&self) -> PathBuf {
         self.cluster.path("shared").join(&self.namespace)
+    }
+
+    /// Its pods have no use for a token, and would wait for it. Who else makes that account may be faster.
+    fn create_namespace(&self) {
+        let name = &self.namespace;
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name },
+        });
+        let account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "name": "default", "namespace": name },
+            "automountServiceAccountToken": false,
+        });
+        let words = ["apply", "--server-side", "--force-conflicts"];
+        let finished = self.cluster.give(&words, &[namespace, account]);
+        assert!(finished.ok(), "kubectl apply: {}", finished.err());
     }
 
     #[track_caller]

@@ -167,6 +167,8 @@ fn network() -> String {
                 "type": "host-local",
                 "dataDir": "/run/cni",
                 "ranges": [[{ "subnet": "10.89.0.0/16" }]],
+                // To the API server, and nowhere else.
+                "routes": [{ "dst": "10.96.0.0/16" }],
             },
         }],
     })
@@ -288,6 +290,8 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
             "--secure-port=443",
             "--advertise-address=10.88.0.1",
             "--endpoint-reconciler-type=none",
+            // Nothing leads from a Service to its pods; it calls webhooks at their own addresses.
+            "--enable-aggregator-routing",
             "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged",
         ],
@@ -314,10 +318,6 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         "etcd" => words.push(format!("--data-dir={}", cluster.path("etcd").display())),
         "containerd" => words.extend(["--config".into(), CONTAINERD_CONFIG.into()]),
         "kube-apiserver" => {
-            if !bare {
-                // Nobody there would use the tokens, and pods would wait for them.
-                words.push("--disable-admission-plugins=ServiceAccount".into());
-            }
             words.push(format!("--token-auth-file={}", etc("tokens.csv")));
             words.push(format!("--cert-dir={}", etc(name)));
             for flag in ["key-file", "signing-key-file"] {

@@ -1,0 +1,140 @@
+//! The admission webhook, asked by a real API server: its image, its two replicas, its account and its
+//! certificate are those of `scripts/kubernetes/webhook.yaml`.
+
+mod injector;
+mod proxies;
+mod trouble;
+mod webhook;
+
+use serde_json::{Value, json};
+
+use crate::pod::{Case, Pod, exit_code, with, witness};
+
+pub use proxies::*;
+pub use trouble::*;
+use webhook::{NAME, Webhook, dry_run, wrong};
+
+/// What its author has to write, and no more; and what the spec of any pod says.
+fn job() -> Pod {
+    let probe = json!({
+        "exec": { "command": ["test", "-e", "/shared/ready-proxy"] },
+        "periodSeconds": 1, "failureThreshold": 120, "timeoutSeconds": 30,
+    });
+    let proxy = witness("proxy", &["--ready-after", "2s", "--exit", "143"]);
+    let first = witness("first", &["--run-for", "1s"]);
+    Pod::new("job")
+        .annotation("usher/sidecars", "pro*, logs?")
+        .init_container(first)
+        .container(with(proxy, json!({ "startupProbe": probe })))
+        .container(witness("app", &["--run-for", "2s"]))
+        .spec("restartPolicy", "Never")
+        .spec("runtimeClassName", Value::Null)
+}
+
+pub fn a_job_with_one_annotation_behaves_as_with_all(case: &Case) {
+    let _webhook = Webhook::install(case.cluster);
+    case.create_job(&job(), 0);
+    case.kubectl(&[
+        "wait",
+        "--for=condition=complete",
+        "--timeout=3m",
+        "job/job",
+    ]);
+    let record = case.record();
+    record.assert_before(("first", "exit"), ("proxy", "start"));
+    record.assert_before(("proxy", "ready"), ("app", "start"));
+    record.assert_before(("app", "exit"), ("proxy", "signal"));
+    let pods = case.pods_of("job");
+    assert_eq!(pods.len(), 1);
+    assert_eq!(pods[0]["spec"]["runtimeClassName"], "usher");
+    assert_eq!(exit_code(&pods[0], "proxy"), Some(0));
+    let annotations = &pods[0]["metadata"]["annotations"];
+    for (key, value) in [
+        ("usher/sidecars", "proxy"),
+        ("usher/apps", "app"),
+        ("usher/native-init", "first"),
+        ("usher/restart-policy", "Never"),
+    ] {
+        assert_eq!(annotations[key], value, "{annotations:#}");
+    }
+}
+
+pub fn what_the_shim_would_refuse_is_refused_when_it_is_applied(case: &Case) {
+    let webhook = Webhook::install(case.cluster);
+    let pod = wrong();
+    let template = json!({
+        "metadata": { "annotations": pod["metadata"]["annotations"], "labels": { "app": "x" } },
+        "spec": pod["spec"],
+    });
+    let sentence = r#"usher/sidecars: "proxy, proxy""#;
+    let object = |api: &str, kind: &str, spec: Value| {
+        json!({
+            "apiVersion": api, "kind": kind, "spec": spec,
+            "metadata": { "name": "x", "namespace": "default" },
+        })
+    };
+    let selector = json!({ "matchLabels": { "app": "x" } });
+    let mut job = template.clone();
+    job["spec"]["restartPolicy"] = "Never".into();
+    let job = json!({ "template": job });
+    let apps = json!({ "selector": selector, "template": template, "serviceName": "x" });
+    let mut plain = apps.clone();
+    plain
+        .as_object_mut()
+        .expect("an object")
+        .remove("serviceName");
+    for refused in [
+        pod,
+        object("apps/v1", "Deployment", plain.clone()),
+        object("apps/v1", "ReplicaSet", plain.clone()),
+        object("apps/v1", "DaemonSet", plain),
+        object("apps/v1", "StatefulSet", apps),
+        object("batch/v1", "Job", job.clone()),
+        object(
+            "batch/v1",
+            "CronJob",
+            json!({
+                "schedule": "* * * * *", "jobTemplate": { "spec": job },
+            }),
+        ),
+        object(
+            "v1",
+            "ReplicationController",
+            json!({ "template": template }),
+        ),
+    ] {
+        let said = dry_run(webhook.cluster, &refused);
+        assert!(!said.ok(), "{refused:#}");
+        assert!(said.err().contains(sentence), "{}", said.err());
+    }
+    let namespaced = json!({ "usher/sidecars": "proxy, later" });
+    let said = dry_run(webhook.cluster, &webhook::pod(namespaced));
+    assert!(said.ok(), "{}", said.err());
+    assert!(said.err().contains("Warning: later: "), "{}", said.err());
+}
+
+pub fn it_has_no_right_that_it_does_not_need(case: &Case) {
+    let webhook = Webhook::install(case.cluster);
+    let account = format!("--as=system:serviceaccount:{NAME}:{NAME}");
+    let may = |words: &[&str]| {
+        let all = [&["auth", "can-i", &account], words].concat();
+        webhook.cluster.kubectl(&all).ok()
+    };
+    let own = format!("secret/{NAME}");
+    assert!(may(&["update", &own, "--namespace", NAME]));
+    assert!(!may(&["get", "secret/other", "--namespace", NAME]));
+    assert!(!may(&["list", "secrets", "--namespace", NAME]));
+    assert!(!may(&["create", "secrets", "--namespace", NAME]));
+    assert!(!may(&["get", &own, "--namespace", "default"]));
+    assert!(!may(&["get", "pods", "--namespace", NAME]));
+    assert!(!may(&["get", "nodes"]));
+    for kind in [
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+    ] {
+        assert!(may(&["update", &format!("{kind}/{NAME}")]));
+        assert!(!may(&["update", &format!("{kind}/other")]));
+        assert!(!may(&["create", kind]));
+        assert!(!may(&["delete", &format!("{kind}/{NAME}")]));
+    }
+}

@@ -1,0 +1,230 @@
+//! Proxies that another webhook injects, and those that a pod has anyway.
+
+use serde_json::{Value, json};
+
+use super::injector::Injector;
+use super::webhook::Webhook;
+use crate::cluster::PATIENCE;
+use crate::harness::{eventually, run};
+use crate::pod::{Case, Pod, exit_code, restarts, with, witness};
+
+/// A proxy that never ends by itself, and takes a second until it is ready. Only kubelet can say that of a
+/// native one.
+fn proxy(name: &str) -> Value {
+    let probe = json!({
+        "exec": { "command": ["test", "-e", format!("/shared/ready-{name}")] },
+        "periodSeconds": 1, "failureThreshold": 120, "timeoutSeconds": 30,
+    });
+    let proxy = witness(name, &["--ready-after", "1s", "--exit", "143"]);
+    with(proxy, json!({ "startupProbe": probe }))
+}
+
+fn native(container: Value) -> Value {
+    with(container, json!({ "restartPolicy": "Always" }))
+}
+
+/// A Job's pod, in which the app is named like the pod and nobody says what its spec says.
+fn job(name: &str) -> Pod {
+    Pod::new(name)
+        .label("inject", name)
+        .container(witness(&format!("app-{name}"), &["--run-for", "2s"]))
+        .spec("restartPolicy", "Never")
+        .spec("runtimeClassName", Value::Null)
+}
+
+#[track_caller]
+fn await_complete(case: &Case, names: &[&str]) {
+    for name in names {
+        let job = format!("job/{name}");
+        let words = ["wait", "--for=condition=complete", "--timeout=3m", &job];
+        let words = [&["--namespace", &case.namespace], &words[..]].concat();
+        let finished = case.cluster.kubectl(&words);
+        assert!(
+            finished.ok(),
+            "{name}: {}\n{}",
+            finished.err(),
+            case.diagnosis()
+        );
+    }
+}
+
+/// The proxy is there before the app, and ends after it without a word about that.
+#[track_caller]
+fn assert_ordered(case: &Case, app: &str, proxy: &str) {
+    let record = case.record();
+    record.assert_before((proxy, "ready"), (app, "start"));
+    record.assert_before((app, "exit"), (proxy, "signal"));
+    assert_eq!(record.all(proxy, "start").count(), 1, "{record}");
+}
+
+#[track_caller]
+fn only_pod_of(case: &Case, job: &str) -> Value {
+    let mut pods = case.pods_of(job);
+    assert_eq!(pods.len(), 1, "{}", case.diagnosis());
+    pods.remove(0)
+}
+
+/// Names of configurations that come before `usher-webhook`, and after it.
+const WHEN: [&str; 2] = ["another", "zealous"];
+
+pub fn a_job_with_an_injected_proxy_is_complete(case: &Case) {
+    let _webhook = Webhook::install(case.cluster);
+    let mut injector = Injector::start(case);
+    let mut names = Vec::new();
+    for when in WHEN {
+        for (form, list) in [("ordinary", "containers"), ("native", "initContainers")] {
+            let name = format!("{when}-{form}");
+            let container = proxy(&format!("proxy-{name}"));
+            let container = match form {
+                "native" => native(container),
+                _ => container,
+            };
+            injector.inject(&name, list, &container);
+            names.push(name);
+        }
+    }
+    for name in &names {
+        // The same words whatever the form is that it comes in.
+        let annotated = format!("proxy-{name}?");
+        case.create_job(&job(name).annotation("usher/sidecars", annotated), 0);
+    }
+    // Said without a question mark it stays a sidecar of usher's, and behaves as well.
+    injector.inject("named", "initContainers", &native(proxy("proxy-named")));
+    case.create_job(&job("named").annotation("usher/sidecars", "proxy-named"), 0);
+    await_complete(case, &["named"]);
+    assert_ordered(case, "app-named", "proxy-named");
+
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    await_complete(case, &names);
+    for name in names {
+        let (app, proxy) = (format!("app-{name}"), format!("proxy-{name}"));
+        assert_ordered(case, &app, &proxy);
+        let pod = only_pod_of(case, name);
+        assert_eq!(pod["spec"]["runtimeClassName"], "usher", "{pod:#}");
+        let annotations = &pod["metadata"]["annotations"];
+        assert_eq!(annotations["usher/apps"], app, "{annotations:#}");
+        match name.ends_with("native") {
+            // Kubelet looks after it.
+            true => {
+                assert_eq!(annotations["usher/native-init"], proxy, "{annotations:#}");
+                assert_eq!(annotations["usher/sidecars"], Value::Null);
+            }
+            false => {
+                assert_eq!(annotations["usher/sidecars"], proxy, "{annotations:#}");
+                assert_eq!(exit_code(&pod, &proxy), Some(0));
+            }
+        }
+    }
+}
+
+pub fn a_job_whose_proxy_was_not_injected_runs(case: &Case) {
+    let _webhook = Webhook::install(case.cluster);
+    case.create_job(&job("alone").annotation("usher/sidecars", "proxy?"), 0);
+    await_complete(case, &["alone"]);
+    let pod = only_pod_of(case, "alone");
+    let annotations = &pod["metadata"]["annotations"];
+    assert_eq!(annotations["usher/sidecars"], Value::Null);
+    assert_eq!(annotations["usher/apps"], "app-alone");
+    assert_eq!(restarts(&pod, "app-alone"), 0);
+}
+
+/// Kubelet's init containers in their order, a sidecar of kubelet's among them, and then ours.
+pub fn native_init_containers_and_sidecars_beside_ours(case: &Case) {
+    let _webhook = Webhook::install(case.cluster);
+    let mixed = job("mixed")
+        .annotation("usher/sidecars", "ours")
+        .init_container(witness("first", &["--run-for", "1s"]))
+        .init_container(native(proxy("theirs")))
+        .init_container(witness("second", &["--run-for", "1s"]))
+        .container(proxy("ours"));
+    case.create_job(&mixed, 0);
+    await_complete(case, &["mixed"]);
+    let record = case.record();
+    for (earlier, later) in [
+        (("first", "exit"), ("theirs", "start")),
+        (("theirs", "ready"), ("second", "start")),
+        (("second", "exit"), ("ours", "start")),
+        (("ours", "ready"), ("app-mixed", "start")),
+        (("app-mixed", "exit"), ("ours", "signal")),
+        // Ours is one of its containers to kubelet, whose own sidecars end after those.
+        (("ours", "exit"), ("theirs", "signal")),
+    ] {
+        record.assert_before(earlier, later);
+    }
+    let pod = only_pod_of(case, "mixed");
+    let annotations = &pod["metadata"]["annotations"];
+    assert_eq!(annotations["usher/native-init"], "first,theirs,second");
+    assert_eq!(annotations["usher/apps"], "app-mixed");
+    assert_eq!(exit_code(&pod, "ours"), Some(0));
+}
+
+/// The node's `config.toml`, which the webhook has to know, too.
+const ROLES: &str = "[roles]\nsidecars = ['*-mesh']\neverywhere = true\n";
+
+pub fn a_proxy_that_the_node_knows_needs_no_annotation(case: &Case) {
+    let _config = NodeConfig::write(case);
+    let mut injector = Injector::start(case);
+    for (name, list, container) in [
+        ("ordinary", "containers", proxy("ordinary-mesh")),
+        ("native", "initContainers", native(proxy("native-mesh"))),
+        ("unasked", "initContainers", native(proxy("unasked-mesh"))),
+    ] {
+        injector.inject(name, list, &container);
+    }
+    // Kubelet's own sidecar is one of usher's too to a node whose webhook was not asked, and ends as well.
+    let unasked = job("unasked").spec("runtimeClassName", "usher");
+    case.create_job(&unasked, 0);
+    await_complete(case, &["unasked"]);
+    assert_ordered(case, "app-unasked", "unasked-mesh");
+
+    let webhook = Webhook::install(case.cluster);
+    let from = "--from-file=/etc/usher/config.toml";
+    webhook.kubectl(&["create", "configmap", "usher-config", from]);
+    webhook.kubectl(&["rollout", "restart", "deployment", "usher-webhook"]);
+    webhook.await_rollout();
+    let own = ["label", "namespace", &case.namespace, "usher/enabled=true"];
+    case.cluster.must(&own);
+    // The API server sees the label a moment later.
+    let plain = super::webhook::pod(json!({}));
+    let completed = || {
+        let mut pod = plain.clone();
+        pod["metadata"]["namespace"] = case.namespace.as_str().into();
+        let words = ["create", "--dry-run=server", "--output=json"];
+        let finished = case.cluster.give(&words, &[pod]);
+        finished.out().contains(r#""runtimeClassName": "usher""#)
+    };
+    eventually("its pods are completed", PATIENCE, completed);
+    let names = ["ordinary", "native"];
+    for name in names {
+        case.create_job(&job(name), 0);
+    }
+    await_complete(case, &names);
+    for name in names {
+        assert_ordered(case, &format!("app-{name}"), &format!("{name}-mesh"));
+        let pod = only_pod_of(case, name);
+        assert_eq!(pod["spec"]["runtimeClassName"], "usher", "{pod:#}");
+    }
+}
+
+/// The node's configuration; gone with this.
+struct NodeConfig<'a>(&'a Case<'a>);
+
+impl<'a> NodeConfig<'a> {
+    fn write(case: &'a Case<'a>) -> Self {
+        let config = Self(case);
+        let script = "mkdir -p /etc/usher && printf %s \"$1\" >/etc/usher/config.toml";
+        config.on_machine(&["sh", "-c", script, "sh", ROLES]);
+        config
+    }
+
+    fn on_machine(&self, words: &[&str]) {
+        let finished = run(self.0.cluster.on_machine(words), PATIENCE);
+        assert!(finished.ok(), "{words:?}: {}", finished.err());
+    }
+}
+
+impl Drop for NodeConfig<'_> {
+    fn drop(&mut self) {
+        self.on_machine(&["rm", "-f", "/etc/usher/config.toml"]);
+    }
+}

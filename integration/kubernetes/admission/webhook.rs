@@ -1,0 +1,186 @@
+//! The webhook, installed in the cluster as its manifest says.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, PATIENCE};
+use crate::dockerfile;
+use crate::harness::{Finished, eventually, poll, run};
+
+pub const NAME: &str = "usher-webhook";
+pub const MANIFEST: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/scripts/kubernetes/webhook.yaml"
+);
+/// Its two configurations.
+pub const CONFIGURATIONS: [&str; 2] = [
+    "mutatingwebhookconfiguration",
+    "validatingwebhookconfiguration",
+];
+/// Where the image would come from, if it had to.
+const REPOSITORY: &str = "registry.example.com/usher-webhook";
+
+/// The webhook with all that belongs to it; it is gone when this is.
+pub struct Webhook<'a> {
+    pub cluster: &'a Cluster,
+}
+
+impl<'a> Webhook<'a> {
+    /// As the head of the manifest tells people to do it.
+    pub fn install(cluster: &'a Cluster) -> Self {
+        let webhook = Self::prepare(cluster);
+        let file = cluster.path("tmp/webhook.yaml").display().to_string();
+        cluster.must(&["apply", "--filename", &file]);
+        webhook.await_rollout();
+        webhook.await_answers();
+        webhook
+    }
+
+    /// The image is there, and the manifest names it (`tmp/webhook.yaml`).
+    pub fn prepare(cluster: &'a Cluster) -> Self {
+        let image = dockerfile::import(cluster, "Dockerfile.webhook", REPOSITORY, |_| ());
+        let text = fs::read_to_string(MANIFEST).expect("the manifest");
+        let lines = text.lines().map(|line| match line.split_once("image: ") {
+            Some((space, _)) if space.trim().is_empty() => format!("{space}image: {image}\n"),
+            _ => format!("{line}\n"),
+        });
+        let file = cluster.path("tmp/webhook.yaml");
+        fs::write(file, lines.collect::<String>()).expect("the manifest");
+        Self { cluster }
+    }
+
+    /// `kubectl` where it lives.
+    #[track_caller]
+    pub fn kubectl(&self, words: &[&str]) -> String {
+        self.cluster.must(&[&["--namespace", NAME], words].concat())
+    }
+
+    pub fn await_rollout(&self) {
+        let words = ["rollout", "status", "deployment", NAME, "--timeout=3m"];
+        let words = [&["--namespace", NAME], &words[..]].concat();
+        let finished = self.cluster.kubectl(&words);
+        assert!(finished.ok(), "{}\n{}", finished.err(), self.diagnosis());
+    }
+
+    /// Until the API server believes it.
+    pub fn await_answers(&self) {
+        let answers = || self.refuses(&wrong()).then_some(());
+        let found = poll(PATIENCE, answers);
+        assert!(found.is_some(), "it is not asked:\n{}", self.diagnosis());
+    }
+
+    /// Whether an object is refused by it, and not for another reason. Nothing is created.
+    pub fn refuses(&self, object: &Value) -> bool {
+        let said = dry_run(self.cluster, object);
+        !said.ok() && said.err().contains("denied the request")
+    }
+
+    pub fn scale(&self, replicas: usize) {
+        let replicas = format!("--replicas={replicas}");
+        self.kubectl(&["scale", "deployment", NAME, &replicas]);
+    }
+
+    pub fn pods(&self) -> Vec<Value> {
+        let words = [
+            "get",
+            "pods",
+            "--selector=app=usher-webhook",
+            "--output=json",
+        ];
+        let list: Value = serde_json::from_str(&self.kubectl(&words)).expect("a list");
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Nobody answers any more.
+    pub fn shut_down(&self) {
+        self.scale(0);
+        eventually("both are gone", PATIENCE, || self.pods().is_empty());
+    }
+
+    /// Sets `failurePolicy` in all of it.
+    pub fn set_failure_policy(&self, policy: &str) {
+        for kind in CONFIGURATIONS {
+            let change = json!([
+                { "op": "replace", "path": "/webhooks/0/failurePolicy", "value": policy },
+                { "op": "replace", "path": "/webhooks/1/failurePolicy", "value": policy },
+            ]);
+            let words = ["patch", kind, NAME, "--type=json", "--patch"];
+            self.kubectl(&[&words[..], &[&change.to_string()]].concat());
+        }
+    }
+
+    /// Kills the process of one of its pods, as the kernel does that has no memory left.
+    pub fn kill(&self, pod: &Value) {
+        let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+        let id = id.and_then(|id| id.strip_prefix("containerd://"));
+        let words = ["tasks", "kill", "--signal", "KILL", id.expect("it runs")];
+        let finished = run(self.cluster.on_node(&self.cluster.ctr(&words)), PATIENCE);
+        assert!(finished.ok(), "ctr tasks kill: {}", finished.err());
+    }
+
+    /// What they say, from when their process began.
+    pub fn log(&self) -> String {
+        let words = [
+            "logs",
+            "--selector=app=usher-webhook",
+            "--tail=-1",
+            "--prefix",
+        ];
+        self.kubectl(&words)
+    }
+
+    pub fn diagnosis(&self) -> String {
+        let say = |words: &[&str]| {
+            let words = [&["--namespace", NAME], words].concat();
+            let finished = self.cluster.kubectl(&words);
+            finished.out() + &finished.err()
+        };
+        let log = [
+            "logs",
+            "--selector=app=usher-webhook",
+            "--tail=30",
+            "--prefix",
+        ];
+        format!("{}---\n{}", say(&["describe", "pods"]), say(&log))
+    }
+}
+
+impl Drop for Webhook<'_> {
+    fn drop(&mut self) {
+        // What ends by itself takes ten seconds for it.
+        let pods = ["delete", "pods", "--all", "--force", "--grace-period=0"];
+        let deployment = ["delete", "deployment", NAME, "--ignore-not-found"];
+        for words in [&deployment[..], &pods] {
+            self.cluster
+                .kubectl(&[&["--namespace", NAME], words].concat());
+        }
+        let words = ["delete", "--ignore-not-found", "--filename", MANIFEST];
+        self.cluster.kubectl(&words);
+    }
+}
+
+pub fn dry_run(cluster: &Cluster, object: &Value) -> Finished {
+    cluster.give(
+        &["create", "--dry-run=server"],
+        std::slice::from_ref(object),
+    )
+}
+
+/// A pod of the default namespace, with these annotations.
+pub fn pod(annotations: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "generateName": "pod-", "namespace": "default", "annotations": annotations },
+        "spec": { "containers": [{ "name": "proxy", "image": "x" }, { "name": "app", "image": "x" }] },
+    })
+}
+
+/// One that the shim would refuse.
+pub fn wrong() -> Value {
+    pod(json!({ "usher/sidecars": "proxy, proxy" }))
+}
+
+/// How long it may take until what is in a Secret is in the files of a pod, or until it looks at them.
+pub const SEEN_WITHIN: Duration = Duration::from_secs(180);
