@@ -1,4 +1,4 @@
-//! `scripts/install`: what it makes of a node's configuration, on the containerd that is tested with.
+//! `usher install`: what it makes of a node's configuration, on the containerd that is tested with.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -62,11 +62,15 @@ impl Node {
     }
 
     fn install(&self, words: &[&str]) -> Finished {
-        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install"));
+        let mut command = Command::new(shim_dir().join("usher"));
+        command.arg("install");
+        self.install_with(command, words)
+    }
+
+    fn install_with(&self, mut command: Command, words: &[&str]) -> Finished {
         command.arg("--config").arg(self.config());
         command.arg("--containerd").arg(containerd());
         command.arg("--prefix").arg(self.path("usr"));
-        command.arg("--binaries").arg(shim_dir());
         let path = std::env::var("PATH").unwrap_or_default();
         let with = |name| format!("{}:{path}", self.path(name).display());
         command.arg("--path").arg(with("usr/bin"));
@@ -185,10 +189,10 @@ fn uninstalled_it_leaves_what_was_there_before() {
         let node = Node::with_config(before);
         node.must(&[]);
         assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
-        node.must(&["--uninstall"]);
+        node.must(&["--remove"]);
         assert_eq!(node.text(), before);
         assert_eq!(node.programs(), [""; 0]);
-        node.must(&["--uninstall"]);
+        node.must(&["--remove"]);
         assert_eq!(node.text(), before);
     }
 }
@@ -201,7 +205,7 @@ fn what_was_added_meanwhile_stays() {
     fs::write(node.config(), node.text() + mine).expect("the configuration");
     node.must(&[]);
     assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
-    node.must(&["--uninstall"]);
+    node.must(&["--remove"]);
     assert_eq!(node.text(), format!("{USUAL}{mine}"));
 }
 
@@ -212,7 +216,7 @@ fn a_node_without_a_configuration_gets_one_and_loses_it_again() {
         node.must(&[]);
         assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
     }
-    node.must(&["--uninstall"]);
+    node.must(&["--remove"]);
     assert_eq!(names(&node.path("etc")), [""; 0]);
 }
 
@@ -243,10 +247,122 @@ fn where_containerd_2_imports_a_directory_the_runtime_is_a_file_in_it() {
             assert_eq!(node.text(), before);
         }
     }
-    node.must(&["--uninstall"]);
+    node.must(&["--remove"]);
     assert_eq!(node.text(), before);
     let left = names(&node.path("etc/conf.d"));
     assert_eq!(left, if on_2 { vec!["other.toml"] } else { vec![] });
+}
+
+/// All that containerd would write itself, with what people do to such a file.
+#[test]
+fn containerds_own_configuration_comes_back_byte_by_byte() {
+    let mut command = Command::new(containerd());
+    command.args(["config", "default"]);
+    let finished = run(command, PATIENCE);
+    assert!(finished.ok(), "{}", finished.err());
+    let default: String = finished
+        .out()
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("imports ="))
+        .collect();
+    let mine = "[plugins] # mine\n  \"io.containerd.gc.v1.scheduler\" = { pause_threshold = 0.03 }\n  \
+        \"io.containerd.grpc.v1.cri\".enable_selinux = false\n";
+    let as_it_is = format!("# all of it\n{default}");
+    for before in [
+        as_it_is.trim_end().to_owned(),
+        default.replace('\n', "\r\n"),
+        format!("version = 2\n{mine}"),
+    ] {
+        let node = Node::with_config(&before);
+        let others = |dump: String| -> Vec<String> {
+            let lines = dump.lines().map(str::to_owned);
+            lines
+                .filter(|line| !line.starts_with("imports ="))
+                .collect()
+        };
+        let all_before = others(node.dump());
+        node.must(&[]);
+        assert!(node.text().starts_with(&before));
+        let all_after = others(node.dump());
+        let lost = all_before.iter().find(|line| !all_after.contains(line));
+        assert_eq!(lost, None, "{all_after:#?}");
+        assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+        node.must(&["--remove"]);
+        assert_eq!(node.text(), before);
+    }
+}
+
+#[test]
+fn a_file_that_is_imported_by_its_name_is_read_when_the_configuration_is_tried() {
+    let before = format!("imports = [\"mine.toml\"]\n{USUAL}");
+    let node = Node::with_config(&before);
+    fs::write(node.path("etc/mine.toml"), "version = 2\noom_score = 7\n").expect("a part");
+    node.must(&[]);
+    assert!(node.dump().contains("oom_score = 7"), "{}", node.dump());
+    fs::write(node.path("etc/mine.toml"), "[no TOML\n").expect("a part");
+    let said = node.must_fail(&["--remove"]);
+    assert!(said.contains("does not take"), "{said}");
+}
+
+#[test]
+fn a_dry_run_prints_what_would_be_changed_and_changes_nothing() {
+    let node = Node::with_config(USUAL);
+    let finished = node.install(&["--dry-run", "--stop-unit"]);
+    assert!(finished.ok(), "{}", finished.err());
+    let out = finished.out();
+    let config = node.config().display().to_string();
+    for expected in [
+        format!("--- {config}\n+++ {config}\n@@ "),
+        format!("+  pod_annotations = {}\n", r#"["usher/*", "*.usher/*"]"#),
+        format!("put into place: {}\n", node.path("usr/bin/usher").display()),
+        "usher-stop.service\n".to_owned(),
+    ] {
+        assert!(out.contains(&expected), "{expected}: {out}");
+    }
+    assert!(!out.contains("\n-"), "nothing goes: {out}");
+    assert_eq!(
+        (node.text().as_str(), node.path("usr").exists()),
+        (USUAL, false)
+    );
+
+    // The script is a way to call it.
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install");
+    let mut command = Command::new(script);
+    command.arg("--binaries").arg(shim_dir());
+    let finished = node.install_with(command, &["--dry-run", "--stop-unit"]);
+    assert_eq!(finished.out(), out, "{}", finished.err());
+
+    node.must(&[]);
+    let with = node.text();
+    let finished = node.install(&["--dry-run", "--remove"]);
+    assert!(finished.ok(), "{}", finished.err());
+    let out = finished.out();
+    assert!(out.contains("\n-# >>> usher"), "{out}");
+    assert!(out.contains("removed: "), "{out}");
+    assert_eq!(node.text(), with);
+}
+
+#[test]
+fn an_installer_that_is_ended_leaves_no_containerd_that_it_tries() {
+    let node = Node::with_config(USUAL);
+    fs::create_dir(node.path("bin")).expect("a directory");
+    symlink(installed_program("ctr"), node.path("bin/ctr")).expect("a link");
+    // It is tried with a configuration alone, and else asked for something.
+    let ending = format!(
+        "#!/bin/sh\ncase \"$*\" in *'config d'* | --version) ;; \
+         *) echo $$ >{}; kill -TERM $PPID ;; esac\nexec {} \"$@\"\n",
+        node.path("pid").display(),
+        containerd().display()
+    );
+    let wrapper = node.path("bin/containerd");
+    write_program(&wrapper, &ending);
+    let said = node.must_fail(&["--containerd", &wrapper.display().to_string()]);
+    let tried = fs::read_to_string(node.path("pid")).unwrap_or_else(|_| panic!("{said}"));
+    assert!(!Path::new("/proc").join(tried.trim()).exists(), "{tried}");
+    assert_eq!(
+        (node.text().as_str(), node.path("usr").exists()),
+        (USUAL, false)
+    );
 }
 
 #[test]
@@ -350,7 +466,7 @@ fn containerd_is_restarted_when_its_configuration_has_changed() {
     assert_eq!(node.asked_of_systemctl(), "restart containerd\n");
     node.must(&["--restart"]);
     assert_eq!(node.asked_of_systemctl(), "");
-    node.must(&["--restart", "--uninstall"]);
+    node.must(&["--restart", "--remove"]);
     assert_eq!(node.asked_of_systemctl(), "restart containerd\n");
 }
 
@@ -405,7 +521,7 @@ fn the_unit_that_stops_pods_is_installed_when_asked_for_and_goes_with_the_rest()
     // Twice is the same as once.
     node.must(&["--units", &units, "--stop-unit"]);
     assert_eq!(node.asked_of_systemctl(), enabled);
-    node.must(&["--units", &units, "--uninstall"]);
+    node.must(&["--units", &units, "--remove"]);
     let asked = node.asked_of_systemctl();
     let disabled = "disable --now --quiet usher-stop.service\ndaemon-reload\n";
     assert_eq!(asked, disabled);
@@ -436,10 +552,10 @@ fn it_stays_while_pods_need_it() {
     let mut sleep = Command::new(&shim);
     sleep.arg("600");
     let running = Background::spawn(sleep);
-    let said = node.must_fail(&["--uninstall"]);
+    let said = node.must_fail(&["--remove"]);
     assert!(said.contains("pods run under usher"), "{said}");
     assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
     drop(running);
-    node.must(&["--uninstall"]);
+    node.must(&["--remove"]);
     assert_eq!(node.text(), USUAL);
 }

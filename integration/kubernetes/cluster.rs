@@ -41,7 +41,7 @@ pub const NODE: &str = "node";
 /// What the node brings along when it joins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Node {
-    /// usher, by `scripts/install`, and the label that says so.
+    /// usher, by `usher install`, and the label that says so.
     WithUsher,
     /// Nothing; but `systemctl` restarts containerd.
     Bare,
@@ -317,12 +317,11 @@ impl Cluster {
         if let Some(guest) = &self.guest {
             return guest.install_usher(self);
         }
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install");
-        let mut command = self.on_machine(&[script]);
-        command.arg("--binaries").arg(crate::harness::shim_dir());
+        let usher = crate::harness::shim_dir().join("usher");
+        let mut command = self.on_machine(&[&usher.display().to_string(), "install"]);
         command.arg("--path").arg(self.search_path());
         let finished = run(command, PATIENCE);
-        assert!(finished.ok(), "scripts/install: {}", finished.err());
+        assert!(finished.ok(), "usher install: {}", finished.err());
     }
 
     fn await_containerd(&self) {

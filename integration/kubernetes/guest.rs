@@ -89,7 +89,6 @@ impl Guest {
         for name in ["bridge", "host-local", "loopback"] {
             put(programs.parts.join("usr/lib/cni").join(name), "guest/cni");
         }
-        put(Path::new(TOP).join("scripts/install"), "guest/usher");
         for name in ["containerd-shim-usher-v2", "usher"] {
             let mut strip = Command::new("strip");
             strip.arg("--strip-debug").arg("-o");
@@ -114,13 +113,9 @@ impl Guest {
 
     /// With the installer that users have.
     pub fn install_usher(&self, cluster: &Cluster) {
-        let dir = cluster.path("guest/usher").display().to_string();
-        let script = format!("{dir}/install");
-        let finished = run(
-            self.command(cluster, &[&script, "--binaries", &dir]),
-            PATIENCE,
-        );
-        assert!(finished.ok(), "scripts/install: {}", finished.err());
+        let usher = cluster.path("guest/usher/usher").display().to_string();
+        let finished = run(self.command(cluster, &[&usher, "install"]), PATIENCE);
+        assert!(finished.ok(), "usher install: {}", finished.err());
     }
 
     /// On a machine that was just switched on. Not every start of a current kernel under this QEMU comes to

@@ -5,7 +5,6 @@
 
 mod annotations;
 mod daemon;
-mod node;
 mod runtime;
 
 use std::path::PathBuf;
@@ -14,8 +13,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
+use super::containerd::{self, Node};
 use super::output::{self, Failure, Output, Stdout, styled};
-use node::Node;
 
 /// Checks whether this node is ready for usher
 ///
@@ -45,15 +44,15 @@ pub(super) struct Check {
 
 /// Everything that was found.
 #[derive(Debug, Serialize)]
-struct Report {
-    containerd: node::Facts,
-    ok: bool,
-    findings: Vec<Finding>,
+pub(super) struct Report {
+    containerd: containerd::Facts,
+    pub(super) ok: bool,
+    pub(super) findings: Vec<Finding>,
 }
 
 /// One thing that is as it should be, or is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Finding {
+pub(super) struct Finding {
     about: &'static str,
     level: Level,
     says: String,
@@ -76,15 +75,7 @@ enum Level {
 impl Check {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let node = Node::look(self.containerd, self.config, self.path);
-        let mut findings = daemon::findings(&node);
-        findings.extend(runtime::findings(&node));
-        findings.extend(annotations::findings(&node));
-        findings.push(own_config());
-        let report = Report {
-            containerd: node.facts(),
-            ok: findings.iter().all(|it| it.level < Level::Problem),
-            findings,
-        };
+        let report = Report::of(&node);
         if self.output.is_json() {
             stdout.json(&report)?;
         } else {
@@ -96,6 +87,23 @@ impl Check {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         })
+    }
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Asks all questions.
+    pub(super) fn of(node: &Node) -> Report {
+        let mut findings = daemon::findings(node);
+        findings.extend(runtime::findings(node));
+        findings.extend(annotations::findings(node));
+        findings.push(own_config());
+        Report {
+            containerd: node.facts(),
+            ok: findings.iter().all(|it| it.level < Level::Problem),
+            findings,
+        }
     }
 }
 
@@ -156,7 +164,7 @@ impl Finding {
     }
 
     /// For people: one line, and the lines to add below it.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let (word, style) = match self.level {
             Level::Ok => ("ok     ", output::GOOD),
             Level::Warning => ("warning", output::WARNING),

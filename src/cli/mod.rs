@@ -11,11 +11,13 @@ mod cgroups;
 mod check;
 pub mod choice;
 mod completion;
+mod containerd;
 mod convert;
 pub mod explain;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub mod inspect;
+mod install;
 pub mod json;
 mod man;
 mod manifest;
@@ -73,6 +75,7 @@ enum Command {
     Release(release::Release),
     Metrics(metrics::Metrics),
     Check(check::Check),
+    Install(install::Install),
     Completion(completion::Completion),
     Convert(convert::Convert),
     Explain(explain::Explain),
@@ -121,6 +124,7 @@ impl Command {
             Command::Release(command) => command.run(stdout),
             Command::Metrics(command) => command.run(stdout),
             Command::Check(command) => command.run(stdout),
+            Command::Install(command) => command.run(stdout),
             Command::Completion(command) => command.run(stdout),
             Command::Convert(command) => command.run(stdout),
             Command::Explain(command) => command.run(stdout),

@@ -5,9 +5,9 @@ use toml::{Table, Value};
 
 use crate::plan::{ContainerSetting, PodSetting};
 
+use super::super::containerd::{CONTAINER_ANNOTATIONS, Node, POD_ANNOTATIONS, runtime_table};
 use super::Finding;
-use super::node::Node;
-use super::runtime::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, ours};
+use super::runtime::ours;
 
 const ABOUT: &str = "annotations";
 
@@ -27,10 +27,7 @@ pub(super) fn findings(node: &Node) -> Vec<Finding> {
 }
 
 fn of_runtime(node: &Node, name: &str, runtime: &Table) -> Vec<Finding> {
-    let table = format!(
-        "[plugins.\"{}\".containerd.runtimes.{name}]",
-        node.cri_name()
-    );
+    let table = format!("[{}]", runtime_table(node.cri_name(), name));
     let mut findings = Vec::new();
     if let Some(key) = not_passed(runtime, "pod_annotations", &ushers()) {
         findings.push(
@@ -92,8 +89,8 @@ fn not_passed<'a>(runtime: &Table, list: &str, keys: &'a [String]) -> Option<&'a
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::containerd::TYPE;
     use super::super::Level;
-    use super::super::runtime::TYPE;
     use super::*;
 
     fn levels(lines: &str) -> Vec<Level> {

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use crate::cgroup::Layout;
 
-use super::node::{Node, text};
+use super::super::containerd::{CRI_2, Effective, Node, RUNC_TYPE, runtime_table, text};
 use super::{Finding, Level};
 
 const CONTAINERD: &str = "containerd";
@@ -76,15 +76,16 @@ fn configuration(node: &Node) -> Vec<Finding> {
 }
 
 /// The CRI plugin is what kubelet talks to; some packages of containerd switch it off.
-fn cri(node: &Node, dump: &Table) -> Finding {
-    let disabled = dump.get("disabled_plugins").and_then(Value::as_array);
+fn cri(node: &Node, dump: &Effective) -> Finding {
+    let disabled = dump
+        .table()
+        .get("disabled_plugins")
+        .and_then(Value::as_array);
     let off = disabled
         .into_iter()
         .flatten()
         .filter_map(Value::as_str)
-        .find(|name| {
-            *name == "cri" || *name == node.cri_name() || *name == "io.containerd.grpc.v1.cri"
-        });
+        .find(|name| *name == "cri" || *name == node.cri_name() || *name == CRI_2);
     match off {
         Some(name) => Finding::problem(
             CRI,
@@ -124,7 +125,7 @@ fn files(node: &Node) -> Option<Finding> {
 
 fn has_part(table: &Table) -> bool {
     let plugins = table.get("plugins").and_then(Value::as_table);
-    plugins.is_some_and(|plugins| plugins.contains_key("io.containerd.grpc.v1.cri"))
+    plugins.is_some_and(|plugins| plugins.contains_key(CRI_2))
 }
 
 /// The main file and those that it imports, as far as they can be read.
@@ -167,7 +168,8 @@ fn default_runtime(node: &Node) -> Option<Finding> {
             format!("{wanted} is not there: pods without runtimeClassName would not run"),
         )
         .add(format!(
-            "[plugins.\"{name}\".containerd.runtimes.{wanted}]\n  runtime_type = \"io.containerd.runc.v2\""
+            "[{}]\n  runtime_type = \"{RUNC_TYPE}\"",
+            runtime_table(name, wanted)
         )),
     )
 }

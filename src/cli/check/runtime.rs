@@ -7,27 +7,20 @@ use toml::{Table, Value};
 
 use crate::VERSION;
 
+use super::super::containerd::{
+    KnownAs, NAME, Node, PROGRAM, RUNC_TYPE, TYPE, entry as lines_for, find, output, runtime_table,
+    text,
+};
 use super::super::manifest;
 use super::Finding;
-use super::node::{Node, find, output, text};
 
 const RUNTIME: &str = "runtime";
 const SHIM: &str = "shim";
 const OCI_RUNTIME: &str = "OCI runtime";
 const DRIVER: &str = "cgroup driver";
 
-/// What containerd knows the runtime as, by its own name.
-pub(super) const TYPE: &str = "io.containerd.usher.v2";
-/// What it knows containerd's own as. It treats nothing else so well, and lets its program be any.
-const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// Kubelet's configuration file, as kubeadm places it.
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
-/// The shim's program.
-const PROGRAM: &str = "containerd-shim-usher-v2";
-
-/// What the README says of them.
-pub(super) const POD_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*"]"#;
-pub(super) const CONTAINER_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*", "io.kubernetes.*"]"#;
 
 pub(super) fn findings(node: &Node) -> Vec<Finding> {
     let mut findings = vec![shim(node)];
@@ -90,25 +83,18 @@ fn lines(node: &Node, name: &str, by_path: bool) -> String {
         true => {
             let program = node.shim(PROGRAM);
             let program = program.unwrap_or_else(|| Path::new("/usr/local/bin").join(PROGRAM));
-            format!(
-                "runtime_type = \"{RUNC_TYPE}\"\n  runtime_path = \"{}\"",
-                program.display()
-            )
+            KnownAs::Path(program)
         }
-        false => format!("runtime_type = \"{TYPE}\""),
+        false => KnownAs::OwnType,
     };
-    format!(
-        "[plugins.\"{}\".containerd.runtimes.{name}]\n  {known_as}\n  \
-         pod_annotations = {POD_ANNOTATIONS}\n  container_annotations = {CONTAINER_ANNOTATIONS}",
-        node.cri_name()
-    )
+    lines_for(node.cri_name(), name, &known_as)
 }
 
 fn entry(node: &Node) -> Finding {
     let names: Vec<&str> = ours(node).map(|(name, _)| name).collect();
     if !names.is_empty() {
         let said = format!("containerd runs pods with it as {}", names.join(", "));
-        return match names.contains(&"usher") {
+        return match names.contains(&NAME) {
             true => Finding::ok(RUNTIME, said),
             false => Finding::ok(RUNTIME, format!("{said}: the RuntimeClass's handler")),
         };
@@ -120,7 +106,7 @@ fn entry(node: &Node) -> Finding {
             node.config.display()
         ),
     )
-    .add(lines(node, "usher", !node.is_1()))
+    .add(lines(node, NAME, !node.is_1()))
 }
 
 /// The shim that containerd would run, and whether it is of this version.
@@ -190,8 +176,8 @@ fn driver(node: &Node, kubelet: &Path, name: &str, runtime: &Table) -> Option<Fi
             ),
         )
         .add(format!(
-            "[plugins.\"{}\".containerd.runtimes.{name}.options]\n  SystemdCgroup = {theirs}",
-            node.cri_name()
+            "[{}.options]\n  SystemdCgroup = {theirs}",
+            runtime_table(node.cri_name(), name)
         )),
     )
 }
@@ -256,8 +242,8 @@ mod tests {
     use super::super::Level;
     use super::*;
 
-    const V2: &str = "io.containerd.grpc.v1.cri";
-    const V3: &str = "io.containerd.cri.v1.runtime";
+    const V2: &str = super::super::super::containerd::CRI_2;
+    const V3: &str = super::super::super::containerd::CRI;
 
     #[test]
     fn a_runtime_that_containerd_does_not_know_comes_with_the_lines_to_add() {

@@ -10,42 +10,38 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 use toml::{Table, Value};
 
-/// Where containerd's configuration file is if nobody says otherwise.
-const CONFIG: &str = "/etc/containerd/config.toml";
-
-/// The CRI plugin's part of the configuration that has the runtimes: of 2.x, and of 1.x.
-const CRI: [&str; 2] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"];
+use super::{CONFIG, CRI, CRI_2, Effective};
 
 /// A node, as far as it can be seen.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(in crate::cli) struct Node {
     /// The containerd program; why it was not found.
-    pub(super) program: Result<PathBuf, String>,
+    pub(in crate::cli) program: Result<PathBuf, String>,
     /// What it says of its version.
-    pub(super) version: Option<Version>,
+    pub(in crate::cli) version: Option<Version>,
     /// Its configuration file.
-    pub(super) config: PathBuf,
+    pub(in crate::cli) config: PathBuf,
     /// Its effective configuration; why it cannot be had.
-    pub(super) dump: Result<Table, String>,
+    pub(in crate::cli) dump: Result<Effective, String>,
     /// Where it looks for programs.
-    pub(super) path: String,
+    pub(in crate::cli) path: String,
     /// Whether that is the running one's own.
-    pub(super) path_is_known: bool,
+    pub(in crate::cli) path_is_known: bool,
     /// The process, where it runs.
-    pub(super) pid: Option<u32>,
+    pub(in crate::cli) pid: Option<u32>,
 }
 
 /// The version of a containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Version {
-    pub(super) text: String,
+pub(in crate::cli) struct Version {
+    pub(in crate::cli) text: String,
     /// Its first two numbers: 1.7 comes before 1.10.
-    pub(super) release: (u32, u32),
+    pub(in crate::cli) release: (u32, u32),
 }
 
 /// What of it the report says.
 #[derive(Debug, Serialize)]
-pub(super) struct Facts {
+pub(in crate::cli) struct Facts {
     program: Option<PathBuf>,
     version: Option<String>,
     config: PathBuf,
@@ -66,7 +62,7 @@ struct Running {
 impl Node {
     /// Looks at the node. What was named is taken; the rest is that of the running containerd with
     /// this configuration file, if there is one.
-    pub(super) fn look(
+    pub(in crate::cli) fn look(
         program: Option<PathBuf>,
         config: Option<PathBuf>,
         path: Option<String>,
@@ -82,7 +78,9 @@ impl Node {
         let path = path
             .or(running.path)
             .unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
-        let program = match program.or(running.program) {
+        // The file of one that runs may have been replaced.
+        let running = running.program.filter(|program| is_program(program));
+        let program = match program.or(running) {
             Some(program) if is_program(&program) => Ok(program),
             Some(program) => Err(format!("{} is no program", program.display())),
             None => find(&path, "containerd")
@@ -104,7 +102,7 @@ impl Node {
         }
     }
 
-    pub(super) fn facts(&self) -> Facts {
+    pub(in crate::cli) fn facts(&self) -> Facts {
         Facts {
             program: self.program.clone().ok(),
             version: self.version.as_ref().map(|version| version.text.clone()),
@@ -113,45 +111,35 @@ impl Node {
         }
     }
 
-    pub(super) fn is_1(&self) -> bool {
+    pub(in crate::cli) fn is_1(&self) -> bool {
         match &self.version {
             Some(version) => version.release < (2, 0),
-            None => self.cri().is_none_or(|(name, _)| name == CRI[1]),
+            None => self.cri().is_none_or(|(name, _)| name == CRI_2),
         }
     }
 
     /// The CRI plugin that has the runtimes: its name, and its part of the configuration.
-    pub(super) fn cri(&self) -> Option<(&'static str, &Table)> {
-        let plugins = self.dump.as_ref().ok()?.get("plugins")?.as_table()?;
-        CRI.into_iter().find_map(|name| {
-            let part = plugins.get(name)?.as_table()?;
-            part.contains_key("containerd").then_some((name, part))
-        })
+    pub(in crate::cli) fn cri(&self) -> Option<(&'static str, &Table)> {
+        self.dump.as_ref().ok()?.cri()
     }
 
     /// The name of the CRI plugin that has the runtimes, for lines to add.
-    pub(super) fn cri_name(&self) -> &'static str {
+    pub(in crate::cli) fn cri_name(&self) -> &'static str {
         match self.cri() {
             Some((name, _)) => name,
-            None if self.is_1() => CRI[1],
-            None => CRI[0],
+            None if self.is_1() => CRI_2,
+            None => CRI,
         }
     }
 
     /// All runtimes that the CRI plugin knows, by their handlers' names.
-    pub(super) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
-        let runtimes = self
-            .cri()
-            .and_then(|(_, part)| part.get("containerd")?.get("runtimes")?.as_table());
-        runtimes
-            .into_iter()
-            .flatten()
-            .filter_map(|(name, runtime)| Some((name.as_str(), runtime.as_table()?)))
+    pub(in crate::cli) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
+        self.dump.iter().flat_map(Effective::runtimes)
     }
 
     /// The program of this name that containerd would run: on its PATH, else beside itself
     /// (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/shim_manager.go>).
-    pub(super) fn shim(&self, name: &str) -> Option<PathBuf> {
+    pub(in crate::cli) fn shim(&self, name: &str) -> Option<PathBuf> {
         find(&self.path, name).or_else(|| {
             let beside = self.program.as_ref().ok()?.parent()?.join(name);
             is_program(&beside).then_some(beside)
@@ -159,7 +147,7 @@ impl Node {
     }
 
     /// All of `path`, for sentences.
-    pub(super) fn whose_path(&self) -> String {
+    pub(in crate::cli) fn whose_path(&self) -> String {
         match self.path_is_known {
             true => format!("containerd's PATH {}", self.path),
             false => format!("the PATH {} (containerd's own is not known)", self.path),
@@ -168,7 +156,7 @@ impl Node {
 }
 
 /// A table's text, or none if it is empty or no text.
-pub(super) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
+pub(in crate::cli) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
     table
         .get(key)
         .and_then(Value::as_str)
@@ -176,7 +164,7 @@ pub(super) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
 }
 
 /// The program `name` in one of the directories of `path`; itself if it is a path.
-pub(super) fn find(path: &str, name: &str) -> Option<PathBuf> {
+pub(in crate::cli) fn find(path: &str, name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|program| is_program(program));
     }
@@ -191,7 +179,7 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// What a program prints, if it succeeds.
-pub(super) fn output(command: &mut Command) -> Result<String, String> {
+pub(in crate::cli) fn output(command: &mut Command) -> Result<String, String> {
     let output = command
         .stdin(Stdio::null())
         .output()
@@ -230,15 +218,19 @@ impl Version {
     }
 }
 
-fn dump(program: &Path, config: &Path) -> Result<Table, String> {
+/// All of the configuration that containerd makes of a file.
+///
+/// # Errors
+///
+/// What it says against the file, in one line.
+pub(in crate::cli) fn dump(program: &Path, config: &Path) -> Result<Effective, String> {
     let said = output(
         Command::new(program)
             .arg("--config")
             .arg(config)
             .args(["config", "dump"]),
     )?;
-    let table: Result<Table, _> = said.parse();
-    table.map_err(|error| format!("its configuration cannot be read: {}", error.message()))
+    Effective::parse(said)
 }
 
 // === impl Running ===
@@ -318,12 +310,12 @@ fn named_config(arguments: &[String]) -> Option<PathBuf> {
 #[cfg(test)]
 impl Node {
     /// A node whose containerd has this version and effective configuration.
-    pub(super) fn with(version: &str, dump: &str) -> Node {
+    pub(in crate::cli) fn with(version: &str, dump: &str) -> Node {
         Node {
             program: Ok(PathBuf::from("/usr/bin/containerd")),
             version: Version::read(&format!("containerd github.com/x {version} abc")),
             config: PathBuf::from("/nowhere/config.toml"),
-            dump: dump.parse().map_err(|error| format!("{error}")),
+            dump: Effective::parse(dump.to_owned()),
             path: "/nowhere".to_owned(),
             path_is_known: true,
             pid: None,

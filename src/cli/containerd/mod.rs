@@ -1,0 +1,102 @@
+//! containerd on this node: the program, its configuration, and what stands there of runtimes.
+//!
+//! `usher check` reads it and `usher install` writes it; what either knows of containerd is here.
+
+mod effective;
+mod node;
+
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+
+pub(super) use effective::Effective;
+pub(super) use node::{Facts, Node, dump, find, output, text};
+
+/// The runtime's name: the handler of a RuntimeClass.
+pub(super) const NAME: &str = "usher";
+/// The shim's program.
+pub(super) const PROGRAM: &str = "containerd-shim-usher-v2";
+/// What containerd knows the runtime as, by its own name.
+pub(super) const TYPE: &str = "io.containerd.usher.v2";
+/// What it knows its own runtime as. It treats nothing else so well, and lets its program be any.
+pub(super) const RUNC_TYPE: &str = "io.containerd.runc.v2";
+/// Patterns of the annotations that containerd is to pass on: of pods.
+pub(super) const POD_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*"]"#;
+/// Of containers: kubelet's own, too.
+pub(super) const CONTAINER_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*", "io.kubernetes.*"]"#;
+
+/// Where containerd's configuration file is if nobody says otherwise.
+const CONFIG: &str = "/etc/containerd/config.toml";
+/// The CRI plugin's part of the configuration that has the runtimes, in layout 3 and later.
+pub(super) const CRI: &str = "io.containerd.cri.v1.runtime";
+/// The same in layout 2.
+pub(super) const CRI_2: &str = "io.containerd.grpc.v1.cri";
+/// The same in layout 1.
+const CRI_1: &str = "cri";
+
+/// The CRI plugin's part that has the runtimes in a configuration of this layout, its `version`.
+pub(super) fn cri_of_layout(version: i64) -> &'static str {
+    match version {
+        ..=1 => CRI_1,
+        2 => CRI_2,
+        _ => CRI,
+    }
+}
+
+/// How containerd is told of the shim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum KnownAs {
+    /// By a name of its own, which containerd makes the program's name of.
+    OwnType,
+    /// As the program, at this path, of a runtime of runc's type. containerd 2.0 to 2.2 tells kubelet of user
+    /// namespaces and recursive read-only mounts for no other type, and no containerd reads options for
+    /// another one where a pod has a user namespace. containerd 1 has no use for it: 1.6 does not even look
+    /// at the path.
+    Path(PathBuf),
+}
+
+/// All that containerd has to be told of a runtime: a table, without a line's end after its last line.
+pub(super) fn entry(cri: &str, name: &str, known_as: &KnownAs) -> String {
+    format!(
+        "[{}]\n{known_as}\n  pod_annotations = {POD_ANNOTATIONS}\n  \
+         container_annotations = {CONTAINER_ANNOTATIONS}",
+        runtime_table(cri, name)
+    )
+}
+
+/// What the table of a runtime is called.
+pub(super) fn runtime_table(cri: &str, name: &str) -> String {
+    let (cri, name) = (toml_edit::Key::new(cri), toml_edit::Key::new(name));
+    format!(
+        "plugins.{}.containerd.runtimes.{}",
+        cri.display_repr(),
+        name.display_repr()
+    )
+}
+
+// === impl KnownAs ===
+
+impl KnownAs {
+    /// What suits this containerd best.
+    pub(super) fn to(node: &Node, shim: &Path) -> KnownAs {
+        match node.is_1() {
+            true => KnownAs::OwnType,
+            false => KnownAs::Path(shim.to_owned()),
+        }
+    }
+}
+
+/// Lines of the runtime's table.
+impl Display for KnownAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KnownAs::OwnType => write!(f, "  runtime_type = \"{TYPE}\""),
+            KnownAs::Path(path) => {
+                let path = toml_edit::Value::from(path.to_string_lossy().as_ref());
+                write!(
+                    f,
+                    "  runtime_type = \"{RUNC_TYPE}\"\n  runtime_path = {path}"
+                )
+            }
+        }
+    }
+}

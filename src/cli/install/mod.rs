@@ -1,0 +1,424 @@
+//! `usher install`: takes usher into this node, or out of it.
+//!
+//! What is to be changed is decided first, from texts ([`plan`]); then it is tried, and only then put into
+//! place.
+
+mod imports;
+mod ours;
+mod place;
+mod plan;
+mod programs;
+mod scratch;
+#[cfg(test)]
+mod tests;
+mod trial;
+mod units;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use similar::TextDiff;
+
+use super::check;
+use super::containerd::{Effective, KnownAs, NAME, Node, PROGRAM, dump, find, output};
+use super::output::{Failure, Stdout, note};
+use plan::{Found, Texts, Wish};
+use scratch::Scratch;
+use trial::Programs;
+
+/// Installs usher to this node: its programs, and the runtime in containerd's configuration
+///
+/// Twice is the same as once, and `--remove` takes both away again. The runtime goes into a file of its own
+/// where containerd 2 imports a directory, else between two comments at the end of containerd's
+/// configuration; not a byte of the rest is touched. A new configuration is put into place only if
+/// containerd takes it for the old one and this runtime, nothing else, and has started with it, on
+/// directories and sockets of its own. In the end `usher check` looks at all of it.
+///
+/// containerd 2 is told of the shim as the program of a runtime of runc's type (`runtime_path`): so kubelet
+/// hears that pods may have user namespaces and recursive read-only mounts. containerd 1 knows it by its
+/// own name.
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+#[command(after_help = "\
+Examples:
+  usher install --dry-run    what would be changed, as a diff
+  usher install --restart    installs, and restarts containerd if it is to read its configuration again
+  usher install --remove     the node is as it was before
+
+Exit status: 0 if usher is installed and its pods would run, or is taken away; 1 otherwise.")]
+pub(super) struct Install {
+    /// Takes usher away again, unless pods still run under it
+    #[arg(long, visible_alias = "uninstall")]
+    remove: bool,
+    /// Takes it away although pods still run under it
+    #[arg(long, requires = "remove")]
+    force: bool,
+    /// Prints what would be changed, as a diff; changes nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Restarts containerd through systemd when its configuration has changed; pods go on
+    #[arg(long)]
+    restart: bool,
+    /// Installs and enables usher-stop.service too, by which systemd stops the pods in their order when
+    /// the node goes down; once there it goes with --remove
+    #[arg(long)]
+    stop_unit: bool,
+    /// Where the programs are [default: where this one is]
+    #[arg(long, value_name = "DIR")]
+    binaries: Option<PathBuf>,
+    /// The programs go to DIR/bin
+    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+    prefix: PathBuf,
+    /// containerd's configuration file [default: that of the running containerd, else
+    /// /etc/containerd/config.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The containerd program, its ctr beside it [default: the running one, else the one on the PATH]
+    #[arg(long, value_name = "PATH")]
+    containerd: Option<PathBuf>,
+    /// Where containerd looks for programs [default: the running one's PATH, else this command's]
+    #[arg(long, value_name = "DIR:DIR…")]
+    path: Option<String>,
+    /// Where systemd looks for units of the administrator's
+    #[arg(long, value_name = "DIR", default_value = "/etc/systemd/system")]
+    units: PathBuf,
+}
+
+/// A node, and what is to be changed on it.
+struct Installer {
+    wanted: Install,
+    node: Node,
+    containerd: PathBuf,
+    bin: PathBuf,
+    binaries: PathBuf,
+    found: Found,
+    planned: Texts,
+}
+
+// === impl Install ===
+
+impl Install {
+    pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
+        if !self.dry_run && !nix::unistd::geteuid().is_root() {
+            return Err(Failure::because(
+                "containerd's configuration is root's: run this as root",
+            ));
+        }
+        let (is_removed, is_dry) = (self.remove, self.dry_run);
+        let installer = Installer::look(self).map_err(Failure::Because)?;
+        match (is_dry, is_removed) {
+            (true, _) => installer.show(stdout)?,
+            (false, true) => installer.remove().map_err(Failure::Because)?,
+            (false, false) => installer.install().map_err(Failure::Because)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+// === impl Installer ===
+
+impl Installer {
+    /// Looks at the node, and plans.
+    fn look(wanted: Install) -> Result<Installer, String> {
+        let node = Node::look(
+            wanted.containerd.clone(),
+            wanted.config.clone(),
+            wanted.path.clone(),
+        );
+        let containerd = node.program.clone()?;
+        let bin = place::resolve(&wanted.prefix).join("bin");
+        if wanted.remove && !wanted.force {
+            refuse_while_needed(&bin.join(PROGRAM))?;
+        }
+        let own = std::env::current_exe().ok();
+        let own = own.and_then(|program| Some(program.parent()?.to_owned()));
+        let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
+        // A link is followed: the file that it leads to is the one to change.
+        let found = find_texts(place::resolve(&node.config), &containerd)?;
+        let wish = match wanted.remove {
+            true => Wish::Removed,
+            false => Wish::Installed(KnownAs::to(&node, &bin.join(PROGRAM))),
+        };
+        let planned = {
+            let scratch = scratch()?;
+            let ask = &mut |found: &Found, texts: &Texts| ask(&containerd, &scratch, found, texts);
+            found.plan(&wish, ask)?
+        };
+        Ok(Installer {
+            wanted,
+            node,
+            containerd,
+            bin,
+            binaries,
+            found,
+            planned,
+        })
+    }
+
+    /// Puts all into place.
+    fn install(&self) -> Result<(), String> {
+        let outdated = programs::outdated(&self.binaries, &self.bin)?;
+        self.try_it()?;
+        for program in programs::install(&outdated, &self.binaries, &self.bin)? {
+            note(&format!("{} is in place", program.display()));
+        }
+        self.configure()?;
+        if self.wanted.stop_unit {
+            units::install(&units::outdated(&self.wanted.units, &self.bin))?;
+            note(
+                "usher-stop.service stops the pods of this node when it goes down; systemctl edit \
+                 usher-stop.service changes how long that may take",
+            );
+        }
+        self.check()?;
+        note(&format!(
+            "{NAME} is installed; in Kubernetes a RuntimeClass with the handler {NAME} selects it"
+        ));
+        Ok(())
+    }
+
+    fn remove(&self) -> Result<(), String> {
+        self.try_it()?;
+        let shims = programs::running_shims(&self.bin.join(PROGRAM));
+        units::remove(&self.wanted.units, shims > 0)?;
+        self.configure()?;
+        programs::remove(&self.bin)?;
+        note(&format!("{NAME} is taken away"));
+        Ok(())
+    }
+
+    /// Puts the planned configuration into place. If containerd does not come back with it, although it
+    /// started when tried, the old one comes back.
+    fn configure(&self) -> Result<(), String> {
+        let config = self.found.config.display();
+        let restart_wanted = place::beside(&self.found.config, "restart");
+        if self.planned == self.found.texts {
+            note(&format!("{config} needs no change"));
+            if self.wanted.restart && restart_wanted.exists() && !restart(&restart_wanted) {
+                return Err("containerd did not start again".to_owned());
+            }
+            return Ok(());
+        }
+        if self.wanted.restart {
+            place::put(&restart_wanted, Some(""))?;
+        }
+        self.put(&self.planned)?;
+        let changed = match &self.found.part_file {
+            Some(part) if self.planned.part != self.found.texts.part => part,
+            _ => &self.found.config,
+        };
+        note(&format!("configured: {}", changed.display()));
+        if !self.wanted.restart {
+            note("restart containerd for it to take effect, as by: systemctl restart containerd");
+            return Ok(());
+        }
+        if restart(&restart_wanted) {
+            return Ok(());
+        }
+        self.put(&self.found.texts)?;
+        restart(&restart_wanted);
+        Err("containerd did not start again; it has got back its old configuration".to_owned())
+    }
+
+    /// Does containerd start with what is planned?
+    fn try_it(&self) -> Result<(), String> {
+        if self.planned == self.found.texts {
+            return Ok(());
+        }
+        let scratch = scratch()?;
+        let started = find_ctr(&self.containerd, &self.node).and_then(|ctr| {
+            let programs = Programs {
+                containerd: &self.containerd,
+                ctr: &ctr,
+            };
+            let effective = ask(&self.containerd, &scratch, &self.found, &self.planned)?;
+            trial::starts(&programs, effective.text(), &scratch)
+        });
+        started.map_err(|error| {
+            let with = match self.wanted.remove {
+                true => format!("with {NAME} taken out of"),
+                false => "with".to_owned(),
+            };
+            format!(
+                "containerd, or its CRI plugin, does not start {with} {}: {error}; nothing was changed",
+                self.found.config.display()
+            )
+        })
+    }
+
+    fn put(&self, texts: &Texts) -> Result<(), String> {
+        if let Some(file) = &self.found.part_file {
+            place::put(file, texts.part.as_deref())?;
+        }
+        place::put(&self.found.config, texts.main.as_deref())
+    }
+
+    /// Whether pods would run now, as `usher check` sees it.
+    fn check(&self) -> Result<(), String> {
+        let node = Node::look(
+            Some(self.containerd.clone()),
+            Some(self.node.config.clone()),
+            self.wanted.path.clone(),
+        );
+        let report = check::Report::of(&node);
+        if report.ok {
+            return Ok(());
+        }
+        for finding in &report.findings {
+            note(finding.text().trim_end());
+        }
+        Err(format!(
+            "{NAME} is in place, but its pods would not run yet, see above"
+        ))
+    }
+
+    /// What would be changed.
+    fn show(&self, stdout: &mut Stdout) -> Result<(), Failure> {
+        let (old, new) = (&self.found.texts, &self.planned);
+        if let Some(part) = &self.found.part_file {
+            stdout.text(difference(part, old.part.as_deref(), new.part.as_deref()))?;
+        }
+        let config = &self.found.config;
+        stdout.text(difference(config, old.main.as_deref(), new.main.as_deref()))?;
+        let mut says =
+            |what: &str, file: &Path| stdout.text(format!("{what} {}\n", file.display()));
+        if self.wanted.remove {
+            let programs = programs::PROGRAMS.map(|program| self.bin.join(program));
+            let there = programs.into_iter().filter(|program| program.exists());
+            for file in there.chain(units::installed(&self.wanted.units)) {
+                says("would be removed:", &file)?;
+            }
+            return Ok(());
+        }
+        let outdated = programs::outdated(&self.binaries, &self.bin).map_err(Failure::Because)?;
+        for program in outdated {
+            says("would be put into place:", &self.bin.join(program))?;
+        }
+        if self.wanted.stop_unit {
+            for (file, _) in units::outdated(&self.wanted.units, &self.bin) {
+                says("would be put into place:", &file)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As patch(1) reads it.
+fn difference(file: &Path, old: Option<&str>, new: Option<&str>) -> String {
+    let name =
+        |text: Option<&str>| text.map_or("/dev/null".to_owned(), |_| file.display().to_string());
+    let diff = TextDiff::from_lines(old.unwrap_or_default(), new.unwrap_or_default());
+    let mut unified = diff.unified_diff();
+    unified.header(&name(old), &name(new)).to_string()
+}
+
+fn refuse_while_needed(shim: &Path) -> Result<(), String> {
+    match programs::running_shims(shim) {
+        0 => Ok(()),
+        shims => Err(format!(
+            "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or say --force"
+        )),
+    }
+}
+
+fn scratch() -> Result<Scratch, String> {
+    Scratch::new().map_err(|error| {
+        let directory = std::env::temp_dir();
+        format!(
+            "no directory can be made in {}: {error}",
+            directory.display()
+        )
+    })
+}
+
+/// What is in the files that may have something of ours.
+fn find_texts(config: PathBuf, containerd: &Path) -> Result<Found, String> {
+    let main = place::read(&config)?;
+    let found = Found::new(config, main, || layout(containerd))?;
+    let part = found.part_file.as_deref().map(place::read).transpose()?;
+    found.with_part(part.flatten())
+}
+
+/// The newest layout of a configuration that a containerd knows.
+fn layout(containerd: &Path) -> Result<i64, String> {
+    let said = output(Command::new(containerd).args(["config", "default"]));
+    let version = said.and_then(|said| {
+        let table: Result<toml::Table, _> = said.parse();
+        let table = table.map_err(|error| error.message().to_owned())?;
+        let version = table.get("version").and_then(toml::Value::as_integer);
+        version.ok_or_else(|| "there is no version in it".to_owned())
+    });
+    version.map_err(|error| {
+        let containerd = containerd.display();
+        format!("the default configuration of {containerd} cannot be read: {error}")
+    })
+}
+
+/// Asks containerd what it makes of texts, which are not in place.
+fn ask(
+    containerd: &Path,
+    scratch: &Scratch,
+    found: &Found,
+    texts: &Texts,
+) -> Result<Effective, String> {
+    let config = stage(scratch.path(), found, texts)
+        .map_err(|error| format!("it cannot be written to be tried: {error}"))?;
+    dump(containerd, &config)
+}
+
+/// Makes of texts a configuration that containerd can be asked about: it imports the same files, but for
+/// those of the directory that has a part of ours, of which it imports copies.
+fn stage(scratch: &Path, found: &Found, texts: &Texts) -> std::io::Result<PathBuf> {
+    let main = texts.main.clone().unwrap_or_default();
+    let file = scratch.join("config.toml");
+    let Some((part_file, from)) = found
+        .part_file
+        .as_deref()
+        .and_then(|file| Some((file, file.parent()?)))
+    else {
+        fs::write(&file, imports::moved(&main, &found.config, None))?;
+        return Ok(file);
+    };
+    let to = scratch.join("parts");
+    if to.exists() {
+        fs::remove_dir_all(&to)?;
+    }
+    fs::create_dir(&to)?;
+    for path in glob::glob(&from.join("*.toml").to_string_lossy())
+        .into_iter()
+        .flatten()
+    {
+        let path = path.map_err(std::io::Error::from)?;
+        if let Some(name) = path.file_name().filter(|_| path != part_file) {
+            let text = fs::read_to_string(&path)?;
+            fs::write(to.join(name), imports::moved(&text, &path, None))?;
+        }
+    }
+    if let (Some(text), Some(name)) = (&texts.part, part_file.file_name()) {
+        fs::write(to.join(name), text)?;
+    }
+    fs::write(
+        &file,
+        imports::moved(&main, &found.config, Some((from, &to))),
+    )?;
+    Ok(file)
+}
+
+/// The program that tells whether containerd has started.
+fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
+    let beside = containerd.with_file_name("ctr");
+    let ctr = find("", &beside.to_string_lossy()).or_else(|| find(&node.path, "ctr"));
+    ctr.ok_or_else(|| {
+        let (beside, path) = (beside.display(), node.whose_path());
+        format!("{beside} is not there, which tells whether containerd has started, nor is ctr on {path}")
+    })
+}
+
+/// Until containerd has been restarted a file says that it is to be: whoever ends this command may not end
+/// it between the two.
+fn restart(wanted: &Path) -> bool {
+    note("restarting containerd; pods go on running");
+    units::systemctl(&["restart", "containerd"]) && place::remove(wanted).is_ok()
+}

@@ -1,0 +1,182 @@
+//! What of a configuration file is ours: whole lines between two comments, so that every other byte of it
+//! is as whoever wrote it has left it.
+
+use thiserror::Error;
+
+/// The line before what is ours in a file.
+const FIRST: &str = "# >>> usher: from here to its end written by `usher install`";
+/// What it begins with, in what earlier installers have written too.
+const FIRST_BEGINS: &str = "# >>> usher:";
+/// The line after it.
+const LAST: &str = "# <<< usher";
+/// A file with this line we have made; when nothing else is left in it, it goes.
+const MADE: &str = "# made by `usher install`";
+/// The same by an earlier installer.
+const MADE_EARLIER: &str = "# made by scripts/install of usher";
+/// What stands below a last line that had no end.
+const UNFINISHED: &str = "# usher: the line above had no end";
+
+/// A file's text as it is without us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bare {
+    pub(super) text: String,
+    /// Whether the file is there because we have made it.
+    pub(super) is_made: bool,
+}
+
+/// What is ours has been cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "line {line}: what usher has written begins here and does not end; expected a line {LAST:?}"
+)]
+pub(super) struct NoEnd {
+    /// Where it begins; the first line is 1.
+    pub(super) line: usize,
+}
+
+/// Takes out of a text what is ours.
+///
+/// # Errors
+///
+/// Where it begins and does not end, so that nobody can say what is whose.
+pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
+    let mut bare = Bare {
+        text: String::with_capacity(text.len()),
+        is_made: false,
+    };
+    let mut begins = None;
+    // How long the text was, with the end of its last line that we have given it.
+    let mut unfinished = None;
+    for (at, line) in text.split_inclusive('\n').enumerate() {
+        let content = content(line);
+        match begins {
+            Some(_) if content == LAST => begins = None,
+            Some(_) => {}
+            None if content.starts_with(FIRST_BEGINS) => begins = Some(at.saturating_add(1)),
+            None if content == MADE || content == MADE_EARLIER => bare.is_made = true,
+            None if content == UNFINISHED => unfinished = Some((bare.text.len(), end(line))),
+            None => bare.text.push_str(line),
+        }
+    }
+    if let Some(line) = begins {
+        return Err(NoEnd { line });
+    }
+    // What somebody has written below us needs the end of the line above.
+    if let Some((_, end)) = unfinished.filter(|(length, _)| *length == bare.text.len()) {
+        let finished = bare.text.strip_suffix(end).map(str::len);
+        bare.text.truncate(finished.unwrap_or(bare.text.len()));
+    }
+    Ok(bare)
+}
+
+/// The text with tables of ours at its end, and with what tells that the file is ours, if it is.
+pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
+    let end = usual_end(&bare.text);
+    let mut text = made(bare);
+    text.push_str(&bare.text);
+    if !bare.text.is_empty() && !bare.text.ends_with('\n') {
+        text.extend([end, UNFINISHED, end]);
+    }
+    for line in [FIRST].into_iter().chain(tables.lines()).chain([LAST]) {
+        text.extend([line, end]);
+    }
+    text
+}
+
+/// A file of our own.
+pub(super) fn own_file(version: i64, tables: &str) -> String {
+    format!("{MADE}\nversion = {version}\n{tables}\n")
+}
+
+/// The text of a file without tables of ours.
+pub(super) fn with_nothing(bare: &Bare) -> String {
+    made(bare) + &bare.text
+}
+
+fn made(bare: &Bare) -> String {
+    match bare.is_made {
+        true => format!("{MADE}{}", usual_end(&bare.text)),
+        false => String::new(),
+    }
+}
+
+/// How lines of a text end.
+fn usual_end(text: &str) -> &'static str {
+    text.split_inclusive('\n').next().map_or("\n", end)
+}
+
+fn end(line: &str) -> &'static str {
+    match line.ends_with("\r\n") {
+        true => "\r\n",
+        false => "\n",
+    }
+}
+
+fn content(line: &str) -> &str {
+    line.strip_suffix(end(line)).unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLES: &str = "[plugins.x.usher]\n  a = 1";
+
+    fn bare(text: &str) -> Bare {
+        Bare {
+            text: text.to_owned(),
+            is_made: false,
+        }
+    }
+
+    #[test]
+    fn whatever_a_text_ends_with_it_comes_back() {
+        for text in [
+            "",
+            "\n",
+            "a = 1",
+            "a = 1\n",
+            "a = 1\r\nb = 2",
+            "a = 1\r\nb = 2\r\n",
+            "a = 1\nb = 2\r\n",
+            "# <<< usher\n",
+        ] {
+            for is_made in [false, true] {
+                let bare = Bare {
+                    text: text.to_owned(),
+                    is_made,
+                };
+                let with = with_ours(&bare, TABLES);
+                assert!(with.contains(text), "{with:?}");
+                assert_eq!(without_ours(&with), Ok(bare.clone()), "{with:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_end_as_the_files_own() {
+        let with = with_ours(&bare("a = 1\r\nb = 2"), TABLES);
+        assert_eq!(with.matches('\n').count(), with.matches("\r\n").count());
+    }
+
+    #[test]
+    fn what_was_written_below_stays_and_keeps_the_line_above() {
+        let with = with_ours(&bare("a = 1"), TABLES) + "[debug]\n";
+        assert_eq!(without_ours(&with), Ok(bare("a = 1\n[debug]\n")));
+    }
+
+    #[test]
+    fn what_an_earlier_installer_wrote_is_ours() {
+        let text = "# made by scripts/install of usher\nversion = 2\n\
+            # >>> usher: from here to its end written by its scripts/install\n[x]\n# <<< usher\n";
+        let found = without_ours(text).unwrap();
+        assert_eq!((&*found.text, found.is_made), ("version = 2\n", true));
+    }
+
+    #[test]
+    fn where_our_end_is_missing_nothing_is_taken_for_ours() {
+        let with = with_ours(&bare("a = 1\n"), TABLES);
+        let cut = with.replace(LAST, "b = 2");
+        assert_eq!(without_ours(&cut), Err(NoEnd { line: 2 }));
+    }
+}

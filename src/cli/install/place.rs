@@ -1,0 +1,153 @@
+//! Files that are put into place in one step: whoever reads one finds the old one or the new one, whole.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Component, Path, PathBuf};
+
+use super::super::containerd::NAME;
+
+/// The mode of a file that was not there before.
+const MODE: u32 = 0o644;
+
+/// The name of a file of ours beside another one.
+pub(super) fn beside(file: &Path, what: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".{NAME}-{what}"));
+    PathBuf::from(name)
+}
+
+/// The file's text, if the file is there.
+///
+/// # Errors
+///
+/// One sentence, if it cannot be read, or is no text.
+pub(super) fn read(file: &Path) -> Result<Option<String>, String> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{} cannot be read: {error}", file.display())),
+    }
+}
+
+/// Gives a file this text, with the mode and the owner that it has; without a text it goes away.
+///
+/// # Errors
+///
+/// One sentence. The file is as it was then.
+pub(super) fn put(file: &Path, text: Option<&str>) -> Result<(), String> {
+    let done = match text {
+        None => remove(file),
+        Some(text) => replace(file, text.as_bytes()),
+    };
+    done.map_err(|error| format!("{} cannot be changed: {error}", file.display()))
+}
+
+/// It may have gone before.
+pub(super) fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let new = beside(file, "new");
+    let replaced =
+        write(&new, bytes, fs::metadata(file).ok()).and_then(|()| fs::rename(&new, file));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    replaced
+}
+
+/// On the disk before it has its name, so that not even a power failure leaves half of it.
+fn write(new: &Path, bytes: &[u8], like: Option<fs::Metadata>) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(new)?;
+    if let Some(like) = &like {
+        fchown(&file, Some(like.uid()), Some(like.gid()))?;
+    }
+    let mode = like.map_or(MODE, |like| like.mode());
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Copies a program beside its place, so that it can be tried there.
+pub(super) fn copy_program(from: &Path, to: &Path) -> io::Result<PathBuf> {
+    if let Some(directory) = to.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let new = beside(to, "new");
+    fs::copy(from, &new)?;
+    fs::set_permissions(&new, Permissions::from_mode(0o755))?;
+    File::open(&new)?.sync_all()?;
+    Ok(new)
+}
+
+/// The file at the end of links; what is not there is where it would be.
+pub(super) fn resolve(file: &Path) -> PathBuf {
+    const MOST_LINKS: usize = 40;
+    let mut rest = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    for _ in 0..MOST_LINKS {
+        match fs::read_link(&rest) {
+            Ok(to) => rest = rest.parent().unwrap_or(Path::new("/")).join(to),
+            Err(_) => break,
+        }
+    }
+    if let Ok(file) = fs::canonicalize(&rest) {
+        return file;
+    }
+    match (rest.parent(), rest.components().next_back()) {
+        (Some(parent), Some(Component::Normal(name))) => resolve(parent).join(name),
+        _ => rest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_replaced_keeps_its_mode_and_leaves_nothing_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("etc/config.toml");
+        put(&file, Some("a = 1\n")).unwrap();
+        let mode = |file: &Path| fs::metadata(file).unwrap().mode() & 0o777;
+        assert_eq!(mode(&file), MODE);
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        put(&file, Some("a = 2\n")).unwrap();
+        assert_eq!(
+            (mode(&file), read(&file)),
+            (0o600, Ok(Some("a = 2\n".to_owned())))
+        );
+        for _ in 0..2 {
+            put(&file, None).unwrap();
+            assert_eq!(read(&file), Ok(None));
+        }
+        assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_are_followed_to_what_is_not_there_yet() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(directory.path()).unwrap();
+        fs::create_dir(top.join("real")).unwrap();
+        symlink("real", top.join("linked")).unwrap();
+        symlink("../linked/new.toml", top.join("real/config.toml")).unwrap();
+        for (file, expected) in [
+            ("linked/a/b.toml", "real/a/b.toml"),
+            ("real/config.toml", "real/new.toml"),
+            ("real", "real"),
+        ] {
+            assert_eq!(resolve(&top.join(file)), top.join(expected), "{file}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The programs of usher, and the shims that run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::super::containerd::{NAME, PROGRAM, output};
+use super::place;
+
+/// What is put into the prefix' `bin`.
+pub(super) const PROGRAMS: [&str; 2] = [PROGRAM, NAME];
+
+/// Those that are not there as they are to be.
+///
+/// # Errors
+///
+/// One sentence, if one is missing where they are to come from.
+pub(super) fn outdated(from: &Path, bin: &Path) -> Result<Vec<&'static str>, String> {
+    for program in PROGRAMS {
+        // Not whether it could be executed there: it need not, and in /run it often cannot.
+        if !from.join(program).is_file() {
+            return Err(format!(
+                "{} has no {program}; expected the programs there (--binaries)",
+                from.display()
+            ));
+        }
+    }
+    let is_outdated = |program: &&str| !have_equal_bytes(&from.join(program), &bin.join(program));
+    Ok(PROGRAMS.into_iter().filter(is_outdated).collect())
+}
+
+fn have_equal_bytes(one: &Path, other: &Path) -> bool {
+    let length = |file: &Path| fs::metadata(file).ok().map(|file| file.len());
+    let bytes = |file: &Path| fs::read(file).ok();
+    length(one) == length(other) && bytes(one).is_some_and(|one| Some(one) == bytes(other))
+}
+
+/// Puts programs into place, all or none, each in one step: a shim may be started at any time. Says which.
+///
+/// # Errors
+///
+/// One sentence, if one cannot be put there or does not run on this node, which may have an older C library,
+/// or another processor, than what they were built for.
+pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut news = Vec::new();
+    let copied = programs.iter().try_for_each(|program| {
+        let (source, place) = (from.join(program), bin.join(program));
+        news.push(place.clone());
+        let new = place::copy_program(&source, &place)
+            .map_err(|error| format!("{} cannot be written: {error}", place.display()))?;
+        let said = output(Command::new(new).arg("--version"));
+        said.map(drop)
+            .map_err(|error| format!("{} does not run on this node: {error}", source.display()))
+    });
+    let placed = copied.and_then(|()| {
+        news.iter().try_for_each(|place| {
+            fs::rename(place::beside(place, "new"), place)
+                .map_err(|error| format!("{} cannot be replaced: {error}", place.display()))
+        })
+    });
+    match placed {
+        Ok(()) => Ok(news),
+        Err(error) => {
+            for place in news {
+                let _ = fs::remove_file(place::beside(&place, "new"));
+            }
+            Err(format!("{error}; nothing was changed"))
+        }
+    }
+}
+
+/// Takes all away.
+pub(super) fn remove(bin: &Path) -> Result<(), String> {
+    PROGRAMS.into_iter().try_for_each(|program| {
+        let file = bin.join(program);
+        place::remove(&file)
+            .map_err(|error| format!("{} cannot be removed: {error}", file.display()))
+    })
+}
+
+/// How many shims run this program. They keep it when it is replaced, but need it to clear away after their
+/// pods.
+pub(super) fn running_shims(shim: &Path) -> usize {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let programs = processes.filter_map(|process| {
+        let is_one = process.file_name().to_str()?.parse::<u32>().is_ok();
+        is_one.then(|| fs::read_link(process.path().join("exe")).ok())?
+    });
+    let is_it = |program: &PathBuf| {
+        let program = program.to_string_lossy();
+        Path::new(program.strip_suffix(" (deleted)").unwrap_or(&program)) == shim
+    };
+    programs.filter(is_it).count()
+}

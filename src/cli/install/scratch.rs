@@ -1,0 +1,162 @@
+//! What is there for a while only: a directory, and a containerd that is tried in it. Neither stays when this
+//! command is ended by a signal.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use tempfile::TempDir;
+
+/// As long as it is there, signals that end this command are waited for.
+pub(super) struct Scratch {
+    path: PathBuf,
+    content: Arc<Mutex<Content>>,
+    watcher: Option<Watcher>,
+}
+
+#[derive(Default)]
+struct Content {
+    containerd: Option<Child>,
+    directory: Option<TempDir>,
+}
+
+/// The thread that waits for signals, until its pipe is closed.
+struct Watcher {
+    thread: JoinHandle<()>,
+    stays: OwnedFd,
+    signals: SigSet,
+}
+
+// === impl Scratch ===
+
+impl Scratch {
+    /// In the directory that the environment names for such things, `TMPDIR`.
+    pub(super) fn new() -> io::Result<Scratch> {
+        let content = Arc::new(Mutex::new(Content::default()));
+        let watcher = Watcher::start(Arc::clone(&content))?;
+        let directory = tempfile::Builder::new()
+            .prefix("usher-install-")
+            .tempdir()?;
+        let path = directory.path().to_owned();
+        lock(&content).directory = Some(directory);
+        Ok(Scratch {
+            path,
+            content,
+            watcher: Some(watcher),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the containerd writes to.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Starts a containerd. No signal comes between its start and that it is known.
+    pub(super) fn start(&self, start: impl FnOnce() -> io::Result<Child>) -> io::Result<()> {
+        let mut content = lock(&self.content);
+        content.containerd = Some(start()?);
+        Ok(())
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        let mut content = lock(&self.content);
+        let containerd = content.containerd.as_mut();
+        containerd.is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    pub(super) fn end(&self) {
+        lock(&self.content).end();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        lock(&self.content).clear();
+        if let Some(watcher) = self.watcher.take() {
+            watcher.end();
+        }
+    }
+}
+
+/// The log of the containerd that is tried, to be written.
+pub(super) fn log(scratch: &Scratch) -> io::Result<File> {
+    File::create(scratch.log())
+}
+
+fn lock(content: &Mutex<Content>) -> MutexGuard<'_, Content> {
+    content.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl Content ===
+
+impl Content {
+    fn end(&mut self) {
+        if let Some(mut containerd) = self.containerd.take() {
+            let _ = containerd.kill();
+            let _ = containerd.wait();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.end();
+        self.directory = None;
+    }
+}
+
+// === impl Watcher ===
+
+impl Watcher {
+    fn start(content: Arc<Mutex<Content>>) -> io::Result<Watcher> {
+        let mut signals = SigSet::empty();
+        for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+            signals.add(signal);
+        }
+        signals.thread_block()?;
+        let arrived = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
+        let (end, stays) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let thread = thread::spawn(move || watch(&arrived, &end, &content));
+        Ok(Watcher {
+            thread,
+            stays,
+            signals,
+        })
+    }
+
+    /// What arrives from now on, or has not been seen, does what it always does.
+    fn end(self) {
+        drop(self.stays);
+        let _ = self.thread.join();
+        let _ = self.signals.thread_unblock();
+    }
+}
+
+/// Until the other end of the pipe is closed; or else a signal ends this command.
+fn watch(arrived: &SignalFd, end: &OwnedFd, content: &Mutex<Content>) {
+    loop {
+        let mut both = [end.as_fd(), arrived.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        if poll(&mut both, PollTimeout::NONE).is_err() {
+            continue;
+        }
+        let [end, signal] = both.map(|fd| fd.any().unwrap_or(false));
+        if end {
+            return;
+        }
+        if signal && let Ok(Some(signal)) = arrived.read_signal() {
+            lock(content).clear();
+            let number = i32::try_from(signal.ssi_signo).unwrap_or_default();
+            // As shells tell of it.
+            std::process::exit(number.saturating_add(128));
+        }
+    }
+}

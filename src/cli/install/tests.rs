@@ -1,0 +1,244 @@
+//! What is planned for a configuration, whatever it looks like. What containerd makes of texts is here what
+//! they say; the integration tests ask containerd itself.
+
+use std::path::PathBuf;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::subsequence;
+use toml::{Table, Value};
+
+use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE};
+use super::plan::{Found, Texts, Wish};
+
+/// A configuration as people have it, with the CRI plugin's part in one of the forms that TOML has for it.
+const RUNTIMES: [&str; 4] = [
+    "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\nruntime_type = 'x'\n",
+    "[plugins.'io.containerd.cri.v1.runtime']\n  containerd.runtimes.runc.runtime_type = 'x' # dotted\n",
+    "[plugins]\n\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc = { runtime_type = 'x' }\n",
+    "[ plugins . \"io.containerd.cri.v1.runtime\" . containerd . runtimes ]\nrunc = {runtime_type='x'}\n",
+];
+
+/// What may stand before and after it, in any order.
+const OTHERS: [&str; 8] = [
+    "# a comment of mine\n\n",
+    "[debug]\n  level = \"warn\"   # loud\n\n\n",
+    "[timeouts]\n\"io.containerd.timeout\" = '2s'\ninline = { a = 1, b.c = [ 1,2 ] }\n",
+    "[[streams]]\nname = 'one'\n\n[[streams]]\nname = 'two'\n",
+    "[text]\nmany = \"\"\"\nlines\n# >> no comment\n\"\"\"\n",
+    "[list]\nof = [\n  'a', # first\n  'b',\n]\n",
+    "\t[ttrpc] # tabs\n\taddress\t=\t''\n",
+    "#\u{e4}\n[grpc]\n  'max' = 0x10\n",
+];
+
+fn found(texts: &Texts) -> Found {
+    let config = PathBuf::from("/etc/containerd/config.toml");
+    let found = Found::new(config, texts.main.clone(), || Ok(3));
+    let found = found.and_then(|found| found.with_part(texts.part.clone()));
+    found.unwrap()
+}
+
+fn main_only(text: &str) -> Texts {
+    Texts {
+        main: Some(text.to_owned()),
+        part: None,
+    }
+}
+
+fn installed() -> Wish {
+    Wish::Installed(KnownAs::Path("/opt/it's \"here\"/shim".into()))
+}
+
+/// What the files say together.
+fn says(_: &Found, texts: &Texts) -> Result<Effective, String> {
+    let parse = |text: &Option<String>| text.clone().unwrap_or_default().parse::<Table>();
+    let both = parse(&texts.main).and_then(|main| Ok((main, parse(&texts.part)?)));
+    let (mut main, part) = both.map_err(|error| error.message().to_owned())?;
+    merge(&mut main, part);
+    Ok(Effective::of(main))
+}
+
+fn merge(into: &mut Table, from: Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Table(into)), Value::Table(from)) => merge(into, from),
+            (_, value) => drop(into.insert(key, value)),
+        }
+    }
+}
+
+fn plan(texts: &Texts, wish: &Wish) -> Result<Texts, String> {
+    found(texts).plan(wish, &mut says)
+}
+
+/// Random configurations: the parts in any order, some of them, with either end of lines, or none at last.
+fn configuration() -> impl Strategy<Value = String> {
+    let others = subsequence(&OTHERS[..], 0..=OTHERS.len()).prop_shuffle();
+    let ends = (any::<bool>(), any::<bool>());
+    (
+        others,
+        0..RUNTIMES.len(),
+        any::<prop::sample::Index>(),
+        ends,
+        any::<bool>(),
+    )
+        .prop_map(
+            |(mut parts, runtimes, at, (is_crlf, is_finished), imports)| {
+                parts.insert(at.index(parts.len() + 1), RUNTIMES[runtimes]);
+                let imports = if imports {
+                    "imports = ['conf.d/*.toml'] # all\n"
+                } else {
+                    ""
+                };
+                let text = format!("version = 3 # the layout\n{imports}{}", parts.concat());
+                let text = if is_crlf {
+                    text.replace('\n', "\r\n")
+                } else {
+                    text
+                };
+                match is_finished {
+                    true => text,
+                    false => text.trim_end().to_owned(),
+                }
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn installed_and_removed_every_byte_is_as_it_was(text in configuration()) {
+        let before = main_only(&text);
+        let with = match plan(&before, &installed()) {
+            // A table that stands within braces cannot be added to from outside.
+            Err(error) => {
+                prop_assert!(error.contains("line "), "{}", error);
+                return Ok(());
+            }
+            Ok(with) => with,
+        };
+        // All of it is there in one piece, and says what it did.
+        let main = with.main.clone().unwrap();
+        prop_assert!(main.starts_with(&text));
+        let (old, new) = (says(&found(&before), &before).unwrap(), says(&found(&with), &with).unwrap());
+        let mut old_table = old.table().clone();
+        let mut new_table = new.without(NAME);
+        old_table.remove("imports");
+        prop_assert_eq!(&old_table, &new_table);
+        new_table = new.table().clone();
+        prop_assert!(new_table != old_table);
+        // Twice is the same as once, and removed it is the same as before.
+        prop_assert_eq!(&plan(&with, &installed()).unwrap(), &with);
+        prop_assert_eq!(&plan(&with, &Wish::Removed).unwrap(), &before);
+        prop_assert_eq!(&plan(&before, &Wish::Removed).unwrap(), &before);
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_refused_or_comes_back(lines in vec("[ -~\n]{0,20}", 0..6)) {
+        let before = main_only(&lines.concat());
+        if let Ok(with) = plan(&before, &installed()) {
+            prop_assert_eq!(&plan(&with, &Wish::Removed).unwrap(), &before);
+        }
+    }
+}
+
+#[test]
+fn where_a_directory_is_imported_the_configuration_is_not_touched() {
+    let text = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
+    let with = plan(&main_only(&text), &installed()).unwrap();
+    assert_eq!(with.main.as_deref(), Some(&*text));
+    let part: Table = with.part.unwrap().parse().unwrap();
+    let usher = &part["plugins"][CRI]["containerd"]["runtimes"][NAME];
+    assert_eq!(usher["runtime_type"].as_str(), Some(RUNC_TYPE));
+    assert_eq!(
+        usher["runtime_path"].as_str(),
+        Some("/opt/it's \"here\"/shim")
+    );
+    assert_eq!(part["version"].as_integer(), Some(3));
+}
+
+#[test]
+fn what_an_earlier_installer_wrote_stays_as_long_as_it_says_the_same() {
+    let by_its_own_name = Wish::Installed(KnownAs::OwnType);
+    let with = plan(&main_only(RUNTIMES[0]), &by_its_own_name);
+    let text = format!("version = 3\n{}", RUNTIMES[0]);
+    assert!(
+        with.is_err(),
+        "layout 1 has another name for the plugin: {with:?}"
+    );
+    let with = plan(&main_only(&text), &by_its_own_name)
+        .unwrap()
+        .main
+        .unwrap();
+    let earlier = with.replace(
+        "written by `usher install`",
+        "written by its scripts/install",
+    );
+    assert_ne!(earlier, with);
+    let earlier = main_only(&earlier);
+    assert_eq!(plan(&earlier, &by_its_own_name).unwrap(), earlier);
+    // It says something else.
+    let otherwise = plan(&earlier, &installed()).unwrap();
+    assert_ne!(otherwise, earlier);
+    assert_eq!(plan(&otherwise, &Wish::Removed).unwrap(), main_only(&text));
+}
+
+#[test]
+fn what_somebody_else_wrote_is_refused_with_its_place() {
+    let theirs = format!(
+        "version = 3\n{}\n[plugins.'{CRI}'.containerd.runtimes.usher]\nruntime_type = 'y'\n",
+        RUNTIMES[0]
+    );
+    let error = plan(&main_only(&theirs), &installed()).unwrap_err();
+    assert!(
+        error.starts_with("/etc/containerd/config.toml, line 5, names the runtime usher already"),
+        "{error}"
+    );
+    let cut = format!("{}# >>> usher: cut\n[x]\n", RUNTIMES[0]);
+    let found = Found::new("/c.toml".into(), Some(cut), || Ok(3));
+    let error = found.err().unwrap();
+    assert!(
+        error.starts_with("/c.toml, line 3: what usher has written"),
+        "{error}"
+    );
+    let part = Texts {
+        main: Some("version = 3\nimports = ['/x/*.toml']\n".to_owned()),
+        part: Some("version = 3\n".to_owned()),
+    };
+    let found = Found::new("/c.toml".into(), part.main, || Ok(3)).unwrap();
+    let error = found.with_part(part.part).err().unwrap();
+    assert!(error.starts_with("/x/usher.toml is there, and"), "{error}");
+}
+
+#[test]
+fn a_configuration_that_would_say_something_else_is_refused_with_what() {
+    let mut calls = 0;
+    let mut forgets = |found: &Found, texts: &Texts| {
+        calls += 1;
+        let mut table = says(found, texts)?.table().clone();
+        if calls > 1 {
+            table.remove("debug");
+        }
+        Ok(Effective::of(table))
+    };
+    let text = format!("version = 3\n{}{}", RUNTIMES[0], OTHERS[1]);
+    let found = found(&main_only(&text));
+    let error = found.plan(&installed(), &mut forgets).unwrap_err();
+    assert!(error.contains("debug would be missing"), "{error}");
+}
+
+#[test]
+fn a_file_that_was_made_for_it_goes_with_it_unless_somebody_has_written_into_it() {
+    let nothing = Texts::default();
+    let mut knows_runc = |found: &Found, texts: &Texts| {
+        let mut table = says(found, texts)?.table().clone();
+        merge(&mut table, RUNTIMES[0].parse().unwrap());
+        Ok(Effective::of(table))
+    };
+    let with = found(&nothing).plan(&installed(), &mut knows_runc).unwrap();
+    let main = with.main.clone().unwrap();
+    assert!(main.contains("version = 3\n"), "{main}");
+    let removed = |texts: &Texts| found(texts).plan(&Wish::Removed, &mut says).unwrap();
+    assert_eq!(removed(&with), nothing);
+    let more = main_only(&format!("{main}[debug]\n"));
+    assert_eq!(removed(&more), main_only("version = 3\n[debug]\n"));
+}

@@ -1,0 +1,261 @@
+//! A containerd that is tried: with what the node's own would have, and on directories and sockets of its
+//! own.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use toml_edit::{DocumentMut, Item, Table, value};
+
+use super::super::containerd::output;
+use super::scratch::{Scratch, log};
+
+/// How long it may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The plugins that are servers, from 2.4 on.
+const SERVERS: &str = "io.containerd.server.v1.";
+
+/// The program, and the one by which it is asked.
+#[derive(Debug)]
+pub(super) struct Programs<'a> {
+    pub(super) containerd: &'a Path,
+    pub(super) ctr: &'a Path,
+}
+
+/// A configuration that leaves alone all that a running containerd uses, from what a `dump` says of one;
+/// its files are in `directory`.
+///
+/// # Errors
+///
+/// One sentence, if it is no TOML.
+pub(super) fn private(dump: &str, directory: &Path) -> Result<String, String> {
+    let mut document: DocumentMut = dump
+        .parse()
+        .map_err(|error| format!("its configuration cannot be read: {error}"))?;
+    let at = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    let top = document.as_table_mut();
+    top.remove("imports");
+    for (key, name) in [("root", "root"), ("state", "state")] {
+        set(top, key, &at(name));
+    }
+    set(top, "temp", "");
+    if let Some(score) = top.get_mut("oom_score") {
+        // Of a process that /proc may have another number for.
+        *score = value(0);
+    }
+    let mut listeners = |name: &str, address: &str| {
+        let of_plugin = format!("{SERVERS}{name}");
+        for path in [&[name][..], &["plugins", &of_plugin]] {
+            if let Some(table) = table_at(top, path) {
+                set(table, "address", address);
+            }
+        }
+    };
+    listeners("grpc", &at("grpc"));
+    listeners("ttrpc", &at("ttrpc"));
+    for name in ["debug", "metrics", "grpc-tcp"] {
+        listeners(name, "");
+    }
+    if let Some(cgroup) = table_at(top, &["cgroup"]) {
+        set(cgroup, "path", "");
+    }
+    if let Some(opt) = table_at(top, &["plugins", "io.containerd.internal.v1.opt"]) {
+        set(opt, "path", &at("opt"));
+    }
+    for (key, text) in [
+        ("tcp_address", ""),
+        ("root_path", ""),
+        ("socket_path", &*at("nri")),
+        ("stream_server_port", "0"),
+    ] {
+        set_everywhere(top, key, text);
+    }
+    Ok(document.to_string())
+}
+
+fn set(table: &mut Table, key: &str, text: &str) {
+    if let Some(item) = table.get_mut(key) {
+        *item = value(text);
+    }
+}
+
+fn set_everywhere(table: &mut Table, key: &str, text: &str) {
+    set(table, key, text);
+    for (_, item) in table.iter_mut() {
+        if let Item::Table(below) = item {
+            set_everywhere(below, key, text);
+        }
+    }
+}
+
+fn table_at<'a>(table: &'a mut Table, path: &[&str]) -> Option<&'a mut Table> {
+    path.iter()
+        .try_fold(table, |table, key| table.get_mut(key)?.as_table_mut())
+}
+
+/// What `ctr plugins ls` says of the plugins that kubelet talks to, one in containerd 1 and some in 2:
+/// whether all are well, and none if there are none.
+fn cri_is_well(listing: &str) -> Option<bool> {
+    let of_plugins = listing.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_one = words.first()?.contains(".cri.") || words.get(1) == Some(&"cri");
+        is_one.then(|| words.last() == Some(&"ok"))
+    });
+    of_plugins.reduce(|all, one| all && one)
+}
+
+/// What a containerd complained of last, from its log.
+fn complaint(log: &str) -> Option<&str> {
+    let is_one = |line: &&str| {
+        ["level=error", "level=fatal"]
+            .iter()
+            .any(|level| line.contains(level))
+            || line.starts_with("containerd: ")
+    };
+    log.lines().rev().find(is_one)
+}
+
+/// Does containerd start with this configuration, a `dump`, and the plugins that kubelet talks to?
+///
+/// # Errors
+///
+/// What it complained of.
+pub(super) fn starts(programs: &Programs, dump: &str, scratch: &Scratch) -> Result<(), String> {
+    let directory = scratch.path().join("trial");
+    let text = private(dump, &directory)?;
+    let config = scratch.path().join("trial.toml");
+    let cannot = |error: std::io::Error| format!("it cannot be tried: {error}");
+    std::fs::create_dir(&directory).map_err(cannot)?;
+    std::fs::write(&config, text).map_err(cannot)?;
+    let mut command = Command::new(programs.containerd);
+    command.arg("--config").arg(&config);
+    let log_file = log(scratch).map_err(cannot)?;
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log_file);
+    scratch
+        .start(|| in_mounts_of_its_own(command))
+        .map_err(cannot)?;
+    let found = await_plugins(programs, &directory.join("grpc"), scratch);
+    scratch.end();
+    match found {
+        Some(true) => Ok(()),
+        _ => {
+            let log = std::fs::read(scratch.log()).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            Err(complaint(&log).unwrap_or("it does not say why").to_owned())
+        }
+    }
+}
+
+/// So that none of its mounts can stay: a thread may have mounts of its own, which its children share.
+fn in_mounts_of_its_own(mut command: Command) -> std::io::Result<std::process::Child> {
+    let start = move || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
+        command.spawn()
+    };
+    let ended = thread::spawn(start).join();
+    ended.unwrap_or_else(|_| Err(std::io::Error::other("its thread has ended")))
+}
+
+fn await_plugins(programs: &Programs, socket: &Path, scratch: &Scratch) -> Option<bool> {
+    let deadline = Instant::now().checked_add(PATIENCE)?;
+    while Instant::now() < deadline {
+        let mut ctr = Command::new(programs.ctr);
+        ctr.arg("--address").arg(socket);
+        ctr.args([
+            "--connect-timeout",
+            "2s",
+            "--timeout",
+            "10s",
+            "plugins",
+            "ls",
+        ]);
+        if socket.exists()
+            && let Ok(listing) = output(&mut ctr)
+        {
+            return cri_is_well(&listing);
+        }
+        if scratch.has_ended() {
+            return None;
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_shares_nothing_with_the_containerd_that_runs() {
+        let dump = "version = 3\nroot = '/var/lib/containerd'\nstate = '/run/containerd'\ntemp = '/t'\n\
+            imports = ['/etc/containerd/conf.d/*.toml']\noom_score = -999\n\
+            [grpc]\naddress = '/run/containerd/containerd.sock'\ntcp_address = '0.0.0.0:1'\n\
+            [ttrpc]\naddress = '/run/containerd/containerd.sock.ttrpc'\n\
+            [debug]\naddress = '/run/debug'\n[metrics]\naddress = '127.0.0.1:2'\n\
+            [cgroup]\npath = '/containerd'\n\
+            [plugins]\n\
+            [plugins.'io.containerd.server.v1.grpc']\naddress = '/run/containerd/containerd.sock'\n\
+            [plugins.'io.containerd.server.v1.grpc-tcp']\naddress = ':3'\n\
+            [plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = '10010'\n\
+            [plugins.'io.containerd.internal.v1.opt']\npath = '/opt/containerd'\n\
+            [plugins.'io.containerd.nri.v1.nri']\nsocket_path = '/var/run/nri/nri.sock'\n\
+            [plugins.'io.containerd.snapshotter.v1.zfs']\nroot_path = '/zfs'\n";
+        let private = private(dump, Path::new("/t/r'ial")).unwrap();
+        let table: toml::Table = private.parse().unwrap();
+        let expected: toml::Table =
+            "version = 3\nroot = \"/t/r'ial/root\"\nstate = \"/t/r'ial/state\"\n\
+            temp = ''\noom_score = 0\n\
+            [grpc]\naddress = \"/t/r'ial/grpc\"\ntcp_address = ''\n\
+            [ttrpc]\naddress = \"/t/r'ial/ttrpc\"\n\
+            [debug]\naddress = ''\n[metrics]\naddress = ''\n[cgroup]\npath = ''\n\
+            [plugins]\n\
+            [plugins.'io.containerd.server.v1.grpc']\naddress = \"/t/r'ial/grpc\"\n\
+            [plugins.'io.containerd.server.v1.grpc-tcp']\naddress = ''\n\
+            [plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = '0'\n\
+            [plugins.'io.containerd.internal.v1.opt']\npath = \"/t/r'ial/opt\"\n\
+            [plugins.'io.containerd.nri.v1.nri']\nsocket_path = \"/t/r'ial/nri\"\n\
+            [plugins.'io.containerd.snapshotter.v1.zfs']\nroot_path = ''\n"
+                .parse()
+                .unwrap();
+        assert_eq!(table, expected, "{private}");
+    }
+
+    #[test]
+    fn all_plugins_that_kubelet_talks_to_have_to_be_well() {
+        let head = "TYPE ID PLATFORMS STATUS\nio.containerd.snapshotter.v1 zfs linux/amd64 skip\n";
+        for (lines, expected) in [
+            ("io.containerd.grpc.v1 cri linux/amd64 ok\n", Some(true)),
+            ("io.containerd.grpc.v1 cri linux/amd64 error\n", Some(false)),
+            (
+                "io.containerd.cri.v1 images - ok\nio.containerd.cri.v1 runtime linux/amd64 error\n",
+                Some(false),
+            ),
+            (
+                "io.containerd.cri.v1 images - ok\nio.containerd.grpc.v1 cri - ok\n",
+                Some(true),
+            ),
+            ("", None),
+        ] {
+            assert_eq!(cri_is_well(&format!("{head}{lines}")), expected, "{lines}");
+        }
+    }
+
+    #[test]
+    fn a_complaint_is_the_last_that_matters() {
+        let log =
+            "time=1 level=error msg=first\ncontainerd: cannot listen\ntime=2 level=info msg=bye\n";
+        assert_eq!(complaint(log), Some("containerd: cannot listen"));
+        assert_eq!(complaint("level=info\n"), None);
+    }
+}
