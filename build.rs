@@ -13,7 +13,13 @@ use std::process::Command;
 use ttrpc_codegen::{Codegen, Customize};
 
 fn main() {
-    generate("usher/v1/control.proto");
+    // Of a service the generator makes a module besides.
+    generate(
+        "usher/v1/control.proto",
+        "protos",
+        &["control", "control_ttrpc"],
+    );
+    generate("runtime/v1/cri.proto", "cri", &["cri"]);
     println!("cargo::rustc-link-arg-bins=-no-pie");
     println!("cargo::rerun-if-env-changed=USHER_REVISION");
     let given = std::env::var("USHER_REVISION").ok();
@@ -21,9 +27,10 @@ fn main() {
     println!("cargo::rustc-env=USHER_REVISION={revision}");
 }
 
-/// Messages and service of a file in `protos`, as a module in `OUT_DIR`.
-fn generate(proto: &str) {
-    let into = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo says where")).join("protos");
+/// Messages and service of a file in `protos`, as modules in a directory of `OUT_DIR`.
+fn generate(proto: &str, directory: &str, modules: &[&str]) {
+    let into =
+        PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo says where")).join(directory);
     std::fs::create_dir_all(&into).expect("a directory below OUT_DIR");
     Codegen::new()
         .input(Path::new("protos").join(proto))
@@ -43,9 +50,11 @@ fn generate(proto: &str) {
         let code: Vec<&str> = text.lines().filter(is_code).collect();
         std::fs::write(file.path(), code.join("\n")).expect("just written");
     }
-    // Of the service the generator does not tell.
-    let module = "pub mod control;\npub mod control_ttrpc;\n";
-    std::fs::write(into.join("mod.rs"), module).expect("a file below OUT_DIR");
+    let modules: String = modules
+        .iter()
+        .map(|name| format!("pub mod {name};\n"))
+        .collect();
+    std::fs::write(into.join("mod.rs"), modules).expect("a file below OUT_DIR");
     println!("cargo::rerun-if-changed=protos");
 }
 

@@ -8,7 +8,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::{
-    Finished, PATIENCE, Version, installed_path, installed_program, oci_runtime, run, shim_dir,
+    Background, Finished, PATIENCE, Version, eventually, installed_path, installed_program,
+    oci_runtime, run, shim_dir,
 };
 
 /// A node whose containerd has a configuration file with nothing in it.
@@ -60,10 +61,33 @@ impl Node {
         run(command, PATIENCE)
     }
 
-    fn findings(&self) -> (bool, Vec<Value>) {
+    fn report(&self) -> (Finished, Value) {
         let said = self.check(&["-o", "json"]);
-        let report: Value = serde_json::from_slice(&said.stdout)
+        let report = serde_json::from_slice(&said.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}{}", said.out(), said.err()));
+        (said, report)
+    }
+
+    /// Starts its containerd, on directories and sockets of its own.
+    fn start_containerd(&self) -> Background {
+        let mut command = Command::new(installed_program("containerd"));
+        command
+            .arg("--config")
+            .arg(self.dir.path().join("config.toml"));
+        let containerd = Background::spawn(command);
+        let has_started = || {
+            let (_, report) = self.report();
+            let told = report["findings"].as_array().unwrap().iter();
+            let mut told = told.filter(|it| it["about"] == "kubelet is told");
+            let is_silent = told.any(|it| it["says"].as_str().unwrap().contains("does not say"));
+            report["containerd"]["pid"].is_u64() && !is_silent
+        };
+        eventually("containerd answers", 4 * PATIENCE, has_started);
+        containerd
+    }
+
+    fn findings(&self) -> (bool, Vec<Value>) {
+        let (said, report) = self.report();
         let ok = report["ok"].as_bool().unwrap();
         assert_eq!(said.ok(), ok, "{}", said.out());
         (ok, report["findings"].as_array().unwrap().clone())
@@ -120,6 +144,48 @@ fn annotations_that_are_not_passed_on_are_a_problem() {
     assert!(!ok);
     assert_eq!(level(&findings, "runtime"), "ok", "{findings:#?}");
     assert_eq!(level(&findings, "annotations"), "problem", "{findings:#?}");
+}
+
+#[test]
+fn what_kubelet_is_told_is_asked_of_the_containerd_that_runs() {
+    let node = Node::new();
+    let (_, findings) = node.findings();
+    assert_eq!(level(&findings, "kubelet is told"), "none");
+    let runtime = findings.iter().find(|it| it["about"] == "runtime").unwrap();
+    let runtime = runtime["add"].as_str().unwrap().to_owned();
+    let dir = node.dir.path().display();
+    let own = format!(
+        "root = \"{dir}/root\"\nstate = \"{dir}/state\"\nimports = []\n\
+         disabled_plugins = [\"io.containerd.nri.v1.nri\"]\n\
+         [grpc]\naddress = \"{dir}/c.sock\"\n[ttrpc]\naddress = \"{dir}/c.ttrpc\"\n\
+         [plugins.\"io.containerd.internal.v1.opt\"]\npath = \"{dir}/opt\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\"]\nstream_server_port = \"0\"\n"
+    );
+    node.write("config.toml", &own);
+    // containerd 1 tells nothing of its runtimes.
+    let told = |of_2| match Version::of_containerd() {
+        Version(..2, _) => "none",
+        _ => of_2,
+    };
+    let containerd = node.start_containerd();
+    node.write("config.toml", &format!("{runtime}\n"));
+    let (_, findings) = node.findings();
+    assert_eq!(
+        level(&findings, "kubelet is told"),
+        told("warning"),
+        "{findings:#?}"
+    );
+    // Without it containerd 1 has no CRI plugin.
+    let runc = findings.iter().find(|it| it["about"] == "default runtime");
+    node.write("config.toml", runc.unwrap()["add"].as_str().unwrap_or(""));
+    drop(containerd);
+    let _containerd = node.start_containerd();
+    let (_, findings) = node.findings();
+    assert_eq!(
+        level(&findings, "kubelet is told"),
+        told("ok"),
+        "{findings:#?}"
+    );
 }
 
 #[test]

@@ -19,6 +19,7 @@
 //! | [`rootfs`] | the mounts of a container's root file system |
 //! | [`stdio`] | the standard streams: FIFOs, terminals, log files, logging programs |
 //! | [`probe`] | one attempt of a probe, in the container or, by a prober, in its network namespace |
+//! | `grpc` | one call by gRPC |
 //! | [`reaper`] | the one owner of all child processes |
 //! | [`events`] | events out, in order |
 //! | [`clock`] | the time on the wall, and that of the CPU |
@@ -67,6 +68,7 @@ pub mod engine;
 pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod grpc;
 pub mod pod;
 pub mod probe;
 pub mod reaper;

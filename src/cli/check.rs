@@ -19,8 +19,9 @@ use super::output::{self, Failure, Output, Stdout, styled};
 /// Checks whether this node is ready for usher
 ///
 /// Looks for the shim where containerd looks for it, asks containerd for its effective
-/// configuration, and looks at what the kernel and usher's own configuration file allow. Whatever
-/// is missing comes with the lines to add. Nothing is changed, and containerd need not run.
+/// configuration, and looks at what the kernel and usher's own configuration file allow. Where
+/// containerd runs it is asked what it tells kubelet of the runtime. Whatever is missing comes with
+/// the lines to add. Nothing is changed, and containerd need not run.
 ///
 /// Fields with `-o json`: `containerd` (`program`, `version`, `config`, `pid`, null where unknown),
 /// `ok`, and `findings`, each with `about`, `level` (`ok`, `warning`, `problem`), `says`, and `add`

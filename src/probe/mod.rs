@@ -165,7 +165,7 @@ async fn within(
 }
 
 /// Awaits `answer` while the connection that it comes through is driven; that may be over first.
-async fn alongside<T>(connection: impl Future, answer: impl Future<Output = T>) -> T {
+pub(crate) async fn alongside<T>(connection: impl Future, answer: impl Future<Output = T>) -> T {
     let mut answer = pin!(answer);
     tokio::select! {
         biased;
@@ -176,7 +176,7 @@ async fn alongside<T>(connection: impl Future, answer: impl Future<Output = T>) 
 }
 
 /// An error with all that caused it.
-fn causes(error: &dyn Error) -> String {
+pub(crate) fn causes(error: &dyn Error) -> String {
     let mut sentence = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -8,8 +8,8 @@ use toml::{Table, Value};
 use crate::VERSION;
 
 use super::super::containerd::{
-    KnownAs, NAME, Node, PROGRAM, RUNC_TYPE, TYPE, entry as lines_for, find, output, runtime_table,
-    text,
+    Handler, KnownAs, NAME, Node, PROGRAM, RUNC_TYPE, TYPE, entry as lines_for, find, handlers,
+    output, runtime_table, text,
 };
 use super::super::manifest;
 use super::Finding;
@@ -18,6 +18,7 @@ const RUNTIME: &str = "runtime";
 const SHIM: &str = "shim";
 const OCI_RUNTIME: &str = "OCI runtime";
 const DRIVER: &str = "cgroup driver";
+const KUBELET_IS_TOLD: &str = "kubelet is told";
 
 /// Kubelet's configuration file, as kubeadm places it.
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
@@ -29,6 +30,7 @@ pub(super) fn findings(node: &Node) -> Vec<Finding> {
     }
     for (name, runtime) in ours(node) {
         findings.extend(how_known(node, name, runtime));
+        findings.extend(told_of(node, name));
         findings.extend(driver(node, Path::new(KUBELET), name, runtime));
     }
     findings.push(oci_runtime(node));
@@ -75,6 +77,70 @@ fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
     };
     let says = format!("of type {TYPE}, {name} {what}; expected type {RUNC_TYPE} and the path");
     Some(Finding::warning(RUNTIME, says).add(lines(node, name, true)))
+}
+
+/// What kubelet is told of the runtime, by the containerd that runs with this configuration.
+fn told_of(node: &Node, name: &str) -> Option<Finding> {
+    node.pid?;
+    let socket = node.dump.as_ref().ok()?.socket()?;
+    match handlers(Path::new(socket)) {
+        Ok(handlers) => told(&handlers, name),
+        Err(error) => Some(Finding::warning(
+            KUBELET_IS_TOLD,
+            format!("containerd does not say what, on {socket}: {error}"),
+        )),
+    }
+}
+
+fn told(handlers: &[Handler], name: &str) -> Option<Finding> {
+    // containerd 1 names none, and kubelet expects nothing of them.
+    let of_runc = handlers.iter().find(|handler| handler.name == "runc");
+    let of_any = of_runc.or(handlers.first())?;
+    let Some(ours) = handlers.iter().find(|handler| handler.name == name) else {
+        return Some(Finding::warning(
+            KUBELET_IS_TOLD,
+            format!("the containerd that runs does not know {name} yet: restart it"),
+        ));
+    };
+    let features = [
+        (
+            "user namespaces",
+            ours.user_namespaces,
+            of_any.user_namespaces,
+        ),
+        (
+            "recursive read-only mounts",
+            ours.recursive_read_only_mounts,
+            of_any.recursive_read_only_mounts,
+        ),
+    ];
+    let join = |of: &dyn Fn(bool, bool) -> bool| {
+        let names = features
+            .iter()
+            .filter(|(_, ours, others)| of(*ours, *others));
+        names
+            .map(|(what, ..)| *what)
+            .collect::<Vec<_>>()
+            .join(" and ")
+    };
+    let missing = join(&|ours, others| others && !ours);
+    if !missing.is_empty() {
+        let other = &of_any.name;
+        let says = format!(
+            "that {name} has no {missing}, and that {other} has: pods that want them are refused"
+        );
+        return Some(Finding::warning(KUBELET_IS_TOLD, says));
+    }
+    let has = match join(&|ours, _| ours) {
+        none if none.is_empty() => {
+            "neither user namespaces nor recursive read-only mounts".to_owned()
+        }
+        has => has,
+    };
+    Some(Finding::ok(
+        KUBELET_IS_TOLD,
+        format!("that {name} has {has}"),
+    ))
 }
 
 /// The lines for containerd's configuration.
@@ -279,6 +345,32 @@ mod tests {
         assert_eq!(level("2.1.9", V3, &by_path), None);
         assert_eq!(level("2.3.0", V3, &own), None);
         assert_eq!(level("2.3.0", V3, &options), Some(Level::Warning));
+    }
+
+    #[test]
+    fn what_kubelet_is_told_is_compared_with_what_it_is_told_of_runc() {
+        let handler = |name: &str, has: bool| Handler {
+            name: name.to_owned(),
+            user_namespaces: has,
+            recursive_read_only_mounts: has,
+        };
+        let level = |handlers: &[Handler]| told(handlers, NAME).map(|finding| finding.level);
+        // containerd 1 says nothing.
+        assert_eq!(level(&[]), None);
+        assert_eq!(level(&[handler("runc", true)]), Some(Level::Warning));
+        for (runcs, ours, expected) in [
+            (true, true, Level::Ok),
+            (true, false, Level::Warning),
+            // The kernel has none of it.
+            (false, false, Level::Ok),
+        ] {
+            let handlers = [
+                handler("", runcs),
+                handler("runc", runcs),
+                handler(NAME, ours),
+            ];
+            assert_eq!(level(&handlers), Some(expected));
+        }
     }
 
     #[test]

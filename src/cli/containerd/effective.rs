@@ -62,6 +62,24 @@ impl Effective {
             .filter_map(|(name, runtime)| Some((name.as_str(), runtime.as_table()?)))
     }
 
+    /// The socket on which containerd listens for kubelet.
+    pub(in crate::cli) fn socket(&self) -> Option<&str> {
+        let plugin = || {
+            self.table
+                .get("plugins")?
+                .get("io.containerd.server.v1.grpc")
+        };
+        // From 2.4 on what listens is a plugin.
+        let listeners = [plugin(), self.table.get("grpc")];
+        let mut addresses = listeners.into_iter().flatten();
+        addresses.find_map(|listener| {
+            listener
+                .get("address")?
+                .as_str()
+                .filter(|it| !it.is_empty())
+        })
+    }
+
     /// All but a runtime, and but the names of the files that were read.
     pub(in crate::cli) fn without(&self, runtime: &str) -> Table {
         let mut rest = self.table.clone();

@@ -3,12 +3,14 @@
 //! `usher check` reads it and `usher install` writes it; what either knows of containerd is here.
 
 mod effective;
+mod kubelet;
 mod node;
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
 pub(super) use effective::Effective;
+pub(super) use kubelet::{Handler, handlers};
 pub(super) use node::{Facts, Node, dump, find, output, text};
 
 /// The runtime's name: the handler of a RuntimeClass.

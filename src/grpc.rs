@@ -1,0 +1,147 @@
+//! One call by gRPC: a message out, a message in, over a connection that is there.
+
+use containerd_shim_protos::protobuf::Message;
+use h2::RecvStream;
+use h2::client::{Builder, SendRequest};
+use http::header::{CONTENT_TYPE, TE, USER_AGENT};
+use http::{HeaderMap, Request, StatusCode};
+use hyper::body::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::probe::{alongside, causes};
+
+/// As much is taken of an answer's headers, in bytes.
+const MAX_HEADERS: u32 = 16 * 1024;
+/// The bytes before a message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// What is called, and as whom.
+pub(crate) struct Call<'a> {
+    /// The server's name or address.
+    pub(crate) authority: &'a str,
+    /// The service and its method, with a slash between them.
+    pub(crate) method: &'a str,
+    pub(crate) agent: &'a str,
+    /// As much is taken of the answer's body, in bytes.
+    pub(crate) max_body: usize,
+}
+
+/// What the server said.
+pub(crate) struct Answer {
+    /// `grpc-status`, from wherever it was; zero is success.
+    status: Option<String>,
+    /// None if it is too long.
+    pub(crate) body: Option<Vec<u8>>,
+}
+
+// === impl Call ===
+
+impl Call<'_> {
+    /// The connection is driven here, and is gone when this is over.
+    ///
+    /// # Errors
+    ///
+    /// Why there was no answer, in words.
+    pub(crate) async fn ask(
+        &self,
+        connection: impl AsyncRead + AsyncWrite + Unpin,
+        question: &impl Message,
+    ) -> Result<Answer, String> {
+        let question = frame(question)?;
+        let (sender, connection) = Builder::new()
+            .enable_push(false)
+            .max_header_list_size(MAX_HEADERS)
+            .handshake(connection)
+            .await
+            .map_err(|error| causes(&error))?;
+        alongside(connection, self.send(sender, question)).await
+    }
+
+    async fn send(&self, sender: SendRequest<Bytes>, question: Bytes) -> Result<Answer, String> {
+        let request = Request::post(format!("http://{}/{}", self.authority, self.method))
+            .header(CONTENT_TYPE, "application/grpc")
+            .header(TE, "trailers")
+            .header(USER_AGENT, self.agent)
+            .body(())
+            .map_err(|error| causes(&error))?;
+        let mut sender = sender.ready().await.map_err(|error| causes(&error))?;
+        let (answer, mut stream) = sender
+            .send_request(request, false)
+            .map_err(|error| causes(&error))?;
+        stream
+            .send_data(question, true)
+            .map_err(|error| causes(&error))?;
+        let (head, body) = answer.await.map_err(|error| causes(&error))?.into_parts();
+        if head.status != StatusCode::OK {
+            return Err(format!("HTTP status {}", head.status.as_u16()));
+        }
+        receive(&head.headers, body, self.max_body)
+            .await
+            .map_err(|error| causes(&error))
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// # Errors
+    ///
+    /// The status, in words, if it is not that of success.
+    pub(crate) fn succeeded(&self) -> Result<(), String> {
+        match self.status.as_deref() {
+            Some("0") => Ok(()),
+            Some(status) => Err(format!("with gRPC status {status}")),
+            None => Err("without a gRPC status".to_owned()),
+        }
+    }
+
+    /// The one message of the body, uncompressed since nothing else was asked for.
+    pub(crate) fn message<M: Message>(&self) -> Option<M> {
+        let (prefix, message) = self.body.as_ref()?.split_first_chunk::<PREFIX>()?;
+        let [compressed, length @ ..] = *prefix;
+        let length = usize::try_from(u32::from_be_bytes(length)).ok()?;
+        let is_whole = compressed == 0 && length == message.len();
+        is_whole.then(|| M::parse_from_bytes(message).ok())?
+    }
+}
+
+/// A message, and before it that it is not compressed, and its length.
+fn frame(message: &impl Message) -> Result<Bytes, String> {
+    let message = message.write_to_bytes().map_err(|error| causes(&error))?;
+    let length = u32::try_from(message.len()).map_err(|error| causes(&error))?;
+    let mut frame = vec![0];
+    frame.extend(length.to_be_bytes());
+    frame.extend(message);
+    Ok(frame.into())
+}
+
+async fn receive(
+    headers: &HeaderMap,
+    mut stream: RecvStream,
+    max_body: usize,
+) -> Result<Answer, h2::Error> {
+    let status = |headers: &HeaderMap| {
+        let status = headers.get("grpc-status")?;
+        status.to_str().ok().map(str::to_owned)
+    };
+    let mut body = Vec::new();
+    while let Some(data) = stream.data().await {
+        let data = data?;
+        stream.flow_control().release_capacity(data.len())?;
+        // Whatever comes behind.
+        if body.len().saturating_add(data.len()) > max_body {
+            return Ok(Answer {
+                status: status(headers),
+                body: None,
+            });
+        }
+        body.extend_from_slice(&data);
+    }
+    Ok(Answer {
+        status: match status(headers) {
+            Some(status) => Some(status),
+            None => stream.trailers().await?.as_ref().and_then(status),
+        },
+        body: Some(body),
+    })
+}
