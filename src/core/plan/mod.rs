@@ -22,6 +22,7 @@ mod list;
 mod pattern;
 mod probe;
 mod quantity;
+pub mod reference;
 mod resources;
 mod role;
 mod rules;

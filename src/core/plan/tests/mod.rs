@@ -14,6 +14,7 @@ mod keys;
 mod lists;
 mod of_node;
 mod quantities;
+mod reference;
 mod roles;
 mod scalars;
 mod signals;
