@@ -468,3 +468,19 @@ fn names_that_kubernetes_refuses_are_left_to_it() {
     );
     assert!(written(&completion).contains(&("usher/apps", "web")));
 }
+
+/// A template has not what is injected into its pods.
+#[test]
+fn what_is_listed_and_not_there_may_still_come() {
+    let spec = json!({"runtimeClassName": "usher", "containers": containers(&["web"])});
+    let said = [("usher/sidecars", "mesh"), ("usher/apps", "web")];
+    let warnings = Judgement::of(&pod(&said, spec), &Rules::default()).warnings;
+    let says: Vec<&str> = warnings.iter().map(|it| it.says.as_str()).collect();
+    assert_eq!(
+        says,
+        [
+            "is in a list of usher's and not in the pod: what waits for it never runs, unless somebody \
+          injects it"
+        ]
+    );
+}

@@ -215,7 +215,10 @@ fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
             };
             warnings.push(Warning {
                 container: Some(name.clone()),
-                says: format!("is in a list of usher's and not in the pod: {waits}"),
+                // A template has not what its pods will have.
+                says: format!(
+                    "is in a list of usher's and not in the pod: {waits}, unless somebody injects it"
+                ),
             });
         }
     }
