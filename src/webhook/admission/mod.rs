@@ -218,6 +218,9 @@ impl Admission {
                 ..Verdict::default()
             };
         }
+        // As its pods will have it.
+        let class = &mut pod.spec.runtime_class_name;
+        class.get_or_insert_with(|| self.runtime_class.clone());
         self.complete(&mut pod, |_| ())
     }
 

@@ -231,6 +231,8 @@ fn a_template_is_judged_and_left_as_it_is() {
     for kind in manifest::kinds().filter(|kind| *kind != "Pod") {
         let said = created(Webhook::Validate, &templated(kind, &mesh()));
         assert_eq!(said.refused, None, "{kind}");
+        // What its pods will be given is not missing.
+        assert_eq!(said.warnings, Vec::<String>::new(), "{kind}");
         let said = created(Webhook::Validate, &templated(kind, &wrong()));
         let sentence = said.refused.expect("refused");
         assert!(sentence.contains("usher/sidecars"), "{kind}: {sentence}");
