@@ -3,6 +3,7 @@
 //! It holds for all pods that begin there. Where the file is, and what becomes of a pod that begins while
 //! it cannot be read, is for who reads it.
 
+pub mod reference;
 #[cfg(test)]
 mod tests;
 

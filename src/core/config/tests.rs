@@ -350,3 +350,42 @@ fn what_is_injected_has_a_role_by_its_name() {
     let off = format!("enabled = false\n{everywhere}");
     assert_eq!(under(&off, &[]).unwrap().role("istio-proxy"), Role::Guest);
 }
+
+/// The keys that a table knows, as who writes another one is told; at the top the tables are among them.
+fn keys_of(table: &str) -> Vec<String> {
+    let head = match table {
+        "" => String::new(),
+        table => format!("[{table}]\n"),
+    };
+    let refused = parse(&format!("{head}no-such-key = 1\n")).unwrap_err();
+    let known = refused.split('`').skip(3).step_by(2);
+    known.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_reference_has_all_keys() {
+    let of_table = |table: &str| -> Vec<String> {
+        let entries = reference::ENTRIES
+            .iter()
+            .filter(|entry| entry.table == table);
+        entries.map(|entry| entry.key.to_owned()).collect()
+    };
+    let tables = reference::TABLES.iter().map(|table| table.name.to_owned());
+    assert_eq!(keys_of(""), [of_table(""), tables.collect()].concat());
+    for table in ["limits", "minimums", "roles"] {
+        assert_eq!(keys_of(table), of_table(table), "{table}");
+    }
+}
+
+#[test]
+fn every_example_of_the_reference_is_taken() {
+    for entry in reference::ENTRIES {
+        let head = match entry.table {
+            "" => String::new(),
+            table => format!("[{table}]\n"),
+        };
+        let text = format!("{head}{} = {}\n", entry.key, entry.example);
+        let rules = parse(&text);
+        assert!(rules.is_ok(), "{text}: {rules:?}");
+    }
+}
