@@ -9,23 +9,23 @@ mod place;
 mod plan;
 mod programs;
 mod scratch;
+mod stage;
 #[cfg(test)]
 mod tests;
 mod trial;
 mod units;
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
 use similar::TextDiff;
 
 use super::check;
-use super::containerd::{Effective, KnownAs, NAME, Node, PROGRAM, dump, find, output};
+use super::containerd::{KnownAs, NAME, Node, PROGRAM, find};
 use super::output::{Failure, Stdout, note};
 use plan::{Found, Texts, Wish};
-use scratch::Scratch;
+use stage::{ask, find_texts, scratch};
 use trial::Programs;
 
 /// Installs usher to this node: its programs, and the runtime in containerd's configuration
@@ -44,7 +44,7 @@ use trial::Programs;
 #[command(after_help = "\
 Examples:
   usher install --dry-run    what would be changed, as a diff
-  usher install --restart    installs, and restarts containerd if it is to read its configuration again
+  usher install --restart    installs, and restarts containerd where its configuration changes
   usher install --remove     the node is as it was before
 
 Exit status: 0 if usher is installed and its pods would run, or is taken away; 1 otherwise.")]
@@ -210,6 +210,12 @@ impl Installer {
             _ => &self.found.config,
         };
         note(&format!("configured: {}", changed.display()));
+        if !self.wanted.remove && !self.node.is_1() {
+            note(
+                "containerd knows it as a program of runc's type, so that kubelet hears of user namespaces \
+                 and recursive read-only mounts",
+            );
+        }
         if !self.wanted.restart {
             note("restart containerd for it to take effect, as by: systemctl restart containerd");
             return Ok(());
@@ -321,89 +327,6 @@ fn refuse_while_needed(shim: &Path) -> Result<(), String> {
             "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or say --force"
         )),
     }
-}
-
-fn scratch() -> Result<Scratch, String> {
-    Scratch::new().map_err(|error| {
-        let directory = std::env::temp_dir();
-        format!(
-            "no directory can be made in {}: {error}",
-            directory.display()
-        )
-    })
-}
-
-/// What is in the files that may have something of ours.
-fn find_texts(config: PathBuf, containerd: &Path) -> Result<Found, String> {
-    let main = place::read(&config)?;
-    let found = Found::new(config, main, || layout(containerd))?;
-    let part = found.part_file.as_deref().map(place::read).transpose()?;
-    found.with_part(part.flatten())
-}
-
-/// The newest layout of a configuration that a containerd knows.
-fn layout(containerd: &Path) -> Result<i64, String> {
-    let said = output(Command::new(containerd).args(["config", "default"]));
-    let version = said.and_then(|said| {
-        let table: Result<toml::Table, _> = said.parse();
-        let table = table.map_err(|error| error.message().to_owned())?;
-        let version = table.get("version").and_then(toml::Value::as_integer);
-        version.ok_or_else(|| "there is no version in it".to_owned())
-    });
-    version.map_err(|error| {
-        let containerd = containerd.display();
-        format!("the default configuration of {containerd} cannot be read: {error}")
-    })
-}
-
-/// Asks containerd what it makes of texts, which are not in place.
-fn ask(
-    containerd: &Path,
-    scratch: &Scratch,
-    found: &Found,
-    texts: &Texts,
-) -> Result<Effective, String> {
-    let config = stage(scratch.path(), found, texts)
-        .map_err(|error| format!("it cannot be written to be tried: {error}"))?;
-    dump(containerd, &config)
-}
-
-/// Makes of texts a configuration that containerd can be asked about: it imports the same files, but for
-/// those of the directory that has a part of ours, of which it imports copies.
-fn stage(scratch: &Path, found: &Found, texts: &Texts) -> std::io::Result<PathBuf> {
-    let main = texts.main.clone().unwrap_or_default();
-    let file = scratch.join("config.toml");
-    let Some((part_file, from)) = found
-        .part_file
-        .as_deref()
-        .and_then(|file| Some((file, file.parent()?)))
-    else {
-        fs::write(&file, imports::moved(&main, &found.config, None))?;
-        return Ok(file);
-    };
-    let to = scratch.join("parts");
-    if to.exists() {
-        fs::remove_dir_all(&to)?;
-    }
-    fs::create_dir(&to)?;
-    for path in glob::glob(&from.join("*.toml").to_string_lossy())
-        .into_iter()
-        .flatten()
-    {
-        let path = path.map_err(std::io::Error::from)?;
-        if let Some(name) = path.file_name().filter(|_| path != part_file) {
-            let text = fs::read_to_string(&path)?;
-            fs::write(to.join(name), imports::moved(&text, &path, None))?;
-        }
-    }
-    if let (Some(text), Some(name)) = (&texts.part, part_file.file_name()) {
-        fs::write(to.join(name), text)?;
-    }
-    fs::write(
-        &file,
-        imports::moved(&main, &found.config, Some((from, &to))),
-    )?;
-    Ok(file)
 }
 
 /// The program that tells whether containerd has started.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use toml::{Table, Value};
-use toml_edit::{Document, DocumentMut, Item};
+use toml_edit::{Document, DocumentMut, Item, Key};
 
 use super::super::containerd::{Effective, KnownAs, NAME, cri_of_layout, entry};
 use super::imports;
@@ -154,13 +154,18 @@ impl Found {
                  it to be taken out; nothing was changed"
             ));
         }
-        // As far as what follows is no reason that is easier to understand.
         let mut why = String::new();
         for candidate in self.candidates(before, known_as) {
             match ask(self, &candidate).and_then(|after| adds_usher(before, &after)) {
                 Ok(()) => return Ok(candidate),
                 Err(error) => why = error,
             }
+        }
+        if let Some((line, table)) = self.table_in_braces() {
+            return Err(format!(
+                "{config}, line {line}: {table} is a table in braces, to which no lines can add a runtime; \
+                 expected [{table}] with its keys below; nothing was changed"
+            ));
         }
         Err(format!(
             "with the runtime {NAME} added to {config} containerd would not be configured as before: {why}; \
@@ -204,20 +209,38 @@ impl Found {
 
     /// Where a runtime of our name stands in the configuration file.
     fn line_of_runtime(&self) -> Option<usize> {
-        let text = &self.bare.text;
-        let document = Document::parse(text.as_str()).ok()?;
-        let path = [
-            "plugins",
-            cri_of_layout(version(text)),
-            "containerd",
-            "runtimes",
-            NAME,
-        ];
+        let path = self.runtimes();
+        let path: Vec<&str> = path.iter().copied().chain([NAME]).collect();
+        let document = Document::parse(self.bare.text.as_str()).ok()?;
+        let item = path
+            .iter()
+            .try_fold(document.as_item(), |item, key| item.get(key))?;
+        self.line(item)
+    }
+
+    /// The line and the name of a table that has the runtimes, or is to have them, and is written in braces.
+    fn table_in_braces(&self) -> Option<(usize, String)> {
+        let document = Document::parse(self.bare.text.as_str()).ok()?;
         let mut item = document.as_item();
-        for key in path {
+        let mut name = Vec::new();
+        for key in self.runtimes() {
             item = item.get(key)?;
+            name.push(Key::new(key).display_repr().into_owned());
+            if item.is_inline_table() {
+                return Some((self.line(item)?, name.join(".")));
+            }
         }
-        let before = text.get(..item.span()?.start)?;
+        None
+    }
+
+    /// The keys of the table of all runtimes.
+    fn runtimes(&self) -> [&'static str; 4] {
+        let cri = cri_of_layout(version(&self.bare.text));
+        ["plugins", cri, "containerd", "runtimes"]
+    }
+
+    fn line(&self, item: &Item) -> Option<usize> {
+        let before = self.bare.text.get(..item.span()?.start)?;
         Some(before.matches('\n').count().saturating_add(1))
     }
 }

@@ -12,12 +12,16 @@ use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE};
 use super::plan::{Found, Texts, Wish};
 
 /// A configuration as people have it, with the CRI plugin's part in one of the forms that TOML has for it.
-const RUNTIMES: [&str; 4] = [
+const RUNTIMES: [&str; 5] = [
     "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\nruntime_type = 'x'\n",
     "[plugins.'io.containerd.cri.v1.runtime']\n  containerd.runtimes.runc.runtime_type = 'x' # dotted\n",
     "[plugins]\n\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc = { runtime_type = 'x' }\n",
     "[ plugins . \"io.containerd.cri.v1.runtime\" . containerd . runtimes ]\nrunc = {runtime_type='x'}\n",
+    IN_BRACES,
 ];
+
+const IN_BRACES: &str = "[plugins.\"io.containerd.cri.v1.runtime\"]\n\
+    containerd = { runtimes = { runc = { runtime_type = 'x' } } }\n";
 
 /// What may stand before and after it, in any order.
 const OTHERS: [&str; 8] = [
@@ -111,7 +115,7 @@ proptest! {
         let with = match plan(&before, &installed()) {
             // A table that stands within braces cannot be added to from outside.
             Err(error) => {
-                prop_assert!(error.contains("line "), "{}", error);
+                prop_assert!(error.contains("is a table in braces"), "{}", error);
                 return Ok(());
             }
             Ok(with) => with,
@@ -207,6 +211,24 @@ fn what_somebody_else_wrote_is_refused_with_its_place() {
     let found = Found::new("/c.toml".into(), part.main, || Ok(3)).unwrap();
     let error = found.with_part(part.part).err().unwrap();
     assert!(error.starts_with("/x/usher.toml is there, and"), "{error}");
+}
+
+#[test]
+fn a_table_that_nothing_can_be_added_to_is_named() {
+    let text = format!("version = 3\n{}{IN_BRACES}", OTHERS[0]);
+    let error = plan(&main_only(&text), &installed()).unwrap_err();
+    let expected = format!(
+        "/etc/containerd/config.toml, line 5: plugins.\"{CRI}\".containerd is a table in braces"
+    );
+    assert!(error.starts_with(&expected), "{error}");
+    // A file of its own needs no change of it.
+    let text = format!("version = 3\nimports = ['/x/*.toml']\n{IN_BRACES}");
+    assert!(
+        plan(&main_only(&text), &installed())
+            .unwrap()
+            .part
+            .is_some()
+    );
 }
 
 #[test]
