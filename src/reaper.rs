@@ -348,7 +348,7 @@ pub(crate) fn fuzz(input: &[u8]) {
 /// Whether `pid` is a child of ours that has not been collected.
 fn is_child(pid: i32) -> bool {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    // Of what it says only this counts: that it is none.
+    // Any other answer, also another error, is about a child that is there.
     waitid(Id::Pid(Pid::from_raw(pid)), look) != Err(Errno::ECHILD)
 }
 

@@ -97,7 +97,7 @@ pub fn remove_leaf(container: &Path) {
 pub fn enter(arguments: &[OsString]) -> io::Error {
     let mut arguments = arguments.iter();
     for directory in arguments.by_ref().take_while(|word| *word != COMMAND) {
-        // Zero stands for who writes. Where it cannot be, the pod is served all the same.
+        // A zero moves the process that writes it. If that is refused, the command runs where it is.
         let _ = fs::write(Path::new(directory).join(MEMBERS), "0");
     }
     match arguments.next() {

@@ -247,7 +247,7 @@ impl Hand<'_> {
     fn kill(&mut self) {
         let is_restarting = self.container.life.is_restarting();
         if let Some(stop) = self.container.life.stop_mut() {
-            // What it failed with has not ended it in time.
+            // One that was being stopped for a failure is killed for that failure.
             let why = stop.why().filter(|why| why.is_failure());
             *stop = stop.killed(self.now, Why::GraceOver);
             match is_restarting {

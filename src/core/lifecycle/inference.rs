@@ -150,8 +150,8 @@ impl Subject<'_> {
             return Some(Due::Now(self.told(Why::Alone)));
         }
         if self.pod.termination.is_some() {
-            // What came to life for what comes after the end is no part of it, and what is parked has
-            // nothing to wait for, unless its turn is at the end.
+            // A container that was created for what follows the end is no part of the end. One that is
+            // parked has nothing to wait for, unless it is a defer container.
             let is_none_of_it = container.is_of_next_run
                 || container.life.is_parked() && container.defer_turn().is_none();
             return is_none_of_it.then(|| Due::Now(self.told(Why::Turn)));
@@ -186,9 +186,9 @@ impl Subject<'_> {
         let apps = others().filter(|(_, other)| {
             !other.duty().is_helper
                 && other.defer_turn().is_none()
-                // To kubelet one runs that is held.
+                // A held container runs, as far as kubelet knows.
                 && other.life.reads_running()
-                // One whose time is over may be asked anew.
+                // One whose request has run out may be asked once more.
                 && other.open_request(request.at()).is_none()
         });
         let last = request.deadline().before(LEAST);

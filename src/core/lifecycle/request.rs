@@ -87,7 +87,7 @@ impl StopRequest {
         let stop = Asked {
             signal,
             all,
-            // Kubelet gives as much to whom it gives nothing.
+            // Kubelet gives two seconds even where there is no grace period (a forced deletion).
             forced: grace <= LEAST,
             withheld: Duration::ZERO,
         };

@@ -21,7 +21,8 @@ use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
 /// The code of a container that was asked to stop before its program was executed.
 pub(super) const STOPPED: u32 = 143;
 
-/// As what the end of a program counts that was never executed, and is not to be any more.
+/// The status of a container that was ended before its program was executed: that of a program that died
+/// of SIGTERM.
 pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 
 /// The code of a container that was killed before its program was executed.

@@ -134,7 +134,7 @@ impl OciRuntime {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => {
                 let silence = || match (status, &self.place) {
-                    // What comes before it has not found it.
+                    // Our own program puts the command into its cgroup, and ends so if it cannot be executed.
                     (ExitStatus::Code(127), Some(_)) => format!("{:?} cannot be run", self.binary),
                     _ => format!("it ended with {} and gave no reason", status.code()),
                 };
