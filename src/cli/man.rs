@@ -1,46 +1,63 @@
 //! `usher man`: the man pages.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, CommandFactory, ValueEnum};
 use clap_mangen::Man as Page;
 
 use super::Usher;
+use super::help::{Asked, asked};
 use super::output::{Failure, Stdout};
+use super::pages::Topic;
 
 /// Prints a man page, or writes all of them
 ///
-/// `usher man | man -l -` shows it; `usher man --directory /usr/local/share/man/man1` installs
-/// them all.
+/// `usher man | man -l -` shows it, `usher man annotations | man -l -` that of all annotations;
+/// `usher man --directory /usr/local/share/man` installs them all.
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// The command whose page is printed; usher's own if none is given
+    /// The command whose page is printed, `annotations` or `config`; usher's own if none is given
     #[arg(conflicts_with = "directory")]
-    command: Option<String>,
-    /// Where all pages are written to, each into a file of its own
+    topic: Option<String>,
+    /// Where all pages are written to, below it each into the directory of its section
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
 
 impl Man {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
-        let mut usher = Usher::command().disable_help_subcommand(true);
-        usher.build();
         if let Some(directory) = self.directory {
-            clap_mangen::generate_to(usher, &directory)
-                .map_err(|error| Failure::because(format!("{}: {error}", directory.display())))?;
+            write_all(&directory)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let command = match &self.command {
-            None => usher,
-            Some(name) => usher.find_subcommand(name).cloned().ok_or_else(|| {
-                Failure::because(format!("{name:?} is no command of usher; see usher --help"))
-            })?,
-        };
-        let mut page = Vec::new();
-        Page::new(command).render(&mut page)?;
-        stdout.bytes(&page)?;
+        match asked(self.topic.as_deref())? {
+            Asked::Page(topic) => stdout.text(topic.page().roff())?,
+            Asked::Command(command) => {
+                let mut page = Vec::new();
+                Page::new(*command).render(&mut page)?;
+                stdout.bytes(&page)?;
+            }
+        }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn write_all(directory: &Path) -> Result<(), Failure> {
+    let failed = |path: &Path, error| Failure::because(format!("{}: {error}", path.display()));
+    let section = |number: &str| {
+        let path = directory.join(format!("man{number}"));
+        let made = fs::create_dir_all(&path).map_err(|error| failed(&path, error));
+        made.map(|()| path)
+    };
+    let commands = section("1")?;
+    clap_mangen::generate_to(Usher::command(), &commands)
+        .map_err(|error| failed(&commands, error))?;
+    for topic in Topic::value_variants() {
+        let page = topic.page();
+        let path = section(page.section)?.join(format!("{}.{}", page.name, page.section));
+        fs::write(&path, page.roff()).map_err(|error| failed(&path, error))?;
+    }
+    Ok(())
 }

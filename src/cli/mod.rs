@@ -16,6 +16,7 @@ mod convert;
 pub mod explain;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod help;
 pub mod inspect;
 mod install;
 pub mod json;
@@ -24,6 +25,7 @@ mod manifest;
 mod metrics;
 mod node;
 pub mod output;
+mod pages;
 pub mod ps;
 mod release;
 mod stop;
@@ -58,6 +60,7 @@ pub const STYLES: Styles = Styles::styled()
 #[derive(Debug, Parser)]
 #[command(name = "usher", version, styles = STYLES, propagate_version = false)]
 #[command(
+    disable_help_subcommand = true,
     after_help = "Exit status: 0 if all is well, 1 if something is not, 2 if the arguments make no sense."
 )]
 struct Usher {
@@ -80,6 +83,7 @@ enum Command {
     Convert(convert::Convert),
     Explain(explain::Explain),
     Man(man::Man),
+    Help(help::Help),
 }
 
 /// Runs the command with these arguments, of which the first is the program's name.
@@ -129,6 +133,7 @@ impl Command {
             Command::Convert(command) => command.run(stdout),
             Command::Explain(command) => command.run(stdout),
             Command::Man(command) => command.run(stdout),
+            Command::Help(command) => command.run(stdout),
         }
     }
 }
