@@ -244,8 +244,12 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
     if !has_events {
         pen.change(created.max(begin), State::Running);
     }
-    let (spans, marks) = pen.lift(end);
+    let (spans, mut marks) = pen.lift(end);
     let code = container.exit_code.filter(|_| !container.exited.is_none());
+    let is_usual = is_sandbox_of_caller(container);
+    if is_usual {
+        marks.retain(|mark| !matches!(mark.kind, Kind::Kill | Kind::Failure));
+    }
     let is_killed = !container.kills.is_empty();
     Row {
         name: container.name.clone(),
@@ -256,8 +260,20 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
             Some(code) => format!("exit {code}"),
             None => words::word(container.state),
         },
-        is_bad: code.is_some_and(|code| code != 0) || is_killed && code.is_some(),
+        is_bad: !is_usual && (code.is_some_and(|code| code != 0) || is_killed && code.is_some()),
     }
+}
+
+/// Whether it is a sandbox that its caller has killed: no other way is known to end one, so nothing has
+/// gone wrong.
+fn is_sandbox_of_caller(container: &api::Container) -> bool {
+    let mut whys = container
+        .kills
+        .iter()
+        .map(|kills| kills.why.enum_value_or_default());
+    container.role.enum_value() == Ok(api::Role::ROLE_SANDBOX)
+        && !container.kills.is_empty()
+        && whys.all(|why| why == api::Why::WHY_CALLER)
 }
 
 /// What has happened to a container, which is not started when its program is executed if it
@@ -621,5 +637,38 @@ pub(super) mod tests {
         }
         let last = chart.rows[0].spans.last().unwrap();
         assert_eq!(last.to, 1_000_009.1);
+    }
+
+    #[test]
+    fn a_sandbox_that_its_caller_has_killed_has_ended_as_all_do_and_one_that_died_has_not() {
+        let kills = api::Kills {
+            why: api::Why::WHY_CALLER.into(),
+            count: 1,
+            ..api::Kills::new()
+        };
+        let by_caller = api::Event {
+            why: Some(api::Why::WHY_CALLER.into()),
+            ..killed(9000, "(sandbox)")
+        };
+        let mut sandbox = container("(sandbox)", api::Role::ROLE_SANDBOX, 137);
+        let row = |sandbox: &api::Container, events: &[api::Event]| {
+            let mut pod = pod();
+            pod.containers.push(sandbox.clone());
+            pod.events.extend_from_slice(events);
+            let row = Chart::of(&pod, 0.0).rows.pop().unwrap();
+            let kinds: Vec<_> = row.marks.iter().map(|mark| mark.kind).collect();
+            (row.is_bad, kinds, row.end)
+        };
+        let died = [
+            event(10, "(sandbox)", WHAT_EXECUTED),
+            exited(9000, "(sandbox)", 137),
+        ];
+        let end = "exit 137".to_owned();
+        let expected = (true, vec![Kind::Failure], end.clone());
+        assert_eq!(row(&sandbox, &died), expected);
+        sandbox.kills = vec![kills];
+        let [begun, over] = died;
+        let events = [begun, by_caller, over];
+        assert_eq!(row(&sandbox, &events), (false, Vec::new(), end));
     }
 }
