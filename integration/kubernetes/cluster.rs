@@ -12,6 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -257,6 +259,16 @@ impl Cluster {
         assert!(ended.is_some(), "{name} does not end");
     }
 
+    /// Lets one of them do nothing, as if it hung, until what is given back goes.
+    pub fn pause_part(&self, name: &'static str) -> PausedPart<'_> {
+        let paused = PausedPart {
+            cluster: self,
+            name,
+        };
+        paused.signal("-STOP");
+        paused
+    }
+
     pub fn restart_part(&self, name: &'static str, signal: &str) {
         self.stop_part(name, signal);
         self.start_part(name);
@@ -465,6 +477,32 @@ impl Cluster {
                 eprintln!("left behind: cgroup {}", top.display());
             }
         }
+    }
+}
+
+/// One that does nothing for a while.
+pub struct PausedPart<'a> {
+    cluster: &'a Cluster,
+    name: &'static str,
+}
+
+impl PausedPart<'_> {
+    fn signal(&self, signal: &str) {
+        let pid = self.cluster.path(&format!("{}.pid", self.name));
+        let pid = fs::read_to_string(pid).expect("its PID");
+        let command = self.cluster.on_machine(&["kill", signal, pid.trim()]);
+        assert!(run(command, PATIENCE).ok(), "kill {signal} {}", self.name);
+    }
+}
+
+impl Drop for PausedPart<'_> {
+    fn drop(&mut self) {
+        self.signal("-CONT");
+        // nsenter stops with what it has started.
+        let parts = held(&self.cluster.parts);
+        let nsenter = parts.get(self.name).expect("it was started").id();
+        let nsenter = Pid::from_raw(i32::try_from(nsenter).expect("a PID"));
+        let _ = kill(nsenter, Signal::SIGCONT);
     }
 }
 

@@ -23,7 +23,7 @@ const RUNTIME_CLASS: &str = concat!(
     "/scripts/kubernetes/runtimeclass.yaml"
 );
 /// Where the images would come from, if they had to.
-const REPOSITORY: &str = "registry.example.com/usher";
+pub const REPOSITORY: &str = "registry.example.com/usher";
 const SHIM: &str = "/usr/local/bin/containerd-shim-usher-v2";
 /// Another node than the only one that there is.
 const OTHER: &str = "other";
@@ -254,17 +254,21 @@ fn install(case: &Case) -> String {
     image
 }
 
-/// With an image in the place of the one that is none.
 fn apply(case: &Case, image: &str) {
-    let text = daemon_set_file();
+    apply_with_image(case.cluster, DAEMON_SET, image);
+}
+
+/// Applies a manifest with an image in the place of the one that is none.
+pub fn apply_with_image(cluster: &Cluster, manifest: &str, image: &str) {
+    let text = fs::read_to_string(manifest).expect("a manifest");
     let lines = text.lines().map(|line| match line.split_once("image: ") {
         Some((before, _)) => format!("{before}image: {image}\n"),
         None => format!("{line}\n"),
     });
-    let file = case.cluster.path("tmp/daemonset.yaml");
-    fs::write(&file, lines.collect::<String>()).expect("the DaemonSet");
+    let file = cluster.path("tmp/with-image.yaml");
+    fs::write(&file, lines.collect::<String>()).expect("the manifest");
     let file = file.display().to_string();
-    case.cluster.must(&["apply", "--filename", &file]);
+    cluster.must(&["apply", "--filename", &file]);
 }
 
 fn daemon_set_file() -> String {

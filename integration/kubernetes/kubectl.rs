@@ -1,0 +1,421 @@
+//! `kubectl usher`, as kubectl calls it, against the node's own `usher` behind a real API server.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, NODE, PATIENCE};
+use crate::dockerfile::import;
+use crate::harness::{Finished, poll, run, shim_dir};
+use crate::installer::{REPOSITORY, apply_with_image};
+use crate::pod::{Case, Pod, witness};
+
+const MANIFEST: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/scripts/kubernetes/kubectl.yaml"
+);
+
+/// Another node than the only one that there is.
+const OTHER: &str = "other";
+
+/// The plugin, and what it asks nodes through; that is gone when this is.
+struct View<'a> {
+    cluster: &'a Cluster,
+}
+
+impl<'a> View<'a> {
+    fn install(cluster: &'a Cluster) -> Self {
+        let plugin = shim_dir().join("kubectl-usher").display().to_string();
+        let link = ["ln", "-sf", &plugin, "/usr/local/bin/kubectl-usher"];
+        assert!(run(cluster.on_machine(&link), PATIENCE).ok(), "ln");
+        let image = import(cluster, "Dockerfile", REPOSITORY, |_| {});
+        apply_with_image(cluster, MANIFEST, &image);
+        let view = Self { cluster };
+        let ready = || {
+            let pod = view.pod(NODE)?;
+            let status = &pod["status"]["containerStatuses"][0];
+            (status["ready"] == true).then_some(())
+        };
+        let describe = || view.must(&["describe", "pods"]);
+        assert!(poll(PATIENCE, ready).is_some(), "{}", describe());
+        view
+    }
+
+    /// `kubectl` where it lives.
+    #[track_caller]
+    fn must(&self, words: &[&str]) -> String {
+        self.cluster
+            .must(&[&["--namespace", "usher"], words].concat())
+    }
+
+    /// The pod by which a node is asked.
+    fn pod(&self, node: &str) -> Option<Value> {
+        let pods = self.must(&["get", "pods", "--output=json"]);
+        let pods: Value = serde_json::from_str(&pods).expect("a list");
+        let pods = pods["items"].as_array()?.clone();
+        let is_there = |pod: &Value| {
+            let wanted = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution\
+                /nodeSelectorTerms/0/matchFields/0/values/0";
+            pod.pointer(wanted).is_some_and(|name| name == node)
+        };
+        pods.into_iter().find(is_there)
+    }
+
+    /// Runs a script where a person's commands are executed.
+    fn script(&self, script: &str) -> Finished {
+        let pod = self.pod(NODE).expect("the pod on the node");
+        let name = pod["metadata"]["name"].as_str().expect("a name");
+        let words = ["--namespace", "usher", "exec", name, "--", "sh", "-c"];
+        self.cluster.kubectl(&[&words[..], &[script]].concat())
+    }
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        let words = ["delete", "--ignore-not-found", "--filename", MANIFEST];
+        self.cluster.kubectl(&words);
+    }
+}
+
+/// `kubectl usher`.
+fn usher(cluster: &Cluster, words: &[&str]) -> Finished {
+    cluster.kubectl(&[&["usher"], words].concat())
+}
+
+#[track_caller]
+fn says(cluster: &Cluster, words: &[&str]) -> String {
+    let finished = usher(cluster, words);
+    let said = format!("kubectl usher {words:?}: {}", finished.err());
+    assert!(finished.ok(), "{said}");
+    // Nobody was silent.
+    assert_eq!(finished.err(), "", "{said}");
+    finished.out()
+}
+
+/// Words of the line that begins with these.
+fn row<'a>(table: &'a str, begin: &[&str]) -> Option<Vec<&'a str>> {
+    let mut rows = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.find(|words| words.starts_with(begin))
+}
+
+/// An app that is listed before its sidecar.
+fn pod(name: &str) -> Pod {
+    Pod::new(name)
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .probed("proxy")
+        .container(witness("app", &["--stop-after", "500ms"]))
+        .container(witness("proxy", &[]))
+}
+
+fn start(case: &Case, name: &str) {
+    case.create(&pod(name));
+    case.await_event("proxy", "start");
+}
+
+fn go_on(case: &Case, name: &str) {
+    case.touch("ready-proxy");
+    case.await_ready(name);
+}
+
+pub fn pods_are_seen_wherever_they_are(case: &Case) {
+    let cluster = case.cluster;
+    let _view = View::install(cluster);
+    let here = &*case.namespace;
+    let there = Case::new(cluster, "kubectl-there");
+    start(case, "shop");
+    start(&there, "bank");
+    go_on(&there, "bank");
+
+    // What waits says for what, and how else it may go on.
+    let waits = poll(PATIENCE, || {
+        let text = usher(cluster, &["inspect", "shop", "-n", here]).out();
+        text.contains("waiting for sidecar proxy").then_some(text)
+    });
+    let waits = waits.unwrap_or_else(|| panic!("{}", case.diagnosis()));
+    assert!(waits.starts_with("shop waits: Sidecar:0/1 (app"), "{waits}");
+    go_on(case, "shop");
+
+    let all = says(cluster, &["ps", "-A"]);
+    assert_eq!(
+        row(&all, &["NAMESPACE"]).expect("a heading"),
+        [
+            "NAMESPACE",
+            "NAME",
+            "READY",
+            "STATUS",
+            "RESTARTS",
+            "AGE",
+            "NODE"
+        ]
+    );
+    for (namespace, name) in [(here, "shop"), (&*there.namespace, "bank")] {
+        let row = row(&all, &[namespace, name]).unwrap_or_else(|| panic!("{all}"));
+        assert_eq!((row[2], row[3], row[6]), ("2/2", "Running", NODE), "{all}");
+    }
+    let one = says(cluster, &["ps", "-n", here]);
+    assert!(row(&one, &[here, "shop"]).is_some(), "{one}");
+    assert_eq!(row(&one, &[&there.namespace]), None, "{one}");
+    let nobody = usher(cluster, &["ps", "-n", "kube-public"]);
+    assert!(nobody.ok() && nobody.out().is_empty(), "{nobody:?}");
+    assert_eq!(nobody.err(), "no pods of usher in namespace kube-public\n");
+
+    // As on the node, and what the kernel has there.
+    let text = says(cluster, &["inspect", &format!("{here}/shop")]);
+    assert!(
+        text.starts_with("shop waits for nothing: Running"),
+        "{text}"
+    );
+    let words = row(&text, &["Node"]).expect("a node");
+    assert_eq!(words, ["Node", NODE], "{text}");
+    let container = row(&text, &["app", "app", "list"]).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(container[3], "running", "{text}");
+    // The score that kubelet gives a pod without requests.
+    assert_eq!(container.last(), Some(&"1000"), "{text}");
+    assert!(row(&text, &["(pod)"]).is_some(), "{text}");
+    let facts = says(cluster, &["inspect", "-n", here, "shop", "-o", "json"]);
+    let facts: Value = serde_json::from_str(&facts).expect("JSON");
+    assert_eq!(
+        (&facts["node"], &facts["phase"]),
+        (&json!(NODE), &json!("Running"))
+    );
+    // By its id from wherever.
+    let id = facts["id"].as_str().expect("an id");
+    let by_id = says(cluster, &["inspect", "-n", "default", id, "-o", "json"]);
+    assert!(by_id.contains(id), "{by_id}");
+    let none = usher(cluster, &["inspect", "-n", here, "bank"]);
+    assert!(!none.ok() && none.out().is_empty(), "{none:?}");
+    assert!(none.err().contains("there is no pod"), "{none:?}");
+
+    let explained = says(cluster, &["explain", "-n", here, "shop"]);
+    assert!(explained.contains("/shop  in the cluster"), "{explained}");
+    assert!(
+        row(&explained, &["1", "proxy", "sidecar"]).is_some(),
+        "{explained}"
+    );
+
+    // To its end, and after it.
+    case.delete("shop", &[]);
+    case.await_gone("shop");
+    let ended = poll(PATIENCE, || {
+        let ended = says(cluster, &["ps", "-n", here, "--all"]);
+        row(&ended, &[here, "shop"]).filter(|row| row[3] == "Terminated")?;
+        Some(())
+    });
+    assert!(ended.is_some(), "{}", says(cluster, &["ps", "-A", "--all"]));
+    let listed = usher(cluster, &["ps", "-n", here]).out();
+    assert_eq!(row(&listed, &[here, "shop"]), None, "{listed}");
+    let drawn = says(cluster, &["timeline", "-n", here, "shop", "--width", "100"]);
+    for name in ["pod", "app", "proxy"] {
+        assert!(row(&drawn, &[name]).is_some(), "{name}: {drawn}");
+    }
+    let facts = says(cluster, &["timeline", "-n", here, "shop", "-o", "json"]);
+    assert_ended_in_order(&serde_json::from_str(&facts).expect("JSON"));
+    let file = cluster.path("shop.svg").display().to_string();
+    assert_eq!(
+        says(cluster, &["timeline", "-n", here, "shop", "--svg", &file]),
+        ""
+    );
+    let picture = fs::read_to_string(&file).expect("the picture");
+    for part in [
+        "<svg",
+        "app: running",
+        "app: stopping",
+        "proxy: stopping",
+        "/shop",
+    ] {
+        assert!(picture.contains(part), "{part}: {picture}");
+    }
+}
+
+/// The app had exited when the proxy got its signal.
+fn assert_ended_in_order(pod: &Value) {
+    let events = pod["events"].as_array().expect("events");
+    let at = |name: &str, what: &str| {
+        let is_it = |event: &&Value| event["container"] == name && event["what"] == what;
+        let event = events.iter().find(is_it);
+        let event = event.unwrap_or_else(|| panic!("{name} {what}: {pod:#}"));
+        event["at"].as_str().expect("a time").to_owned()
+    };
+    assert!(at("proxy", "ready") <= at("app", "executed"), "{pod:#}");
+    assert!(at("app", "exited") <= at("proxy", "signalled"), "{pod:#}");
+}
+
+/// A kubeconfig for an account of the case's namespace.
+fn account(case: &Case, name: &str) -> PathBuf {
+    case.kubectl(&["create", "serviceaccount", name]);
+    let token = case.kubectl(&["create", "token", name]);
+    let config = case.cluster.path(&format!("etc/{name}.conf"));
+    let text = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "c", "cluster": {
+            "server": "https://127.0.0.1", "insecure-skip-tls-verify": true,
+        }}],
+        "users": [{ "name": "u", "user": { "token": token.trim() } }],
+        "contexts": [
+            { "name": "x", "context": { "cluster": "c", "user": "u" } },
+            { "name": "theirs", "context": {
+                "cluster": "c", "user": "u", "namespace": case.namespace,
+            } },
+        ],
+        "current-context": "x",
+    });
+    fs::write(&config, text.to_string()).expect("a setting");
+    config
+}
+
+pub fn the_role_is_enough_and_who_has_it_not_is_told_what_is_missing(case: &Case) {
+    let view = View::install(case.cluster);
+    start(case, "shop");
+    let config = account(case, "developer").display().to_string();
+    let ask = |words: &[&str]| {
+        let words = [words, &["--kubeconfig", &config, "--context", "theirs"]].concat();
+        usher(case.cluster, &words)
+    };
+    let refuses = |words: &[&str], right: &str| {
+        let refused = ask(words);
+        let said = refused.err();
+        assert!(!refused.ok() && refused.out().is_empty(), "{refused:?}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(right), "{said}");
+        assert!(said.contains("scripts/kubernetes/kubectl.yaml"), "{said}");
+        assert!(said.contains(":developer\" cannot"), "{said}");
+    };
+    let list = "the right to list the pods of namespace usher is missing";
+    refuses(&["ps"], list);
+    refuses(&["timeline", "shop"], list);
+
+    // Half of it.
+    let user = format!("{}:developer", case.namespace);
+    let rules = ["create", "role", "lists", "--verb=list", "--resource=pods"];
+    view.must(&rules);
+    let bind = |role: &str| {
+        let (role, account) = (format!("--role={role}"), format!("--serviceaccount={user}"));
+        let name = role.replace("--role=", "");
+        view.must(&["create", "rolebinding", &name, &role, &account]);
+    };
+    bind("lists");
+    let execute = "the right to execute commands in the pods of namespace usher is missing";
+    refuses(&["ps"], execute);
+    refuses(&["inspect", "shop"], execute);
+
+    bind("usher-view");
+    let listed = ask(&["ps"]);
+    assert!(listed.ok(), "{listed:?}");
+    let row = row(&listed.out(), &[&case.namespace, "shop"]).map(|row| row[3].to_owned());
+    assert_eq!(row.as_deref(), Some("Sidecar:0/1"), "{listed:?}");
+    let inspected = ask(&["inspect", "shop"]);
+    assert!(inspected.ok(), "{inspected:?}");
+    assert!(inspected.out().starts_with("shop waits"), "{inspected:?}");
+    // What it has no right to is the pod itself.
+    let explained = ask(&["explain", "shop"]);
+    let said = explained.err();
+    let missing = format!(
+        "the right to get pods of namespace {} is missing",
+        case.namespace
+    );
+    assert!(!explained.ok() && said.contains(&missing), "{said}");
+}
+
+pub fn a_node_that_does_not_answer_does_not_keep_the_others(case: &Case) {
+    let cluster = case.cluster;
+    let view = View::install(cluster);
+    start(case, "shop");
+    // A node that nobody is on: the pod that is for it waits.
+    let labels = json!({ "kubernetes.io/os": "linux", "usher/installed": "true" });
+    let metadata = json!({ "name": OTHER, "labels": labels });
+    cluster.apply(&[json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })]);
+    let waits = poll(PATIENCE, || view.pod(OTHER));
+    assert!(waits.is_some(), "{}", view.must(&["describe", "daemonset"]));
+
+    let silent = format!("node {OTHER} does not answer: its pod usher-view-");
+    for words in [&["ps", "-A"][..], &["ps", "-A", "-o", "json"]] {
+        let listed = usher(cluster, words);
+        assert!(!listed.ok(), "{listed:?}");
+        assert!(listed.out().contains("shop"), "{listed:?}");
+        assert!(listed.err().contains(&silent), "{listed:?}");
+        assert_eq!(listed.err().lines().count(), 1, "{listed:?}");
+    }
+    // Where it is known on which node a pod is no other is asked.
+    let words = ["inspect", "--namespace", &case.namespace, "shop"];
+    assert!(says(cluster, &words).starts_with("shop waits"));
+    let elsewhere = usher(
+        cluster,
+        &["inspect", "--namespace", &case.namespace, "none"],
+    );
+    let said = elsewhere.err();
+    assert!(
+        !elsewhere.ok() && said.contains("one does not answer"),
+        "{said}"
+    );
+    cluster.must(&["delete", "node", OTHER]);
+
+    // One that takes the question and says nothing.
+    let paused = cluster.pause_part("kubelet");
+    let listed = usher(cluster, &["ps", "-A"]);
+    drop(paused);
+    assert!(!listed.ok() && listed.out().is_empty(), "{listed:?}");
+    let silent = format!("node {NODE} does not answer: nothing came within 10s");
+    assert!(listed.err().contains(&silent), "{listed:?}");
+    cluster.await_node();
+}
+
+pub fn what_is_executed_on_a_node_can_only_look(case: &Case) {
+    let view = View::install(case.cluster);
+    start(case, "shop");
+    go_on(case, "shop");
+    let ok = |script: &str| {
+        let finished = view.script(script);
+        assert!(finished.ok(), "{script}: {}", finished.err());
+        finished.out()
+    };
+    for process in ["1", "self"] {
+        let status = ok(&format!("cat /proc/{process}/status"));
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::trim).unwrap_or_else(|| panic!("{status}"))
+        };
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(field(set), "0000000000000000", "{set} {status}");
+        }
+        assert_eq!(field("Uid:"), "0\t0\t0\t0");
+        assert_eq!(field("Gid:"), "65534\t65534\t65534\t65534");
+        assert_eq!((field("NoNewPrivs:"), field("Seccomp:")), ("1", "2"));
+    }
+    for kind in ["mnt", "net", "pid", "uts", "ipc"] {
+        let link = format!("/proc/self/ns/{kind}");
+        let of_node = run(case.cluster.on_machine(&["readlink", &link]), PATIENCE).out();
+        assert!(of_node.starts_with(kind), "{of_node}");
+        assert_ne!(ok(&format!("readlink {link}")), of_node);
+    }
+    // Of the node there are the shims' sockets for people and the pods that have ended, and no file to write.
+    assert_eq!(ok("ls /run/containerd"), "usher\n");
+    let writable =
+        "find / -path /proc -prune -o -path /dev -prune -o ! -type l ! -type s -writable -print";
+    // The pod's own, which kubelet lets its containers change.
+    let hosts = "/etc/hosts\n";
+    assert_eq!(ok(&format!("{writable} 2>/dev/null || :")), hosts);
+    assert_eq!(ok("find /dev -type b"), "");
+    ok("test ! -e /run/secrets && test ! -e /node");
+
+    // Whoever comes from there is told, and obeyed in nothing.
+    assert!(ok("/usher/usher ps").contains("shop"));
+    for command in ["stop shop", "stop --all", "release shop app"] {
+        let refused = view.script(&format!("/usher/usher {command}"));
+        let said = refused.err();
+        assert!(
+            !refused.ok() && said.contains("may only look"),
+            "{command}: {said}"
+        );
+    }
+    let record = case.record();
+    assert!(
+        !record.has("app", "signal") && !record.has("proxy", "signal"),
+        "{record}"
+    );
+    assert_eq!(case.await_ready("shop")["status"]["phase"], "Running");
+}
