@@ -334,9 +334,10 @@ fn a_dry_run_prints_what_would_be_changed_and_changes_nothing() {
 
     node.must(&[]);
     let with = node.text();
-    let finished = node.install(&["--dry-run", "--remove"]);
+    let finished = node.install(&["--dry-run", "--restart", "--remove"]);
     assert!(finished.ok(), "{}", finished.err());
     let out = finished.out();
+    assert!(out.contains("containerd would be restarted"), "{out}");
     assert!(out.contains("\n-# >>> usher"), "{out}");
     assert!(out.contains("removed: "), "{out}");
     assert_eq!(node.text(), with);

@@ -280,7 +280,7 @@ impl Installer {
         ))
     }
 
-    /// What would be changed.
+    /// Prints what would be changed.
     fn show(&self, stdout: &mut Stdout) -> Result<(), Failure> {
         let (old, new) = (&self.found.texts, &self.planned);
         if let Some(part) = &self.found.part_file {
@@ -288,6 +288,9 @@ impl Installer {
         }
         let config = &self.found.config;
         stdout.text(difference(config, old.main.as_deref(), new.main.as_deref()))?;
+        if self.wanted.restart && new != old {
+            stdout.text("containerd would be restarted\n")?;
+        }
         let mut says =
             |what: &str, file: &Path| stdout.text(format!("{what} {}\n", file.display()));
         if self.wanted.remove {
