@@ -2,24 +2,38 @@
 //!
 //! The app is created first, and has to wait for the sidecar's startup probe all the same. Both
 //! are told to stop at once, and the sidecar hears of it only when the app has ended. What is
-//! shown was recorded by the containers themselves.
+//! shown was recorded by the containers themselves. With `--svg FILE` the picture that `usher timeline`
+//! makes of it goes into a file, too.
 
 #[path = "harness/mod.rs"]
 mod harness;
 
 use std::io::IsTerminal;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::Parser;
 use harness::{ContainerSpec, Containerd, PATIENCE, Record, Settings};
 
-const POD: [(&str, &str); 2] = [
+const POD: [(&str, &str); 4] = [
+    // As Kubernetes would name it: the title of its picture.
+    ("io.kubernetes.cri.sandbox-namespace", "demo"),
+    ("io.kubernetes.cri.sandbox-name", "shop"),
     ("usher/sidecars", "proxy"),
     (
         "startup-probe.usher/proxy",
         r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100,"failureThreshold":50}"#,
     ),
 ];
+
+/// Runs one pod of a sidecar and an app, and shows what happened when
+#[derive(Parser)]
+struct Arguments {
+    /// Draws the pod's timeline into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
 
 /// One line of the timeline.
 struct Moment {
@@ -29,16 +43,17 @@ struct Moment {
 }
 
 fn main() -> ExitCode {
+    let arguments = Arguments::parse();
     let mut moments = Vec::new();
-    let record = play(&mut moments);
+    let record = play(&mut moments, arguments.svg.as_deref());
     moments.extend(record.0.iter().filter_map(recorded));
     moments.sort_by_key(|moment| moment.at_ns);
     print(&moments);
     judge(&record)
 }
 
-/// Runs the pod from its creation to its end.
-fn play(moments: &mut Vec<Moment>) -> Record {
+/// Runs the pod from its creation to its end, and has it drawn.
+fn play(moments: &mut Vec<Moment>, svg: Option<&Path>) -> Record {
     let host = Containerd::start_with(&Settings {
         log_level: "info",
         ..Settings::default()
@@ -96,10 +111,24 @@ fn play(moments: &mut Vec<Moment>) -> Record {
             what,
         });
     }
+    if let Some(file) = svg {
+        draw(&host, file);
+    }
     for name in ["app", "proxy"] {
         host.delete(name);
     }
     host.record()
+}
+
+/// Has `usher timeline` draw the pod, as long as its shim is there to be asked.
+fn draw(host: &Containerd, file: &Path) {
+    // Whoever enters another mount namespace is at its root.
+    let file = std::path::absolute(file).expect("a path");
+    let mut timeline = Command::new(harness::shim_dir().join("usher"));
+    timeline.args(["timeline", "demo/shop", "--svg"]).arg(file);
+    host.enter(&mut timeline);
+    let drawn = harness::run(timeline, PATIENCE);
+    assert!(drawn.ok(), "the timeline is not drawn: {}", drawn.err());
 }
 
 fn now_ns() -> u64 {
