@@ -21,10 +21,12 @@ use super::node::SimulatedNode;
 /// What is broken where the run itself panics.
 const SOUND: &str = "the simulation goes through";
 
-/// The seeds that have found something, with what that was. They are run beside the first ones.
+/// The seeds that have found something, with what that was: each is seen to fail when its bug is put back. They
+/// are run beside the first ones.
 ///
-/// A seed means another node as soon as one more choice is made from it, and may find its bug no more. So
-/// what was found is a case of its own as well, which fails when the bug is put back:
+/// A seed means another node as soon as one more choice is made from it, and may find its bug no more; then
+/// `scripts/simulate --node` looks for another. So what was found is a case of its own as well, which fails
+/// when the bug is put back:
 ///
 /// | what was found | by | its case |
 /// |---|---|---|
@@ -38,27 +40,22 @@ const SOUND: &str = "the simulation goes through";
 /// | a shim whose Create has failed keeps the bundle for five minutes | chaos, its seed 77040 | `pod::shim_end` |
 /// | a panic in an undone creation leaves its mount and its process | reading | `pod::sim`, `integration/engine.rs` |
 /// | a run is taken for complete though its app is wanted in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
+/// | a SIGKILL for what nobody has answered the Start of is taken for a request of the pod's | seed 56808 | `lifecycle/tests/found.rs` |
 ///
 /// What the core's own simulated pods have found is in its `lifecycle/tests/found.rs` as well.
 const FOUND: &[(u64, &str)] = &[
-    (1143, "in the model: the news of an end queue behind others"),
-    (2094, "in the model: the same, with another pod"),
-    (2265, "in the model: the same, with a pod that ends"),
+    (102, "a creation whose caller has gone is not undone"),
     (
-        21494,
-        "in a promise: an app that has just died reads running",
-    ),
-    (
-        25430,
-        "in the model: a release outlives its process, and so does what was asked of it",
+        2763,
+        "a shim that is shut down while its only task cannot be created goes on for ever",
     ),
     (
         26824,
         "a run is complete though its app is wanted in the next sandbox",
     ),
     (
-        27579,
-        "in the model: a release outlives its process, and the end waits for it",
+        56808,
+        "a SIGKILL for what nobody has answered the Start of is taken for a request of the pod's",
     ),
 ];
 
