@@ -403,6 +403,23 @@ impl<'a> Case<'a> {
         finished.out().lines().map(str::to_owned).collect()
     }
 
+    /// Waits until kubelet has created the container of this name.
+    #[track_caller]
+    pub fn await_container(&self, name: &str) {
+        let label = |key: &str, value: &str| format!("labels.\"io.kubernetes.{key}\"=={value}");
+        let filter = [
+            label("container.name", name),
+            label("pod.namespace", &self.namespace),
+        ];
+        let filter = filter.join(",");
+        let words = self.cluster.ctr(&["containers", "ls", "--quiet", &filter]);
+        let there = || {
+            let finished = run(self.cluster.on_node(&words), PATIENCE);
+            (finished.ok() && !finished.out().trim().is_empty()).then_some(())
+        };
+        assert!(poll(PATIENCE, there).is_some(), "{}", self.diagnosis());
+    }
+
     #[track_caller]
     pub fn await_no_task_of(&self, gone: &[String]) {
         let none = || {

@@ -72,6 +72,9 @@ fn while_an_init_container_runs(case: &Case, part: &'static str) {
 fn while_sidecars_start(case: &Case, part: &'static str) {
     case.create(&pod());
     case.await_event("proxy", "start");
+    // Kubelet's next one: containerd knows by then that the proxy is started. One that dies before that
+    // does not want it back.
+    case.await_container("app");
     case.cluster.restart_part(part, "TERM");
     case.touch("ready-proxy");
     case.await_event("app", "start");
