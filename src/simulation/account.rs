@@ -14,6 +14,9 @@ use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
 use super::invariants::Account;
 use super::node::{OTHERS, kubelets};
 
+/// The exit of a container waits so long for those of its execs (`pod::stop`).
+const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
+
 /// What is felt of something when it is over: an answer on its way, a retry.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 
@@ -40,6 +43,7 @@ impl Account<'_> {
             unanswered: self.open.clone(),
             left: left.into_iter().collect(),
             idle_wakes: 0,
+            untold: self.slow * 2 + EXECS_END_WITHIN,
             excuses: self.excuses(faults),
         }
     }

@@ -300,6 +300,7 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
     let mut executed = BTreeSet::new();
     let mut restarts = BTreeSet::new();
+    let mut came: BTreeMap<&str, Duration> = BTreeMap::new();
     for (at, happening) in &account.story {
         match happening {
             Happening::Executed { id } => {
@@ -316,6 +317,12 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
             Happening::Decided(Report::Restarts { name, .. }) => {
                 restarts.insert(name.as_str());
             }
+            Happening::Parked { id, .. } => {
+                came.insert(name_of(id), *at);
+            }
+            // Who has just come is released for that.
+            Happening::Decided(Report::Released { name, .. })
+                if came.get(name.as_str()) == Some(at) => {}
             Happening::Decided(Report::Released { name, .. }) => {
                 let just_now = died.values_mut().filter(|(died, _)| died == at);
                 just_now.for_each(|(_, next)| *next = Some(name));

@@ -41,6 +41,7 @@ const SOUND: &str = "the simulation goes through";
 /// | a panic in an undone creation leaves its mount and its process | reading | `pod::sim`, `integration/engine.rs` |
 /// | a run is taken for complete though its app is wanted in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
 /// | a SIGKILL for what nobody has answered the Start of is taken for a request of the pod's | seed 56808 | `lifecycle/tests/found.rs` |
+/// | the same of what was started when its caller had gone | seed 71009 | `lifecycle/tests/found.rs` |
 ///
 /// What the core's own simulated pods have found is in its `lifecycle/tests/found.rs` as well.
 const FOUND: &[(u64, &str)] = &[
@@ -52,6 +53,10 @@ const FOUND: &[(u64, &str)] = &[
     (
         26824,
         "a run is complete though its app is wanted in the next sandbox",
+    ),
+    (
+        71009,
+        "a SIGKILL for what was started when its caller had gone is taken for a request of the pod's",
     ),
     (
         56808,

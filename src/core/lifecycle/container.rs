@@ -44,6 +44,8 @@ pub(super) struct Container {
     /// It was created while the pod's end was under way, and has to do with what comes after that.
     pub is_of_next_run: bool,
     pub life: Life,
+    /// Whoever asked for its start has given up before it was answered, and will clear it away.
+    pub is_given_up: bool,
     /// The stop request of the caller, if there was one.
     pub request: Option<StopRequest>,
     /// SIGKILLs of the caller that are to be seen to next.

@@ -95,6 +95,7 @@ impl Pod {
             probe_cost: None,
             back_off: BackOff::default(),
             place: 0,
+            is_given_up: false,
         };
         self.containers.insert(id.clone(), container);
         self.settle(now);

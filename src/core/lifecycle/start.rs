@@ -107,10 +107,16 @@ impl Pod {
     pub fn handle_start_abandoned(&mut self, now: Time, id: &ContainerId, request: RequestId) {
         self.now = now;
         self.reach(id, |hand| {
-            let blocked = hand.container.life.as_blocked();
-            if blocked.is_some_and(|blocked| blocked.request == request) {
-                let outcome = hand.container.life.not_started();
-                hand.noted(outcome);
+            if hand.container.life.open_start() != Some(request) {
+                return;
+            }
+            match hand.container.life.as_blocked() {
+                Some(_) => {
+                    let outcome = hand.container.life.not_started();
+                    hand.noted(outcome);
+                }
+                // It is under way, and nobody will hear of it.
+                None => hand.container.is_given_up = true,
             }
         });
         self.settle(now);

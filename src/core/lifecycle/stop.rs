@@ -101,7 +101,8 @@ impl Pod {
             let mut fresh = StopRequest::kill(self.now, grace);
             // What was never started is no part of its caller's pod: this clears it away, also when the
             // caller has given up on a Start that is still under way.
-            if !life.reads_running() || life.is_being_started() {
+            let was_started = life.reads_running() && life.open_start().is_none();
+            if !was_started || container.is_given_up {
                 fresh.disprove();
             }
             return Ok(Wanted::Kill(fresh));

@@ -254,7 +254,7 @@ fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
         let has_just_died = |life: &Life<'_>| {
             let died = life.died.iter().map(|(died, _)| *died);
             died.max()
-                .is_some_and(|died| died <= at && at.since(died) < ms(10))
+                .is_some_and(|died| died <= at && at.since(died) < ms(10) + run.account.untold)
         };
         // A guest's tells nothing.
         let ours = || run.of(sandbox).filter(|life| life.part() != Part::Guest);
@@ -315,7 +315,9 @@ fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             || run.is_hurried()
             || run.was_given_up(life)
             || run.case.deleted.1 == Deletion::Kill;
-        if is_cut || life.member.cap.is_some() {
+        // What somebody has paused cannot be told.
+        let is_hindered = run.is_hindered(&life.id, *killed, *killed);
+        if is_cut || is_hindered || life.member.cap.is_some() {
             continue;
         }
         // It may run again the moment that it is killed.

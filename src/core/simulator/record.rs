@@ -5,7 +5,7 @@ use crate::plan::Signal;
 
 use super::trace::Account;
 use super::world::Process;
-use super::{Seen, World};
+use super::{Seen, World, ms};
 
 impl World {
     /// When something was first seen.
@@ -97,6 +97,7 @@ impl World {
                 .chain(timer.map(|timer| format!("{timer:?}")))
                 .collect(),
             idle_wakes: self.idle_wakes,
+            untold: ms(0),
             excuses: Vec::new(),
         }
     }

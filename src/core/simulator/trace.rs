@@ -89,6 +89,8 @@ pub struct Account<'a> {
     pub left: Vec<String>,
     /// How often the core was woken though there was nothing for it to do.
     pub idle_wakes: usize,
+    /// How long an end may be known to the shim before it is told.
+    pub untold: Duration,
     /// What went wrong on the node itself.
     pub excuses: Vec<Excuse>,
 }

@@ -1,5 +1,6 @@
 //! What may be asked of a container's life.
 
+use crate::lifecycle::RequestId;
 use crate::lifecycle::probe::PostStart;
 use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
@@ -106,13 +107,13 @@ impl Life {
         self.is_alive() && !self.is_between_lives() && !self.is_restarting()
     }
 
-    /// Its caller waits for the answer to its Start.
-    pub fn is_being_started(&self) -> bool {
+    /// Its Start, as long as that is not answered.
+    pub fn open_start(&self) -> Option<RequestId> {
         match &self.inner {
-            Inner::Blocked(_) => true,
-            Inner::Ending(ending) => ending.start.is_some(),
-            Inner::Releasing(releasing) => releasing.open_start().is_some(),
-            _ => false,
+            Inner::Blocked(blocked) => Some(blocked.request),
+            Inner::Ending(ending) => ending.start,
+            Inner::Releasing(releasing) => releasing.open_start(),
+            _ => None,
         }
     }
 

@@ -289,6 +289,28 @@ fn sigkill_for_what_could_not_be_started_in_time_tells_nothing_of_the_pod() {
 }
 
 #[test]
+fn sigkill_for_what_was_started_too_late_for_its_caller_tells_nothing_of_the_pod() {
+    let slow = Script {
+        release_takes: secs(3),
+        ..Script::default()
+    };
+    let world = pod(&[("pre-exit", "drain"), ("apps", "web api")]);
+    let world = world.script("web", slow.clone()).script("api", slow);
+    let mut world = running(world, &["drain"]);
+    for app in ["web", "api"] {
+        world.call(Call::Run(app, None));
+        world.run_for(ms(100));
+        // Whoever has asked goes away, and then it runs.
+        world.call(Call::GiveUp(app));
+        world.run_for(secs(4));
+    }
+    world.call(Call::Kill("web", Signal::KILL, Some(secs(10))));
+    world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
+    world.run_for(secs(2));
+    assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
+}
+
+#[test]
 fn a_hook_that_was_under_way_at_an_end_that_was_none_runs_again_at_the_real_one() {
     let hook = r#"{"exec":{"command":["/bin/hook"]}}"#;
     let annotations = [
