@@ -26,6 +26,8 @@ pub(super) struct Page {
     pub name: &'static str,
     pub section: &'static str,
     title: &'static str,
+    /// The mark of its headings in Markdown.
+    level: &'static str,
     parts: Vec<Part>,
 }
 
@@ -38,10 +40,14 @@ struct Part {
 
 /// One key.
 struct Item {
+    /// As it stands in a table, and by itself.
+    name: String,
     key: String,
     /// What belongs to it: "value", and what that is.
     facts: Vec<(&'static str, String)>,
     about: &'static str,
+    /// From which proposal it is.
+    source: Option<&'static str>,
     /// Whole lines.
     example: String,
 }
@@ -61,22 +67,24 @@ fn annotations() -> Page {
         about,
         items: plan::entries().filter(is_here).map(annotation).collect(),
     };
-    let is_of_pod = |entry: &plan::Entry| entry.key.starts_with("usher/");
     Page {
         name: "usher-annotations",
         section: "7",
         title: "what a pod's annotations tell usher",
+        level: "##",
         parts: vec![
             part(
-                "Of the whole pod",
-                "A key that usher does not know, a value that it cannot read, a name in two roles: each is \
-                 refused when the container is created, in one sentence.",
-                is_of_pod,
+                "Of the pod",
+                "Each is an annotation `usher/NAME`. Names are names of containers, separated by commas or \
+                 white space. Time is a duration as Go writes it: `300ms`, `90s`, `1h30m`. The last word \
+                 on each says where it comes from: a proposal for Kubernetes, or usher itself.",
+                |entry| entry.roles.is_empty(),
             ),
             part(
                 "Of one container",
-                "The container's name stands behind the slash.",
-                |entry| !entry.key.starts_with("usher/"),
+                "Each is an annotation `NAME.usher/CONTAINER`. A setting that the container's role has no \
+                 use for is refused.",
+                |entry| !entry.roles.is_empty(),
             ),
         ],
     }
@@ -85,13 +93,19 @@ fn annotations() -> Page {
 fn annotation(entry: plan::Entry) -> Item {
     let lines = entry.example.iter();
     let lines = lines.map(|(key, value)| format!("{key}: {}", yaml(value)));
+    let mut facts = vec![
+        ("value", entry.value.into_owned()),
+        ("default", entry.default.into_owned()),
+    ];
+    if !entry.roles.is_empty() {
+        facts.push(("for", entry.roles.join(", ")));
+    }
     Item {
+        name: entry.name,
         key: entry.key,
-        facts: vec![
-            ("value", entry.value.into_owned()),
-            ("default", entry.default.into_owned()),
-        ],
+        facts,
         about: entry.about,
+        source: Some(entry.source),
         example: lines.collect::<Vec<_>>().join("\n"),
     }
 }
@@ -105,34 +119,33 @@ fn yaml(value: &str) -> String {
 }
 
 fn configuration() -> Page {
-    let of_table = |table: &str| {
-        let entries = config::ENTRIES.iter().filter(|entry| entry.table == table);
-        entries.map(setting).collect()
-    };
-    let mut parts = vec![Part {
-        title: "At the top of the file".to_owned(),
-        about: "The file need not be there, and nothing has to stand in it. It holds for every pod that \
-                begins from then on; one with a mistake lets no pod begin, and `usher check` says what it is.",
-        items: of_table(""),
-    }];
-    parts.extend(config::TABLES.iter().map(|table| Part {
-        title: format!("[{}]", table.name),
+    let tables = config::TABLES.iter().map(|table| Part {
+        title: match table.name {
+            "" => "At the top".to_owned(),
+            name => format!("`[{name}]`"),
+        },
         about: table.about,
-        items: of_table(table.name),
-    }));
+        items: table.entries.iter().map(setting).collect(),
+    });
     Page {
         name: "usher-config",
         section: "5",
         title: "what a node's administrator tells usher, in /etc/usher/config.toml",
-        parts,
+        level: "###",
+        parts: tables.collect(),
     }
 }
 
 fn setting(entry: &config::Entry) -> Item {
     Item {
+        name: entry.key.to_owned(),
         key: entry.key.to_owned(),
-        facts: Vec::new(),
+        facts: vec![
+            ("value", entry.value.to_owned()),
+            ("default", entry.default.to_owned()),
+        ],
         about: entry.about,
+        source: None,
         example: format!("{} = {}", entry.key, entry.example),
     }
 }
@@ -144,13 +157,18 @@ impl Page {
     pub fn text(&self) -> String {
         let mut text = format!("{}: {}\n", self.name, self.title);
         for part in &self.parts {
-            let _ = write!(text, "\n{}\n{}\n", part.title, filled(part.about, ""));
+            let _ = write!(
+                text,
+                "\n{}\n{}\n",
+                filled(&part.title, ""),
+                filled(part.about, "")
+            );
             for item in &part.items {
                 let _ = write!(text, "\n{}\n", item.key);
                 for (label, fact) in &item.facts {
                     let _ = writeln!(text, "{}", filled(&format!("{label}: {fact}"), "    "));
                 }
-                let _ = writeln!(text, "{}", filled(item.about, "    "));
+                let _ = writeln!(text, "{}", filled(&item.words(), "    "));
                 for line in item.example.lines() {
                     let _ = writeln!(text, "        {line}");
                 }
@@ -161,37 +179,8 @@ impl Page {
 
     /// As tables.
     pub fn markdown(&self) -> String {
-        let cell = |text: &str| text.replace('|', "\\|");
-        let mut text = String::new();
-        for (number, part) in self.parts.iter().enumerate() {
-            let between = if number > 0 { "\n" } else { "" };
-            let _ = write!(text, "{between}### {}\n\n{}\n", part.title, part.about);
-            let Some(first) = part.items.first() else {
-                continue;
-            };
-            let labels: String = first
-                .facts
-                .iter()
-                .fold(String::new(), |mut all, (label, _)| {
-                    let _ = write!(all, " {label} |");
-                    all
-                });
-            let lines = "---|".repeat(first.facts.len());
-            let _ = write!(
-                text,
-                "\n| key |{labels} what it does | example |\n|---|{lines}---|---|\n"
-            );
-            for item in &part.items {
-                let _ = write!(text, "| `{}` |", cell(&item.key));
-                for (_, fact) in &item.facts {
-                    let _ = write!(text, " {} |", cell(fact));
-                }
-                // Of a pod's annotations the last is the one.
-                let example = item.example.lines().last().unwrap_or_default();
-                let _ = writeln!(text, " {} | `{}` |", cell(item.about), cell(example));
-            }
-        }
-        text
+        let parts = self.parts.iter().map(|part| part.markdown(self.level));
+        parts.collect::<Vec<_>>().join("\n")
     }
 
     /// As a man page.
@@ -202,7 +191,7 @@ impl Page {
         page.control("SH", ["NAME"]);
         page.text([roman(format!("{} - {}", self.name, self.title))]);
         for part in &self.parts {
-            page.control("SH", [part.title.to_uppercase().as_str()]);
+            page.control("SH", [part.title.replace('`', "").to_uppercase().as_str()]);
             page.text(inline(part.about));
             for item in &part.items {
                 page.control("TP", []);
@@ -211,7 +200,7 @@ impl Page {
                     page.text(inline(&format!("{label}: {fact}")));
                     page.control("br", []);
                 }
-                page.text(inline(item.about));
+                page.text(inline(&item.words()));
                 page.control("RS", []).control("PP", []);
                 page.control("nf", []);
                 for line in item.example.lines() {
@@ -223,6 +212,37 @@ impl Page {
         page.control("SH", ["SEE ALSO"]);
         page.text([bold("usher"), roman("(1)")]);
         page.render()
+    }
+}
+
+impl Part {
+    fn markdown(&self, level: &str) -> String {
+        let cell = |text: &str| format!(" {} |", text.replace('|', "\\|"));
+        let mut text = format!("{level} {}\n\n{}\n", self.title, self.about);
+        let Some(first) = self.items.first() else {
+            return text;
+        };
+        let mut heading = vec!["name"];
+        heading.extend(first.facts.iter().map(|(label, _)| *label));
+        heading.push("what it does");
+        heading.extend(first.source.map(|_| "from"));
+        let _ = writeln!(text, "\n| {} |", heading.join(" | "));
+        let _ = writeln!(text, "|{}", "---|".repeat(heading.len()));
+        for item in &self.items {
+            let name = cell(&format!("`{}`", item.name));
+            let facts: String = item.facts.iter().map(|(_, fact)| cell(fact)).collect();
+            let source = item.source.map(cell).unwrap_or_default();
+            let _ = writeln!(text, "|{name}{facts}{}{source}", cell(item.about));
+        }
+        text
+    }
+}
+
+impl Item {
+    /// What it does, and from which proposal it is.
+    fn words(&self) -> String {
+        let from = self.source.map(|source| format!(" ({source})"));
+        format!("{}{}", self.about, from.unwrap_or_default())
     }
 }
 
@@ -249,16 +269,46 @@ fn inline(text: &str) -> Vec<Inline> {
 mod tests {
     use super::*;
 
+    /// The pages of the documentation, in which the parts stand as they are made.
+    const MADE: [(&str, &str, Topic); 2] = [
+        (
+            "docs/annotations.md",
+            include_str!("../../docs/annotations.md"),
+            Topic::Annotations,
+        ),
+        (
+            "docs/configuration.md",
+            include_str!("../../docs/configuration.md"),
+            Topic::Config,
+        ),
+    ];
+
+    #[test]
+    fn the_documentation_has_the_tables_that_the_parsers_make() {
+        for (file, page, topic) in MADE {
+            let made = topic.page();
+            for part in &made.parts {
+                let part = part.markdown(made.level);
+                assert!(
+                    page.contains(&part),
+                    "{file} is not what `usher help {} --markdown` prints: it has no\n{part}",
+                    topic.to_possible_value().expect("a word").get_name()
+                );
+            }
+        }
+    }
+
     #[test]
     fn a_page_has_every_key_in_every_form() {
         for topic in Topic::value_variants() {
             let page = topic.page();
-            let forms = [page.text(), page.markdown(), page.roff().replace('\\', "")];
-            let items = page.parts.iter().flat_map(|part| &part.items);
-            for item in items {
-                for form in &forms {
-                    assert!(form.contains(&item.key), "{} in {form}", item.key);
-                }
+            let (text, tables) = (page.text(), page.markdown());
+            let roff = page.roff().replace('\\', "");
+            for item in page.parts.iter().flat_map(|part| &part.items) {
+                assert!(text.contains(&item.key), "{} in {text}", item.key);
+                assert!(roff.contains(&item.key), "{} in {roff}", item.key);
+                let cell = format!("| `{}` |", item.name);
+                assert!(tables.contains(&cell), "{cell} in {tables}");
             }
         }
     }

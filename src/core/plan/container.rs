@@ -80,15 +80,19 @@ pub(super) fn check_use(
     if is_of_use(setting, role) {
         return Ok(());
     }
-    let users = Role::WORDS
-        .iter()
-        .filter(|(role, _)| is_of_use(setting, *role));
-    let users: Vec<&str> = users.map(|(_, word)| *word).collect();
+    let users = roles_with_use_for(setting);
     Err(entry.invalid(Problem::new(format!(
         "is for {}, whose role is {role}; expected a container whose role is {}",
         quote(name),
         users.join(" or ")
     ))))
+}
+
+/// The words of the roles that have a use for it.
+pub(super) fn roles_with_use_for(setting: ContainerSetting) -> Vec<&'static str> {
+    let all = Role::WORDS.iter();
+    let users = all.filter(|(role, _)| is_of_use(setting, *role));
+    users.map(|(_, word)| *word).collect()
 }
 
 fn is_of_use(setting: ContainerSetting, role: Role) -> bool {

@@ -4,8 +4,10 @@
 //! default and each example as the shim would.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
+use super::container::roles_with_use_for;
 use super::key::{ContainerSetting, PodSetting};
 use super::settings::Settings;
 use super::word::Word;
@@ -17,14 +19,20 @@ use super::{
 /// What is to be known of one annotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its key, with `<container>` where a container's name stands.
+    /// The setting.
+    pub name: String,
+    /// The annotation's key, with `<container>` where a container's name stands.
     pub key: String,
+    /// The roles of the containers that it is for; none if it is for the pod.
+    pub roles: Vec<&'static str>,
     /// What its value is.
     pub value: Text,
     /// What holds where it is not there.
     pub default: Text,
     /// What it does, in whole sentences.
     pub about: &'static str,
+    /// The proposal for Kubernetes that it is from, as the pages name it.
+    pub source: &'static str,
     /// Annotations of a pod, of which the last is this one.
     pub example: &'static [(&'static str, &'static str)],
 }
@@ -40,80 +48,82 @@ pub fn entries() -> impl Iterator<Item = Entry> {
     of_pod.chain(of_containers)
 }
 
-const NAMES: &str = "container names, with commas or white space between them";
-const OPTIONAL_NAMES: &str = "container names, with commas or white space between them; a name that ends in `?` \
-    need not be there";
-const DURATION: &str = "a duration as Go writes it: `300ms`, `1.5h`, `1m30s`";
+const TIME: &str = "time";
 const SIDECARS: (&str, &str) = ("usher/sidecars", "proxy");
-const NONE: &str = "none";
 
 /// The words of a setting that has only some.
 fn one_of<W: Word>() -> Text {
     let words: Vec<String> = W::WORDS.iter().map(|word| format!("`{word}`")).collect();
-    match words.split_last() {
-        Some((last, others)) => format!("{} or {last}", others.join(", ")).into(),
-        None => Text::default(),
-    }
+    words.join(", ").into()
+}
+
+fn word(default: impl Display) -> Text {
+    format!("`{default}`").into()
 }
 
 /// As an annotation would say it.
-fn duration(duration: Duration) -> String {
-    match duration.as_secs() {
-        seconds if seconds >= 60 && seconds % 60 == 0 => format!("{}m", seconds / 60),
-        seconds => format!("{seconds}s"),
+fn time(default: Duration) -> Text {
+    match default.as_secs() {
+        seconds if seconds >= 60 && seconds % 60 == 0 => format!("`{}m`", seconds / 60).into(),
+        seconds => format!("`{seconds}s`").into(),
     }
 }
 
 impl PodSetting {
     fn entry(self) -> Entry {
         let usual = Settings::default();
-        let (value, default, about, example): (Text, Text, _, &[_]) = match self {
+        let (value, default, about, source, example): (Text, Text, _, _, &[_]) = match self {
             PodSetting::Init => (
-                OPTIONAL_NAMES.into(),
-                NONE.into(),
-                "Init containers that stand among the pod's ordinary `containers`. They run in this \
-                 order, and each has to end with 0 before the next one begins.",
+                "names in order; `NAME?` is optional".into(),
+                "none".into(),
+                "Each must exit with 0 before the next comes. To kubelet they are ordinary \
+                 containers.",
+                "Init, 2016",
                 &[("usher/init", "migrate, warm-up")],
             ),
             PodSetting::NativeInit => (
-                NAMES.into(),
-                NONE.into(),
-                "The pod's own `initContainers`. Kubelet knows their order and runs them one by one; \
-                 usher has to know their names, so that they are not taken for apps.",
+                "names".into(),
+                "none".into(),
+                "The pod's own `initContainers`. kubelet knows their order, so usher runs each at \
+                 once and leaves it alone.",
+                "usher",
                 &[("usher/native-init", "volume-permissions")],
             ),
             PodSetting::Sidecars => (
-                OPTIONAL_NAMES.into(),
-                NONE.into(),
-                "Helpers of the apps. They are started before the apps and stopped after them, and a \
-                 run is complete without them.",
+                "names; `NAME?` is optional".into(),
+                "none".into(),
+                "These are started before the apps, and stopped after them.",
+                "KEP-753, draft",
                 &[("usher/sidecars", "proxy, logs?")],
             ),
             PodSetting::Apps => (
-                NAMES.into(),
+                "names".into(),
                 "every container in no list".into(),
-                "What the pod is there for. Where it is given, a container in no list is a guest, as \
-                 one of `kubectl debug` is: it starts at once and is left alone.",
+                "What the pod is there for. When the list is given, a container in no list is a \
+                 guest: it starts at once and is left alone (`kubectl debug`).",
+                "usher",
                 &[("usher/apps", "web")],
             ),
             PodSetting::PreExit => (
-                OPTIONAL_NAMES.into(),
-                NONE.into(),
-                "Defer containers: they are created with the others and run when the pod ends, one \
-                 after another, before its apps are stopped.",
+                "names in order; `NAME?` is optional".into(),
+                "none".into(),
+                "Defer containers: they are held, and run one after another when the pod terminates, \
+                 before its apps are stopped.",
+                "Defer, 2017",
                 &[("usher/pre-exit", "drain")],
             ),
             PodSetting::PostExit => (
-                OPTIONAL_NAMES.into(),
-                NONE.into(),
-                "Defer containers that run when the apps have ended, before the sidecars are stopped.",
+                "names in order; `NAME?` is optional".into(),
+                "none".into(),
+                "Defer containers as those of `pre-exit`, which run after the apps have stopped.",
+                "Defer, 2017",
                 &[("usher/post-exit", "upload-results")],
             ),
             PodSetting::StartupOrder => (
-                NAMES.into(),
-                "init containers, then all sidecars side by side".into(),
-                "All init containers and sidecars in the order of their start, one after another. A \
-                 sidecar that stands before an init container is there while that runs.",
+                "names: all of `init` and `sidecars`, and no other".into(),
+                "the init containers one by one, then all sidecars side by side".into(),
+                "These start one after another in this order.",
+                "KEP-753",
                 &[
                     SIDECARS,
                     ("usher/init", "migrate"),
@@ -122,84 +132,91 @@ impl PodSetting {
             ),
             PodSetting::StartMode => (
                 one_of::<StartMode>(),
-                format!("`{}`", usual.start_mode).into(),
-                "What becomes of a Start whose turn has not come. `Block` answers it when the turn \
+                word(usual.start_mode),
+                "What becomes of a Start whose turn has not come: `Block` answers it when the turn \
                  comes, `Hold` at once, with the program not executed yet; `Auto` blocks for some \
                  seconds where all that is waited for is there and lives, and else holds.",
+                "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
             PodSetting::StartupTimeout => (
-                DURATION.into(),
-                format!("`{}`", duration(usual.startup_timeout)).into(),
-                "How long a container waits for its turn. Then it is ended with 1, and its log says \
-                 what it has waited for.",
+                TIME.into(),
+                time(usual.startup_timeout),
+                "How long a container waits for its turn.",
+                "usher",
                 &[SIDECARS, ("usher/startup-timeout", "90s")],
             ),
             PodSetting::RestartPolicy => (
                 one_of::<RestartPolicy>(),
-                format!("`{}`", usual.restart_policy).into(),
-                "The `restartPolicy` of the pod's spec, once more: nothing else tells the shim. Under \
-                 `Never` and `OnFailure` the pod is over when its apps are.",
+                word(usual.restart_policy),
+                "The pod's own `restartPolicy`, which nothing else tells usher.",
+                "usher",
                 &[SIDECARS, ("usher/restart-policy", "Never")],
             ),
             PodSetting::Essential => (
-                NAMES.into(),
-                NONE.into(),
-                "Containers whose failure ends the pod. Under `Always` and `OnFailure` kubelet then \
-                 starts it from the beginning. No defer containers.",
+                "names of init containers, sidecars and apps".into(),
+                "none".into(),
+                "Their failure ends the pod. Under `Always` and `OnFailure` its caller then starts it \
+                 from the beginning.",
+                "KEP-753, draft",
                 &[SIDECARS, ("usher/essential", "proxy")],
             ),
             PodSetting::GracePeriod => (
-                DURATION.into(),
-                format!("kubelet's, else `{}`", duration(usual.usual_grace_period)).into(),
-                "How long the end of the pod may take, from the first stop request on.",
+                TIME.into(),
+                format!("kubelet's, else {}", time(usual.usual_grace_period)).into(),
+                "From the first stop request to the end.",
+                "Kubernetes",
                 &[SIDECARS, ("usher/grace-period", "45s")],
             ),
             PodSetting::GracePolicy => (
                 one_of::<GracePolicy>(),
-                format!("`{}`", usual.grace_policy).into(),
-                "How the steps of an end share the grace period.",
+                word(usual.grace_policy),
+                "How the steps of a termination share the grace period.",
+                "KEP-753, draft",
                 &[SIDECARS, ("usher/grace-policy", "Reserve")],
             ),
             PodSetting::SidecarStopOrder => (
                 one_of::<SidecarStopOrder>(),
-                format!("`{}`", usual.sidecar_stop_order).into(),
-                "`Reverse` stops sidecars one by one, the one that started last first; `Parallel` all \
-                 at once.",
+                word(usual.sidecar_stop_order),
+                "Sidecars are stopped one by one, the last started first; or all at once.",
+                "KEP-753",
                 &[SIDECARS, ("usher/sidecar-stop-order", "Parallel")],
             ),
             PodSetting::SidecarExitCode => (
                 one_of::<SidecarExitCode>(),
-                format!("`{}`", usual.sidecar_exit_code).into(),
-                "What is told of a sidecar that usher has told to go: `Mask` tells 0, `Signal` 0 if it \
-                 died of a signal, `Propagate` what it has ended with.",
+                word(usual.sidecar_exit_code),
+                "What a sidecar reports that was told to go: 0; 0 if it died of a signal; its own \
+                 code.",
+                "usher",
                 &[SIDECARS, ("usher/sidecar-exit-code", "Signal")],
             ),
             PodSetting::DeferExitCode => (
                 one_of::<DeferExitCode>(),
-                format!("`{}`", usual.defer_exit_code).into(),
-                "What is told of a defer container: `Mask` tells 0 whatever became of it, `Propagate` \
-                 what it has ended with.",
+                word(usual.defer_exit_code),
+                "What a defer container reports: 0 whatever became of it; its own code.",
+                "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
                     ("usher/defer-exit-code", "Propagate"),
                 ],
             ),
             PodSetting::TerminationWindow => (
-                DURATION.into(),
-                format!("`{}`", duration(usual.termination_window)).into(),
-                "How long a stop request waits for a second one, which makes it the end of the pod, \
-                 where it could be about its container alone.",
+                TIME.into(),
+                time(usual.termination_window),
+                "How long a stop request waits for a second one, which makes it the end of the pod: \
+                 that of a sidecar or a defer container, and any in a pod with defer containers or \
+                 hooks.",
+                "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
             PodSetting::GraceExtension => (
-                "JSON: `{\"probe\": true}`, or `{\"intervalSeconds\": S, \
-                \"count\": N}`; both may have `maxSeconds`"
+                "JSON: `{\"probe\": true}` or `{\"intervalSeconds\": S, \"count\": N}`, each with \
+                 `maxSeconds` or without"
                     .into(),
-                NONE.into(),
-                "More time for a defer container that is at work when the grace period is over: as long \
-                 as its liveness probe succeeds, or so many times so many seconds. `maxSeconds` is the \
-                 most in all, 100 if it does not say.",
+                "none; `maxSeconds` 100".into(),
+                "More time for a defer container that is at work at the end of the grace period: as \
+                 long as its liveness probe succeeds, or N times S seconds.",
+                "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
                     (
@@ -210,24 +227,29 @@ impl PodSetting {
             ),
             PodSetting::OomScore => (
                 one_of::<OomScore>(),
-                format!("`{}`", usual.oom_score).into(),
-                "`Match`: no sidecar is killed before an app when memory runs out: its \
-                 `oom_score_adj` is no higher than that of any app.",
+                word(usual.oom_score),
+                "A sidecar's `oom_score_adj` is no higher than that of any of its apps (OOM scores).",
+                "KEP-753",
                 &[SIDECARS, ("usher/oom-score", "Off")],
             ),
             PodSetting::CgroupSizing => (
                 one_of::<CgroupSizing>(),
-                format!("`{}`", usual.cgroup_sizing).into(),
-                "The size of the pod's cgroup: `Effective` is what the pod needs at any time of its \
-                 life, `Phase` what the phase needs that it is in; `Off` leaves it alone.",
+                word(usual.cgroup_sizing),
+                "The size of the pod's cgroup: what the pod needs at any time, from its first \
+                 container to its last; what the phase needs that it is in; what kubelet gave \
+                 (sizes).",
+                "KEP-753; Init, 2016",
                 &[SIDECARS, ("usher/cgroup-sizing", "Phase")],
             ),
         };
         Entry {
+            name: self.to_string(),
             key: self.key(),
+            roles: Vec::new(),
             value,
             default,
             about,
+            source,
             example,
         }
     }
@@ -235,13 +257,12 @@ impl PodSetting {
 
 impl ContainerSetting {
     fn entry(self) -> Entry {
-        let (value, default, about, example): (Text, Text, _, &[_]) = match self {
+        let (value, default, about, source, example): (Text, Text, _, _, &[_]) = match self {
             ContainerSetting::StartupProbe => (
-                "a Kubernetes `Probe` as JSON; `periodMilliseconds` may stand in the place of \
-                 `periodSeconds`".into(),
-                "none: it is started when its program runs".into(),
-                "For a sidecar: it counts as started when this has succeeded, and who waits for it \
-                 waits for that.",
+                "JSON: a Kubernetes `Probe`, in which `periodMilliseconds` may stand for the period".into(),
+                "none".into(),
+                "The sidecar is started when it has succeeded; without one, when its program runs.",
+                "KEP-753",
                 &[
                 SIDECARS,
                 (
@@ -251,11 +272,11 @@ impl ContainerSetting {
             ],
             ),
             ContainerSetting::LivenessProbe => (
-                "a Kubernetes `Probe` as JSON; `periodMilliseconds` may stand in the place of \
-                 `periodSeconds`".into(),
-                NONE.into(),
-                "For a sidecar: one that fails it is stopped and restarted in place, whatever the \
-                 pod's policy is. For a defer container: what `usher/grace-extension` asks.",
+                "JSON: a Kubernetes `Probe`, in which `periodMilliseconds` may stand for the period".into(),
+                "none".into(),
+                "A sidecar that fails it is stopped and restarted in place, whatever the pod's \
+                 policy. Of a defer container: what `grace-extension` asks.",
+                "Kubernetes; Defer, 2017",
                 &[
                 SIDECARS,
                 (
@@ -265,9 +286,10 @@ impl ContainerSetting {
             ],
             ),
             ContainerSetting::TerminationHook => (
-                "a Kubernetes `LifecycleHandler` as JSON: `exec`, `httpGet`, `tcpSocket` or `sleep`".into(),
-                NONE.into(),
-                "For an app or a sidecar: what is run first of all when the pod ends.",
+                "JSON: a Kubernetes `LifecycleHandler`, so `exec`, `httpGet`, `tcpSocket` or `sleep`".into(),
+                "none".into(),
+                "It is run first of all when the pod terminates.",
+                "KEP-753, draft",
                 &[
                 SIDECARS,
                 (
@@ -278,30 +300,34 @@ impl ContainerSetting {
             ),
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
-                "`Always` for a sidecar, by kubelet where the pod's policy is that; `Never` for a \
-                 defer container".into(),
-                "For a sidecar: whether usher restarts it in place when it ends. For a defer container: \
-                 one with `Always` or `OnFailure` is run again until it has ended with 0.",
+                "sidecars: `Always`, but under the restart policy `Always` kubelet does it, until the \
+                 pod terminates. Defer containers: `Never`".into(),
+                "When usher restarts a sidecar in place. A defer container with one of the first two \
+                 is run again until it succeeds.",
+                "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
             ContainerSetting::GracePeriod => (
-                DURATION.into(),
-                NONE.into(),
-                "The most that its own stop may take, from its signal to SIGKILL; for a defer \
-                 container, all of its run.",
+                TIME.into(),
+                "none".into(),
+                "A cap for its own stop, from its signal to SIGKILL; of a defer container for its \
+                 whole run.",
+                "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
-                "a signal by name or number".into(),
+                "a signal: `QUIT`, `SIGUSR1`, `15`, `SIGRTMIN+3`; not SIGKILL".into(),
                 "`TERM`".into(),
-                "What it is stopped with where nobody asks for another signal.",
+                "What it is stopped with when nobody asked for another signal.",
+                "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
             ContainerSetting::Resources => (
-                "Kubernetes `ResourceRequirements` as JSON".into(),
+                "JSON: Kubernetes `ResourceRequirements`".into(),
                 "CPU requests from the container's shares".into(),
                 "Requests, which no container is told of, and sizes of containers that are still to \
-                 come: what the size of the pod's cgroup is reckoned from.",
+                 come.",
+                "Kubernetes",
                 &[
                 SIDECARS,
                 (
@@ -312,10 +338,13 @@ impl ContainerSetting {
             ),
         };
         Entry {
+            name: self.to_string(),
             key: self.key("<container>"),
+            roles: roles_with_use_for(self),
             value,
             default,
             about,
+            source,
             example,
         }
     }
