@@ -52,7 +52,7 @@ mod tests {
     fn nobody_is_moved() {
         let before = fs::read_to_string("/proc/self/cgroup").unwrap();
         prepare();
-        // One that has found another under way was not needed, and one that has not ends.
+        // Another test may have begun it as well: whoever did, it ends.
         while IS_UNDER_WAY.load(Ordering::Relaxed) {
             thread::yield_now();
         }

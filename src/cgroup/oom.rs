@@ -142,7 +142,7 @@ async fn follow_v1(kills: &Kills, notices: &AsyncFd<OwnedFd>) {
         sleep(delay).await;
         kills.look();
         while delay < LAST_LOOK_AFTER {
-            // What comes faster than this is taken together.
+            // Notices that come faster than we look are one.
             match timeout(delay, taken(notices)).await {
                 Ok(_) => {
                     delay = FIRST_LOOK_AFTER;

@@ -26,7 +26,7 @@ struct RuncState {
 pub fn of_container(state_dir: &Path, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
     let state = fs::read(state_dir.join("state.json")).unwrap_or_default();
     let mut cgroups = noted(&state);
-    // Of systemd's form is what does not begin so: those are systemd's to remove.
+    // A path that does not begin with a slash is in systemd's form (`slice:prefix:name`): systemd removes that.
     if let Some(path) = wanted.and_then(|path| path.strip_prefix('/')) {
         let path = Path::new(path);
         let is_plain = |part| matches!(part, Component::Normal(_));

@@ -17,9 +17,9 @@ pub(super) struct Score {
     pub in_bundle: i32,
     /// What its processes were given.
     pub given: i32,
-    /// What it is being given, to all of them.
+    /// The score that all its processes are being given just now.
     busy: Option<Busy>,
-    /// There is a process that may not have it.
+    /// A process has come since, which may still have another score.
     pub has_newcomers: bool,
 }
 

@@ -361,7 +361,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let (mut caller, _) = listener.accept().unwrap();
-                // It has got as far as the question.
+                // The caller has begun to ask.
                 caller.read_exact(&mut [0; 1]).unwrap();
                 drop(listener);
             });
@@ -428,7 +428,7 @@ mod tests {
         drop(listener);
         remove_dead(&path);
         assert!(names(&dir).is_empty());
-        // Of one that was killed while it decided.
+        // What a shim leaves that was killed between two steps.
         std::fs::write(turn(&path), "").unwrap();
         remove_dead(&path);
         assert!(names(&dir).is_empty());

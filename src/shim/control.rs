@@ -110,13 +110,14 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
-/// The socket that has given the one for people its `name`: its own has more of the same hash.
+/// The Task API's socket of the shim whose socket for people is called `name`. Both are called after one hash, of
+/// which the Task API's has more digits.
 fn own_socket(directory: &Path, name: &str) -> PathBuf {
     let is_own = |path: &PathBuf| {
         let own = path.file_name().and_then(OsStr::to_str);
         own.is_some_and(|own| own.starts_with(name))
     };
-    // It may be gone, and what shows whose turn it is still there.
+    // The socket may be gone while the file beside it is still there, which says whose turn it is to listen.
     let own = files_in(directory).find(is_own);
     own.map_or_else(|| directory.join(name), |own| own.with_extension(""))
 }

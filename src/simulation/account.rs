@@ -126,7 +126,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Whom a call of the engine that panics hinders. Nothing tells when that was.
+    /// Whom a call of the engine hinders in which the shim panics: for good, since no record says when it was.
     fn what_panicked(&self) -> Vec<Excuse> {
         let excuses = self.lost.iter().map(|lost| {
             // "simulated: Release of web"

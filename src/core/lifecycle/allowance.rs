@@ -55,7 +55,7 @@ impl Allowance {
 
     /// When an attempt may begin that is expected to cost so much.
     pub fn free_at(&self, expected: Duration) -> Time {
-        // One that costs more than there ever is ahead begins when all is paid off.
+        // An attempt may cost more than can ever be spent ahead: then it begins when everything is paid off.
         self.paid_at.before(in_time(AHEAD.saturating_sub(expected)))
     }
 
@@ -194,7 +194,7 @@ mod tests {
                 let sum: Duration = window.map(|(_, cost)| *cost).sum();
                 prop_assert!(sum <= Duration::from_secs(3), "{sum:?} from {from} on");
             }
-            // And what there is is used.
+            // The budget is used, not only kept to.
             prop_assert!(made.iter().sum::<usize>() > 20, "{made:?}");
         }
     }

@@ -45,8 +45,8 @@ impl Pod {
         let own = request.map_or(Duration::MAX, |request| {
             request.deadline().since(request.at())
         });
-        // What is left of it after a preStop handler says nothing of the whole, though it be this one that
-        // makes it the end.
+        // A request that follows a preStop handler tells what that has left of the grace period, and not the
+        // whole, even if it is this request that makes it the end of the pod.
         let begins = || {
             let (known, end) = self.inferred()?;
             (known <= self.now).then_some(end.grace())

@@ -47,8 +47,8 @@ impl Subject<'_> {
             .round
             .ends
             .filter(|_| pod.turn_under_way() == Some(turn))?;
-        // One that has begun in an end that was none, and still runs, is waited for by those before it
-        // no longer than they are themselves.
+        // A defer may still run that began in an end which proved to be none. The defers before it in the list do
+        // not wait for it beyond their own time.
         if !self.is_next_defer(turn) && !self.container.life.is_running() {
             return None;
         }

@@ -106,7 +106,7 @@ impl Duty {
                 is_masked: true,
                 ..NOTHING
             },
-            // Stopped with the apps if it was not too late for that when the pod was stopped by hand.
+            // `usher stop` stops guests with the apps, if the apps are still to be stopped.
             Role::Guest => Duty {
                 step_by_hand: Step::Apps,
                 ..NOTHING

@@ -132,7 +132,8 @@ impl Pod {
 
     /// The code the caller is told (KEP-753 draft: a sidecar that was told to go has not failed).
     fn reported_code(&self, container: &Container, status: ExitStatus, stop: Stop) -> u32 {
-        // One that has failed, and whose turn came before it could come back, is told to go with that.
+        // It failed, and was stopped for that. If its turn to go has come before it could come back, it counts as
+        // one that was told to go.
         let has_failed = stop.is_for_failure() && !self.turn_has_come(container);
         let was_told = stop.since().is_some() && !has_failed;
         let was_told_by_us = was_told && stop.why() != Some(Why::PassedOn);

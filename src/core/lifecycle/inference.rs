@@ -35,8 +35,8 @@ impl Pod {
             [lone] => self.lone_end(lone)?,
             _ => self.now,
         };
-        // Whoever was told long before, alone, has a time of its own, unless that ends with the time of
-        // the others: then a preStop handler has hidden that all were asked at once.
+        // A container that was told alone, long before, has a deadline of its own and is no part of this. But if
+        // its deadline is that of the others, all were asked at once, and a preStop handler has hidden it.
         let others = || open.iter().filter(|open| !open.request.is_alone());
         let first = others().map(|open| open.request.at()).min();
         let since = first.map(|at| at.before(self.termination_window()));

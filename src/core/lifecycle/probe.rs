@@ -318,7 +318,7 @@ impl Hand<'_> {
     }
 
     fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
-        // Of any other it does not matter.
+        // Only for a helper does it matter whether its postStart is over.
         let may_be_post_start = !exec.has_deadline && self.container.duty().is_helper;
         let post_start = self.container.life.post_start_mut();
         let post_start = post_start

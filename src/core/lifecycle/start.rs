@@ -137,7 +137,7 @@ impl Pod {
     fn code_if_not_released(&self, container: &Container) -> u32 {
         match container.defer_turn() {
             Some(_) => self.code_of_defer(ExitStatus::Code(1)),
-            // That its process is gone may be known before that it has ended.
+            // Its release fails when its process is gone; the news of its end may come after that.
             None if container.life.stop().is_killed() => KILLED,
             None => NOT_STARTED,
         }

@@ -180,8 +180,8 @@ impl Subject<'_> {
         } else {
             None
         };
-        // That of a defer container is about defer containers, and one of the caller's own or one that was
-        // told before, alone, about itself.
+        // A SIGKILL for a defer container ends the time of the defers. One for a container that is the caller's
+        // own, or that was asked to stop alone before, is about that container and nothing else.
         let since = pod.termination.as_ref().map(Termination::since);
         let is_of_it = !container.duty().is_callers()
             && container

@@ -122,7 +122,7 @@ struct Stop {
     who: usize,
     id: &'static str,
     left: Duration,
-    /// It is given exactly this, and no handler is run where that is nothing.
+    /// Kubelet was told a grace period for this stop alone. With 0 it runs no preStop handler.
     exact: Option<Duration>,
     stage: Stage,
 }

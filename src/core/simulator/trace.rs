@@ -381,7 +381,7 @@ impl<'a> Run<'a> {
         }
         for (at, id) in &self.log.kills {
             let mut of_it = self.log.asks.iter().filter(|ask| ask.id == *id);
-            // Who was heeded alone, and whose time was over by then, is of no end that began later.
+            // A request that was heeded alone, and whose time was over before this end began, is no part of it.
             let is_again = self.log.asked_again.contains(id)
                 && of_it.any(|ask| ask.end || self.closes(ask) > from);
             let is_in = asks.iter().any(|ask| ask.id == *id) || is_again;

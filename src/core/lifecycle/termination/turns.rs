@@ -91,7 +91,8 @@ impl Subject<'_> {
 
     /// From when on a container whose turn has come is told: it was asked to stop, or nobody will ask.
     fn stop_is_due_at(&self) -> Time {
-        // Nothing is left of it to be asked, or its caller asks for nothing that it has not started.
+        // Between two lives there is nothing that could be asked, and a caller does not ask for the stop of what
+        // it has not started.
         let life = &self.container.life;
         match self.container.is_asked() || life.is_between_lives() || life.is_created() {
             true => Time::default(),
