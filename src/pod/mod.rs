@@ -33,7 +33,7 @@ pub(crate) mod sim;
 mod sizes;
 mod start;
 mod status;
-mod stop;
+pub(crate) mod stop;
 mod who;
 
 use std::time::Duration;

@@ -18,7 +18,7 @@ use super::signals::named;
 use super::{Actor, CallError, KillCall, Kind, Reply};
 
 /// How long the exit of a container waits for those of its execs, which the kernel kills with it.
-const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
 
 impl Actor {
     /// Sends a signal to a container or one of its execs.

@@ -8,14 +8,12 @@ use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
 use crate::engine::sim::{Deed, Happening, Left};
+use crate::pod::stop::EXECS_END_WITHIN;
 
 use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
 use super::invariants::Account;
 use super::node::{OTHERS, kubelets};
-
-/// The exit of a container waits so long for those of its execs (`pod::stop`).
-const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
 
 /// What is felt of something when it is over: an answer on its way, a retry.
 const AFTERWARDS: Duration = Duration::from_millis(200);

@@ -351,13 +351,17 @@ fn what_is_injected_has_a_role_by_its_name() {
     assert_eq!(under(&off, &[]).unwrap().role("istio-proxy"), Role::Guest);
 }
 
-/// The keys that a table knows, as who writes another one is told; at the top the tables are among them.
-fn keys_of(table: &str) -> Vec<String> {
-    let head = match table {
+/// The line that a table begins with; the top of the file needs none.
+fn head(table: &str) -> String {
+    match table {
         "" => String::new(),
         table => format!("[{table}]\n"),
-    };
-    let refused = parse(&format!("{head}no-such-key = 1\n")).unwrap_err();
+    }
+}
+
+/// The keys that a table knows, as who writes another one is told; at the top the tables are among them.
+fn keys_of(table: &str) -> Vec<String> {
+    let refused = parse(&format!("{}no-such-key = 1\n", head(table))).unwrap_err();
     let known = refused.split('`').skip(3).step_by(2);
     known.map(str::to_owned).collect()
 }
@@ -388,10 +392,7 @@ fn the_reference_has_all_keys() {
 #[test]
 fn every_example_of_the_reference_is_taken() {
     for table in reference::TABLES {
-        let head = match table.name {
-            "" => String::new(),
-            name => format!("[{name}]\n"),
-        };
+        let head = head(table.name);
         for entry in table.entries {
             let text = format!("{head}{} = {}\n", entry.key, entry.example);
             let rules = parse(&text);
