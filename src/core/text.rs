@@ -1,5 +1,6 @@
 //! Text that others wrote, on its way into a sentence: a pod's author, a server in a container.
 
+use std::error::Error;
 use std::fmt::{self, Write};
 
 /// How much of what a container has said is repeated, in characters.
@@ -41,6 +42,21 @@ pub fn tame(sentence: &str) -> String {
         quotes: false,
     };
     shortened.to_string()
+}
+
+/// An error with all that it came from, in one line.
+pub fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        // Many errors have their cause's words in their own.
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text.replace('\n', " ")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Resource;
 use kube::core::params::GetParams;
 use kube::{Client, Config};
+use usher::text::causes;
 
 use crate::arguments::Whereabouts;
 
@@ -85,19 +86,4 @@ impl No {
             No::Forbidden(words) | No::Missing(words) | No::Because(words) => words,
         }
     }
-}
-
-/// An error with all that it came from, in one line.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let said = cause.to_string();
-        // Many errors have their cause's words in their own.
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        next = cause.source();
-    }
-    text.replace('\n', " ")
 }

@@ -40,20 +40,3 @@ pub mod run;
 pub mod server;
 #[cfg(test)]
 mod tests;
-
-use std::error::Error;
-
-/// An error with all that it came from, in one line.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let said = cause.to_string();
-        // Many errors have their cause's words in their own.
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        next = cause.source();
-    }
-    text.replace('\n', " ")
-}

@@ -16,10 +16,10 @@ use usher_core::plan::Rules;
 
 use crate::admission::Admission;
 use crate::arguments::Arguments;
-use crate::causes;
 use crate::certificate::{Files, Keeper, Names, Served, Source};
 use crate::metrics::Metrics;
 use crate::server::{Reviews, Stage, health};
+use usher_core::text::causes;
 
 /// Runs the program with these arguments, of which the first is its name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Pair, Served};
-use crate::causes;
+use usher_core::text::causes;
 
 /// A certificate is renewed when it is good for no more than this: a third of its time.
 const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -15,7 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 
-use crate::causes;
+use usher_core::text::causes;
 
 /// How long a certificate of our own is good.
 pub(super) const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
