@@ -109,6 +109,8 @@ fn configuration() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn installed_and_removed_every_byte_is_as_it_was(text in configuration()) {
         let before = main_only(&text);

@@ -222,6 +222,8 @@ fn grown(containers: &Containers, which: usize, by: Size) -> Containers {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn no_moment_needs_more_than_the_effective_size(containers in containers()) {
         let effective = containers.effective();

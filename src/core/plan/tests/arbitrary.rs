@@ -192,7 +192,7 @@ pub(super) fn read_all(annotations: &BTreeMap<String, String>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_annotations_make_a_sane_plan_or_one_short_sentence(

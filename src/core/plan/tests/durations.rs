@@ -134,6 +134,8 @@ fn as_go_writes(nanoseconds: u64) -> String {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn what_go_writes_is_read_back(nanoseconds in 0..=i64::MAX as u64, shift in 0_u32..60) {
         let nanoseconds = nanoseconds >> shift;

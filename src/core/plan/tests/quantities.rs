@@ -158,6 +158,8 @@ fn a_quantity_beyond_64_bits_is_refused() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn a_quantity_is_its_number_times_its_suffix(
         whole in 0_u64..8_000,
