@@ -16,22 +16,22 @@ const MAX_HEADERS: u32 = 16 * 1024;
 const PREFIX: usize = 5;
 
 /// What is called, and as whom.
-pub(crate) struct Call<'a> {
+pub struct Call<'a> {
     /// The server's name or address.
-    pub(crate) authority: &'a str,
+    pub authority: &'a str,
     /// The service and its method, with a slash between them.
-    pub(crate) method: &'a str,
-    pub(crate) agent: &'a str,
+    pub method: &'a str,
+    pub agent: &'a str,
     /// As much is taken of the answer's body, in bytes.
-    pub(crate) max_body: usize,
+    pub max_body: usize,
 }
 
 /// What the server said.
-pub(crate) struct Answer {
+pub struct Answer {
     /// `grpc-status`, from wherever it was; zero is success.
     status: Option<String>,
     /// None if it is too long.
-    pub(crate) body: Option<Vec<u8>>,
+    pub body: Option<Vec<u8>>,
 }
 
 // === impl Call ===
@@ -42,7 +42,7 @@ impl Call<'_> {
     /// # Errors
     ///
     /// Why there was no answer, in words.
-    pub(crate) async fn ask(
+    pub async fn ask(
         &self,
         connection: impl AsyncRead + AsyncWrite + Unpin,
         question: &impl Message,
@@ -87,7 +87,7 @@ impl Answer {
     /// # Errors
     ///
     /// The status, in words, if it is not that of success.
-    pub(crate) fn succeeded(&self) -> Result<(), String> {
+    pub fn succeeded(&self) -> Result<(), String> {
         match self.status.as_deref() {
             Some("0") => Ok(()),
             Some(status) => Err(format!("with gRPC status {status}")),
@@ -96,7 +96,7 @@ impl Answer {
     }
 
     /// The one message of the body, uncompressed since nothing else was asked for.
-    pub(crate) fn message<M: Message>(&self) -> Option<M> {
+    pub fn message<M: Message>(&self) -> Option<M> {
         let (prefix, message) = self.body.as_ref()?.split_first_chunk::<PREFIX>()?;
         let [compressed, length @ ..] = *prefix;
         let length = usize::try_from(u32::from_be_bytes(length)).ok()?;

@@ -19,7 +19,8 @@
 //! | [`rootfs`] | the mounts of a container's root file system |
 //! | [`stdio`] | the standard streams: FIFOs, terminals, log files, logging programs |
 //! | [`probe`] | one attempt of a probe, in the container or, by a prober, in its network namespace |
-//! | `grpc` | one call by gRPC |
+//! | [`cri`] | messages of the Container Runtime Interface |
+//! | [`grpc`] | one call by gRPC |
 //! | [`reaper`] | the one owner of all child processes |
 //! | [`events`] | events out, in order |
 //! | [`clock`] | the time on the wall, and that of the CPU |
@@ -64,11 +65,12 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod control;
+pub mod cri;
 pub mod engine;
 pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod grpc;
+pub mod grpc;
 pub mod pod;
 pub mod probe;
 pub mod reaper;

@@ -5,19 +5,13 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
+use crate::cri::{StatusRequest, StatusResponse};
 use crate::grpc::Call;
-use generated::cri::{StatusRequest, StatusResponse};
 
 /// How long containerd may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What is taken of its answer, in bytes. It has some hundred for each runtime.
 const MAX_BODY: usize = 1024 * 1024;
-
-/// Messages of `protos/runtime/v1/cri.proto`.
-#[allow(warnings, clippy::all, clippy::restriction)]
-mod generated {
-    include!(concat!(env!("OUT_DIR"), "/cri/mod.rs"));
-}
 
 /// A runtime, as kubelet is told of it: pods that want what it does not have are refused.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,9 @@
+//! Messages of the Container Runtime Interface, by which kubelet speaks with containerd: those of
+//! `protos/runtime/v1/cri.proto`.
+
+#[allow(warnings, clippy::all, clippy::restriction)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/cri/mod.rs"));
+}
+
+pub use generated::cri::*;
