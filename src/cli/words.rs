@@ -122,10 +122,10 @@ fn missing(obstacle: &api::Obstacle) -> String {
     let sentence = match obstacle.missing.enum_value_or_default() {
         MISSING_START => "the caller's Start",
         MISSING_BACK_OFF => "the back-off of its restart in place",
-        MISSING_STARTUP_PROBE if failures == 0 => "its startup probe has not succeeded yet",
+        MISSING_STARTUP_PROBE if failures == 0 => "its startup probe, which has not succeeded yet",
         MISSING_STARTUP_PROBE => {
             let threshold = obstacle.threshold.unwrap_or_default();
-            return format!("its startup probe has failed {failures} of {threshold} times");
+            return format!("its startup probe, which has failed {failures} of {threshold} times");
         }
         MISSING_EXIT => "its exit: it has got its stop signal",
         MISSING_TURN_TO_STOP => {
@@ -376,7 +376,7 @@ mod tests {
             ),
             (sidecar(held), "sidecar proxy (held)"),
             (sidecar(ended), "sidecar proxy (ended with 3)"),
-            (probed, "its startup probe has failed 2 of 30 times"),
+            (probed, "its startup probe, which has failed 2 of 30 times"),
             (
                 turn,
                 "its turn to stop: it is that of the pre-exit containers",
