@@ -9,6 +9,8 @@ mod children;
 mod config;
 mod control;
 mod defers;
+mod demo_pod;
+mod docs;
 mod edges;
 mod engine;
 mod environment;

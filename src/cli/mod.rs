@@ -39,7 +39,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use output::{Failure, Stdout};
 
@@ -84,6 +84,11 @@ enum Command {
     Explain(explain::Explain),
     Man(man::Man),
     Help(help::Help),
+}
+
+/// All that its command line can say.
+pub fn command() -> clap::Command {
+    Usher::command()
 }
 
 /// Runs the command with these arguments, of which the first is the program's name.

@@ -1,0 +1,65 @@
+//! The commands of the pages that no test runs, each with the reason. They are looked at all the same: that
+//! the program has such options, and that files which they name are there.
+
+/// What a command begins with, and why it is not run.
+pub const NOT_RUN: &[(&str, &str)] = &[
+    (
+        "scripts/test-kubernetes",
+        "builds a cluster, and takes hours",
+    ),
+    ("scripts/test", "runs this test"),
+    (
+        "scripts/demo",
+        "builds for a release; the pod that it runs is run by `demo::`",
+    ),
+    (
+        "scripts/install",
+        "changes the machine; `install::` does so with directories of its own",
+    ),
+    (
+        "usher install",
+        "changes the machine; `install::` does so with directories of its own",
+    ),
+    (
+        "scripts/simulate",
+        "takes minutes, and is a test of `usher-core` and of `simulation` with fewer pods",
+    ),
+    (
+        "scripts/bench",
+        "measures for minutes, on a machine that does nothing else",
+    ),
+    (
+        "scripts/hostile",
+        "takes half an hour; `hostile::` runs each of its pods once",
+    ),
+    ("scripts/chaos", "takes minutes"),
+    (
+        "cargo test",
+        "would run tests in a test; those which it names are there",
+    ),
+    ("cargo build", "would build in a test"),
+    ("cargo bench", "measures for a minute"),
+    (
+        "install target/release/kubectl-usher",
+        "changes the machine",
+    ),
+    (
+        "docker",
+        "needs Docker and a registry; `scripts/test-kubernetes` builds images by the same files",
+    ),
+    ("sed s,image:", "is for an image in a registry"),
+    (
+        "kubectl",
+        "needs a cluster; `scripts/test-kubernetes` applies the same files, and looks at what is shown",
+    ),
+];
+
+/// Blocks of output that no test compares, by their first line, and why.
+pub const NOT_COMPARED: &[(&str, &str)] = &[
+    (
+        "kubectl usher ps -A",
+        "needs a cluster; `scripts/test-kubernetes` looks at what it shows (`kubectl::`)",
+    ),
+    ("containerd ─────ttrpc", "a drawing"),
+    ("containerd ── task service", "a drawing"),
+];

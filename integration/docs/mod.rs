@@ -1,0 +1,322 @@
+//! The manual is true: every command line on its pages and every output is run by a test, or is on one of the
+//! lists in `left_out.rs`, with the reason. What else can be checked of it is checked: options, files, links,
+//! annotations, metrics, manifests, configurations.
+
+mod command;
+mod left_out;
+mod page;
+mod same;
+mod scenes;
+mod stage;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use usher::plan::reference;
+
+use self::command::{commands, exists, sources};
+use self::left_out::{NOT_COMPARED, NOT_RUN};
+use self::page::{Block, Page, Piece, Use, all, root};
+use self::scenes::SCENES;
+use crate::harness::{PATIENCE, run, shim_dir};
+
+/// Fails with all that is wrong at once.
+#[track_caller]
+fn none(problems: &[String]) {
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+fn blocks(pages: &[Page]) -> impl Iterator<Item = &Block> {
+    pages.iter().flat_map(|page| &page.blocks)
+}
+
+fn spans(pages: &[Page]) -> impl Iterator<Item = &Piece> {
+    pages.iter().flat_map(|page| &page.spans)
+}
+
+/// Whether a scene runs or compares a block.
+fn is_shown(block: &Block) -> bool {
+    let mut shown = SCENES.iter().flat_map(|(_, blocks)| blocks.iter());
+    shown.any(|(file, title)| block.at.file == *file && block.title() == *title)
+}
+
+#[test]
+fn every_command_is_run_or_listed() {
+    let pages = all();
+    let mut problems = Vec::new();
+    let mut listed = BTreeSet::new();
+    for block in blocks(&pages) {
+        let commands = match block.is_for() {
+            Use::Transcript(all) => {
+                let lines = all.iter().flat_map(|(line, _)| commands(&block.at, line));
+                lines.collect()
+            }
+            Use::Commands => commands(&block.at, &block.text),
+            Use::Language(_) | Use::Said => continue,
+        };
+        for command in commands {
+            let line = command.line();
+            let list = NOT_RUN.iter().find(|(begin, _)| line.starts_with(begin));
+            match list {
+                Some((begin, _)) => {
+                    listed.insert(*begin);
+                }
+                None if is_shown(block) => {}
+                None => problems.push(format!(
+                    "{}: no scene runs `{line}`, and no list names it",
+                    command.at
+                )),
+            }
+            let problem = command.problem();
+            problems.extend(problem.map(|problem| format!("{}: `{line}`: {problem}", command.at)));
+        }
+    }
+    let unused = NOT_RUN.iter().filter(|(begin, _)| !listed.contains(begin));
+    problems.extend(unused.map(|(begin, _)| format!("NOT_RUN has {begin:?}, which is on no page")));
+    none(&problems);
+}
+
+#[test]
+fn every_output_is_compared_or_listed() {
+    let pages = all();
+    let mut problems = Vec::new();
+    for block in blocks(&pages) {
+        let is_output = matches!(block.is_for(), Use::Transcript(_) | Use::Said);
+        let is_listed = NOT_COMPARED
+            .iter()
+            .any(|(title, _)| block.title().starts_with(title));
+        match (is_output, is_shown(block)) {
+            (true, false) if !is_listed => {
+                problems.push(format!(
+                    "{}: no scene has {:?}, and no list",
+                    block.at,
+                    block.title()
+                ));
+            }
+            (_, true) if is_listed => {
+                problems.push(format!("{}: both a scene and a list have it", block.at))
+            }
+            _ => {}
+        }
+    }
+    let titles: BTreeSet<&str> = blocks(&pages).map(Block::title).collect();
+    let unused = NOT_COMPARED
+        .iter()
+        .filter(|(title, _)| !titles.iter().any(|it| it.starts_with(title)));
+    problems.extend(
+        unused.map(|(title, _)| format!("NOT_COMPARED has {title:?}, which is on no page")),
+    );
+    for (scene, shown) in SCENES {
+        let is_there = |file: &str, title: &str| {
+            blocks(&pages).any(|block| block.at.file == file && block.title() == title)
+        };
+        let gone = shown.iter().filter(|(file, title)| !is_there(file, title));
+        problems.extend(
+            gone.map(|(file, title)| format!("{scene} has {title:?}, which is not in {file}")),
+        );
+    }
+    none(&problems);
+}
+
+/// What begins like a command, and was said by one.
+const SENTENCES: [&str; 1] = ["usher is for root"];
+
+#[test]
+fn commands_in_the_text_are_known_to_their_programs() {
+    let pages = all();
+    let mut problems = Vec::new();
+    for span in spans(&pages) {
+        let begins = ["usher ", "scripts/", "cargo ", "kubectl "];
+        let is_command = begins.iter().any(|begin| span.text.starts_with(begin));
+        // A name of a file alone is looked at with the files.
+        let has_words = span.text.contains(' ') && !span.text.contains('$');
+        for command in commands(&span.at, &span.text)
+            .iter()
+            .filter(|_| is_command && has_words)
+        {
+            let problem = command
+                .problem_of_part()
+                .filter(|_| !SENTENCES.contains(&span.text.as_str()));
+            problems
+                .extend(problem.map(|problem| format!("{}: `{}`: {problem}", span.at, span.text)));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn files_that_are_named_are_there() {
+    let pages = all();
+    let sources = sources(root());
+    let is_source = |name: &str| sources.iter().any(|path| path.ends_with(name));
+    let mut problems = Vec::new();
+    for span in spans(&pages) {
+        let word = span.text.split_whitespace().next().unwrap_or_default();
+        let rooms = ["src/", "integration/", "scripts/", "docs/", "protos/"];
+        let is_path = rooms.iter().any(|room| word.starts_with(room)) && !word.contains('*');
+        let is_bare =
+            !word.contains('/') && [".rs", ".proto"].iter().any(|end| word.ends_with(end));
+        let is_gone = (is_path && !exists(word)) || (is_bare && !is_source(word));
+        problems.extend(is_gone.then(|| format!("{}: there is no {word}", span.at)));
+    }
+    none(&problems);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let pages = all();
+    let mut problems = Vec::new();
+    for page in &pages {
+        let directory = Path::new(&page.file).parent().expect("a directory");
+        for link in page.links.iter().filter(|link| !link.text.contains("://")) {
+            let (path, anchor) = link.text.split_once('#').unwrap_or((&link.text, ""));
+            let target = match path {
+                "" => root().join(&page.file),
+                path => root().join(directory).join(path),
+            };
+            let target = fs::canonicalize(target).unwrap_or_default();
+            let other = pages
+                .iter()
+                .find(|other| target == root().join(&other.file));
+            let is_anchor = |page: &Page| page.anchors.iter().any(|name| name == anchor);
+            let leads = target.exists() && (anchor.is_empty() || other.is_some_and(is_anchor));
+            problems.extend((!leads).then(|| format!("{}: {} leads nowhere", link.at, link.text)));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn annotations_and_metrics_that_are_named_exist() {
+    // Labels of nodes and namespaces, and names in which it stands for usher itself.
+    const OTHERS: [&str; 5] = [
+        "usher/installed",
+        "usher/enabled",
+        "usher/NAME",
+        "NAME.usher/CONTAINER",
+        "*.usher/*",
+    ];
+    let pages = all();
+    let keys: Vec<String> = reference::entries().map(|entry| entry.key).collect();
+    let is_known = |name: &str| match name.split_once(".usher/") {
+        Some((setting, _)) => keys
+            .iter()
+            .any(|key| key.starts_with(&format!("{setting}.usher/"))),
+        None => keys.iter().any(|key| key == name),
+    };
+    let mut makers = sources(&root().join("src/webhook"));
+    makers.push(root().join("src/cli/metrics.rs"));
+    let makers: String = makers
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap_or_default())
+        .collect();
+    let mut problems = Vec::new();
+    for span in spans(&pages) {
+        let name = span.text.split([':', ' ', '=']).next().unwrap_or_default();
+        let is_pods = name.starts_with("usher/") && !name.contains('*') && !name.ends_with('/');
+        let is_containers = name
+            .split_once(".usher/")
+            .is_some_and(|(key, _)| !key.contains(['/', ':']));
+        let is_annotation = (is_pods || is_containers) && !OTHERS.contains(&name);
+        if is_annotation && !is_known(name.trim_end_matches('…')) {
+            problems.push(format!("{}: no annotation is called {name}", span.at));
+        }
+        if name.starts_with("usher_") && !makers.contains(&format!("\"{name}\"")) {
+            problems.push(format!("{}: no metric is called {name}", span.at));
+        }
+    }
+    let metric = regex::Regex::new("usher_[a-z_]+").expect("a regular expression");
+    for block in blocks(&pages) {
+        for name in metric.find_iter(&block.text).map(|found| found.as_str()) {
+            let is_made = makers.contains(&format!("\"{name}\""));
+            problems
+                .extend((!is_made).then(|| format!("{}: no metric is called {name}", block.at)));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn manifests_and_configurations_are_what_they_seem() {
+    let pages = all();
+    let mut problems = Vec::new();
+    for block in blocks(&pages) {
+        let Use::Language(language) = block.is_for() else {
+            continue;
+        };
+        let problem = match language {
+            "yaml" => yaml(&block.text),
+            "toml" => toml(&block.text),
+            // The worked example, which has a test of its own.
+            "rust" => None,
+            other => Some(format!("nobody looks at what is in {other}")),
+        };
+        problems.extend(problem.map(|problem| format!("{}: {problem}", block.at)));
+    }
+    none(&problems);
+}
+
+/// A table of containerd's has to be a table; what is usher's own has to be right.
+fn toml(text: &str) -> Option<String> {
+    let table = match toml::from_str::<toml::Table>(text) {
+        Ok(table) => table,
+        Err(error) => return Some(error.to_string()),
+    };
+    let is_containerds = table.contains_key("plugins") || table.contains_key("runtime_type");
+    match is_containerds {
+        true => None,
+        false => usher_core::config::parse(text).err(),
+    }
+}
+
+/// What `usher explain` refuses of a manifest, or of one with these annotations.
+fn yaml(text: &str) -> Option<String> {
+    let value: Value = match serde_saphyr::from_str(text) {
+        Ok(value) => value,
+        Err(error) => return Some(error.to_string()),
+    };
+    if value["kind"] == "Pod" {
+        return explain(text);
+    }
+    if value["groups"].is_array() {
+        // Rules for Prometheus, whose metrics are looked at with the others.
+        return None;
+    }
+    let annotations = match &value["metadata"]["annotations"] {
+        Value::Null => &value,
+        annotations => annotations,
+    };
+    let lists = ["sidecars", "init", "apps", "pre-exit", "post-exit"];
+    let names = lists
+        .iter()
+        .filter_map(|list| annotations[format!("usher/{list}")].as_str());
+    let names = names.flat_map(|names| names.split([',', ' ']));
+    let names: BTreeSet<&str> = names
+        .filter(|name| !name.is_empty())
+        .chain(["app"])
+        .collect();
+    let containers: Vec<Value> = names
+        .iter()
+        .map(|name| serde_json::json!({"name": name, "image": "it"}))
+        .collect();
+    let policy = annotations["usher/restart-policy"]
+        .as_str()
+        .unwrap_or("Always");
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "page", "annotations": annotations},
+        "spec": {"runtimeClassName": "usher", "restartPolicy": policy, "containers": containers},
+    });
+    explain(&pod.to_string())
+}
+
+fn explain(manifest: &str) -> Option<String> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("pod.yaml");
+    fs::write(&file, manifest).expect("the manifest");
+    let mut command = std::process::Command::new(shim_dir().join("usher"));
+    command.arg("explain").arg(file);
+    let said = run(command, PATIENCE);
+    (!said.ok()).then(|| said.err())
+}

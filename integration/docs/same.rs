@@ -1,0 +1,151 @@
+//! When what a page prints and what a program prints count as the same.
+//!
+//! 1. `…` on the page stands for anything: in a line for a part of it, alone in a line for any lines.
+//! 2. Any white space is one space, so that columns may be as wide as they like.
+//! 3. Any time is another time: `6.92s`, `4m53s`, `+3.8ms`, `1029.6`.
+//! 4. Any number of four digits or more is another one, a process; and 16 digits in hex or more, an id.
+//! 5. How often a probe has failed is another number: `46 of 50 times`.
+//! 6. Of the drawing of a timeline the marks are compared, in their order: not how long a state lasted, nor the
+//!    axis.
+//!
+//! Where nothing differs from run to run, the second alone is applied.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// In this order; what each is made.
+static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
+    let regex = |text| Regex::new(text).expect("a regular expression");
+    [
+        (regex(r"\b[0-9a-f]{16,}\b"), "ID"),
+        (
+            regex(r"\+?\b(([0-9]+(\.[0-9]+)?(ns|µs|ms|s|m|h))+|[0-9]+\.[0-9]+)\b"),
+            "TIME",
+        ),
+        (regex(r"\b[0-9]{4,}\b"), "NUMBER"),
+        (regex(r"\b[0-9]+ of ([0-9]+ times)"), "N of $1"),
+        // The axis, and the times below it.
+        (regex(r"^ \+[-+]+$|^( 0| TIME)+$"), ""),
+        (regex(r"\s+"), " "),
+    ]
+});
+
+/// Which rules there are for something.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Rules {
+    /// What is printed is the same each time.
+    Exact,
+    /// All of them.
+    Live,
+}
+
+/// What is left of a line that is compared.
+fn bare(line: &str, rules: Rules) -> String {
+    let space = &RULES[5];
+    let mut text = space.0.replace_all(line.trim_end(), space.1).into_owned();
+    if rules == Rules::Live {
+        for (regex, name) in &RULES[..5] {
+            text = regex.replace_all(&text, *name).into_owned();
+        }
+        text = marks(&text);
+    }
+    text.trim().to_owned()
+}
+
+/// A line of a drawing, in which a state is a run of a sign, without its states.
+fn marks(text: &str) -> String {
+    const STATES: &str = ".~=-";
+    let is_run = |sign: char| text.contains(&format!("{sign}{sign}"));
+    match STATES.chars().any(is_run) {
+        true => text.replace(|sign| STATES.contains(sign), ""),
+        false => text.to_owned(),
+    }
+}
+
+fn lines(text: &str, rules: Rules) -> Vec<String> {
+    let all = text.lines().map(|line| bare(line, rules));
+    all.filter(|line| !line.is_empty()).collect()
+}
+
+/// Whether a program's output is what the page has.
+pub fn is_same(page: &str, printed: &str, rules: Rules) -> bool {
+    matches(&lines(page, rules), &lines(printed, rules))
+}
+
+/// Whether all lines of the page are said somewhere, in their order.
+pub fn is_said(page: &str, printed: &str) -> bool {
+    let said = lines(printed, Rules::Live);
+    let mut said = said.iter();
+    let page = lines(page, Rules::Live);
+    page.iter()
+        .all(|line| said.any(|other| fits(&format!("…{line}…"), other)))
+}
+
+/// The same of a sentence that the page has in several lines.
+pub fn is_sentence(page: &str, printed: &str) -> bool {
+    is_said(&page.replace('\n', " "), printed)
+}
+
+fn matches(page: &[String], printed: &[String]) -> bool {
+    match page.split_first() {
+        None => printed.is_empty(),
+        Some((line, rest)) if line == "…" => {
+            (0..=printed.len()).any(|n| matches(rest, &printed[n..]))
+        }
+        Some((line, rest)) => match printed.split_first() {
+            Some((other, others)) => fits(line, other) && matches(rest, others),
+            None => false,
+        },
+    }
+}
+
+/// Whether a line fits one in which `…` stands for anything.
+fn fits(line: &str, other: &str) -> bool {
+    let mut parts = line.split('…').map(str::trim);
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = other.strip_prefix(first) else {
+        return false;
+    };
+    let mut is_open = false;
+    for part in parts {
+        is_open = true;
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    // What comes behind the last `…` has to be the end.
+    rest.is_empty() || (is_open && (line.ends_with('…') || other.ends_with(last(line))))
+}
+
+fn last(line: &str) -> &str {
+    line.rsplit('…').next().unwrap_or_default().trim()
+}
+
+#[test]
+fn what_differs_from_run_to_run_is_equal_and_nothing_else() {
+    let same = |page, printed| is_same(page, printed, Rules::Live);
+    assert!(same("held for 6.92s, in 4m53s", "held  for 927ms, in 12s"));
+    assert!(same("Shim process 14932", "Shim   process 2201\n"));
+    assert!(same("a … RUNNING\n…\nlast", "a b RUNNING\nx\ny\nlast"));
+    assert!(same(
+        "web app ....==v---o exit 0",
+        "web   app  ==v--o    exit 0"
+    ));
+    assert!(same(
+        " a R\n   +---+--\n   0   5s",
+        " a R\n +-+-+\n 0 1s 2s"
+    ));
+    assert!(same("the end …", "the end of it"));
+    assert!(same("46 of 50 times", "3 of 50 times"));
+    assert!(!same("46 of 50 times", "46 of 60 times"));
+    assert!(!same("held for 6.92s", "held for ever"));
+    assert!(!same("exit code 143", "exit code 137"));
+    assert!(!same("web app ..==v--o", "web app ..==v--X"));
+    assert!(!same("a\nb", "a\nb\nc"));
+    assert!(!same("a … c", "a b c d"));
+    assert!(!is_same("at most 30s", "at most 20s", Rules::Exact));
+    assert!(is_said("… not there", "ctr: it is not there at all"));
+    assert!(is_sentence("one\ntwo", "one two"));
+}
