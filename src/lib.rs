@@ -12,6 +12,7 @@
 //! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
+//! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container: the same
 //! | [`engine`] | the seam below the actor: what makes, kills and removes containers, and what it promises |
 //! | [`engine::oci`] | the real engine: OCI runtimes, by runc's commands; bundles, the exec FIFO |
 //! | `engine::sim` | a model of an engine, for tests |
@@ -76,6 +77,7 @@ pub mod probe;
 pub mod reaper;
 pub mod record;
 pub mod rootfs;
+pub mod sandbox;
 pub mod shim;
 #[cfg(test)]
 mod simulation;

@@ -1,5 +1,6 @@
 //! The system calls that have no safe wrapper, each with the reason why it is sound.
 
+pub mod holder;
 pub mod mounts;
 
 use std::io;
@@ -142,6 +143,23 @@ pub fn close_all_from(first: u32) {
     // SAFETY: close_range(2) takes three integers and touches no memory. Whoever calls this at the
     // beginning of the process breaks no owner of a descriptor, since there is none yet.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+}
+
+/// The user namespace that owns a namespace, which an open file of `/proc/<pid>/ns` or a mount of one is.
+///
+/// # Errors
+///
+/// `EPERM` if it is not to be seen from here, `ENOTTY` if the file is no namespace.
+pub fn owner_of_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// `NS_GET_USERNS` of `ioctl_nsfs(2)`.
+    const GET_USER_NAMESPACE: libc::Ioctl = 0xb701;
+    // SAFETY: this request takes no argument, and gives a new descriptor that nobody else has.
+    unsafe {
+        match libc::ioctl(namespace.as_raw_fd(), GET_USER_NAMESPACE) {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
 }
 
 /// Watches a descriptor for being ready.

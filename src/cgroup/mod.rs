@@ -82,6 +82,17 @@ impl Cgroup {
         Ok(Cgroup { version })
     }
 
+    /// The one that a container manager calls so: a path from the first cgroup on, or systemd's name of a
+    /// slice, as kubelet has it. None if nothing is mounted where it could be.
+    pub fn at(name: &str) -> Option<Cgroup> {
+        let path = path_of(name);
+        let version = match Hierarchy::get() {
+            Hierarchy::V1(_) => V1::at(&path).map(Version::V1)?,
+            Hierarchy::V2 => Version::V2(V2::new(&path)),
+        };
+        Some(Cgroup { version })
+    }
+
     /// Its figures, as containerd's metrics of that version.
     ///
     /// # Errors
@@ -205,6 +216,23 @@ pub fn is_named_after(directory: &Path, id: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
+/// Where a cgroup is that a container manager calls so. systemd has each slice in the one that its name
+/// begins with: `a-b.slice` in `a.slice` (`systemd.slice(5)`).
+fn path_of(name: &str) -> String {
+    let Some(words) = name
+        .strip_suffix(".slice")
+        .filter(|words| !words.contains('/'))
+    else {
+        return format!("/{}", name.trim_start_matches('/'));
+    };
+    let ends = words
+        .match_indices('-')
+        .map(|(end, _)| end)
+        .chain([words.len()]);
+    let slices = ends.filter_map(|end| words.get(..end).filter(|words| !words.is_empty()));
+    slices.map(|words| format!("/{words}.slice")).collect()
+}
+
 /// A cgroup's directory and those below it.
 fn below(directory: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
     let mut coming: Vec<PathBuf> = directory.into_iter().collect();
@@ -221,6 +249,18 @@ fn below(directory: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slice_is_below_those_that_its_name_begins_with() {
+        assert_eq!(
+            path_of("/kubepods/burstable/pod1-2"),
+            "/kubepods/burstable/pod1-2"
+        );
+        assert_eq!(path_of("kubepods/pod1"), "/kubepods/pod1");
+        let path = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice";
+        assert_eq!(path_of("kubepods-burstable-pod1_2.slice"), path);
+        assert_eq!(path_of("kubepods.slice"), "/kubepods.slice");
+    }
 
     #[test]
     fn only_a_cgroup_of_its_own_is_a_containers() {

@@ -47,11 +47,22 @@ pub struct Note {
 impl PodCgroup {
     /// The parent of a container's cgroup, if it is that of the pod with this UID.
     pub fn of(container: &Cgroup, uid: &str) -> Option<PodCgroup> {
-        let of_pod = |directory: PathBuf| {
-            let parent = directory.parent()?.to_owned();
-            is_of_pod(&parent, uid).then_some(parent)
-        };
-        let values = Values::in_directories_of(container, of_pod)?;
+        let parent = |directory: PathBuf| Some(directory.parent()?.to_owned());
+        Self::found(container, parent, uid)
+    }
+
+    /// A cgroup, if it is that of the pod with this UID.
+    pub fn at(cgroup: &Cgroup, uid: &str) -> Option<PodCgroup> {
+        Self::found(cgroup, Some, uid)
+    }
+
+    fn found(
+        cgroup: &Cgroup,
+        choose: impl Fn(PathBuf) -> Option<PathBuf>,
+        uid: &str,
+    ) -> Option<PodCgroup> {
+        let of_pod = |directory| choose(directory).filter(|chosen| is_of_pod(chosen, uid));
+        let values = Values::in_directories_of(cgroup, of_pod)?;
         Some(PodCgroup { values })
     }
 

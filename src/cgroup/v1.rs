@@ -100,6 +100,17 @@ impl V1 {
         })
     }
 
+    /// The one at this path in the hierarchy of each controller; none if none is mounted.
+    pub fn at(path: &str) -> Option<V1> {
+        let Hierarchy::V1(mounts) = Hierarchy::get() else {
+            return None;
+        };
+        (!mounts.is_empty()).then(|| V1 {
+            below: Path::new(path.trim_start_matches('/')).into(),
+            others: Box::default(),
+        })
+    }
+
     /// The cgroup above it; none if that is the first one.
     pub fn parent(&self) -> Option<V1> {
         let above = |path: &Path| -> Option<Box<Path>> { path.parent().map(Box::from) };

@@ -2,7 +2,7 @@
 //!
 //! Nobody above this seam knows what runc is, nor that there are processes to fork, files in `/proc` or
 //! directories of cgroups. [`oci`] is the real engine: OCI runtimes that are run as commands. `sim` is a
-//! model of one for tests. Whoever adds an engine adds a directory here. What every engine has to keep is
+//! model of one for tests; `sandbox` makes what a pod shares without any container. Whoever adds an engine adds a directory here. What every engine has to keep is
 //! said where it is asked for, as a law; `docs/engine.md` has all of them on one page, and the same
 //! conformance tests hold both engines to them.
 //!
@@ -21,6 +21,7 @@ pub(crate) mod laws;
 mod namespaces;
 pub mod oci;
 mod resources;
+pub(crate) mod sandbox;
 #[cfg(test)]
 pub mod sim;
 
@@ -38,6 +39,7 @@ use containerd_shim_protos::types::mount::Mount;
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
+use crate::cri::PodSandboxConfig;
 use crate::plan::{Allotment, Hook, Probe, Signal};
 use crate::process::ExitStatus;
 use crate::sizing::{Limits, Requests, Size};
@@ -58,7 +60,7 @@ pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Where containers come from. A shim has one.
 pub trait Engine: fmt::Debug + Send + Sync {
     /// Reads what a caller wants made. Nothing is made or changed by it. `sandbox` is that of the pod, if
-    /// it has had one: its process, which may have ended, and the namespaces that this was in.
+    /// it has had one.
     ///
     /// # Errors
     ///
@@ -67,7 +69,7 @@ pub trait Engine: fmt::Debug + Send + Sync {
     fn read(
         &self,
         order: &Order,
-        sandbox: Option<&(i32, Namespaces)>,
+        sandbox: Option<&Sandbox>,
     ) -> Result<(Arc<dyn Container>, Facts), EngineError>;
 
     /// What a container can have whose processes are to have OOM score `wanted` in the place of
@@ -87,6 +89,28 @@ pub struct Order {
     pub options: Option<Any>,
     /// The directory of a checkpoint to make it from; empty for none.
     pub checkpoint: String,
+    /// It is the sandbox of a pod, without a container; its bundle is empty.
+    pub sandbox: Option<SandboxOrder>,
+}
+
+/// A sandbox that is to be made without a container.
+#[derive(Clone, Debug, Default)]
+pub struct SandboxOrder {
+    pub config: PodSandboxConfig,
+    /// The network namespace that was made for it; none for the node's.
+    pub netns: Option<PathBuf>,
+}
+
+/// What the containers of a pod share.
+#[derive(Clone, Debug, Default)]
+pub struct Sandbox {
+    /// Its process, which may have ended.
+    pub pid: i32,
+    /// Those that this was in.
+    pub namespaces: Namespaces,
+    /// Where the files are that its containers share, and their pod's annotations were read from all there
+    /// are; none where a pause container stands for it, of which containerd makes them.
+    pub bundle: Option<PathBuf>,
 }
 
 /// What a bundle says that others than the engine have to know.
@@ -272,8 +296,8 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// The cgroup of its pod, if there is one that carries this UID in its name.
     fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>>;
 
-    /// The namespaces that it is in.
-    fn namespaces(&self) -> Namespaces;
+    /// What other containers have of it, if it is the sandbox of their pod.
+    fn shared(&self) -> Sandbox;
 
     /// Lets its program be executed, and gives back when it has been. `gone` ends when it was told that
     /// the init has ended: this ends soon after.

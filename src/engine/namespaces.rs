@@ -11,6 +11,8 @@ use std::path::Path;
 
 use thiserror::Error;
 
+use super::Sandbox;
+
 /// A namespace's file in `/proc/<pid>/ns`, by its type in the OCI specification
 /// (`config-linux.md`, `namespaces(7)`).
 const FILES: [(&str, &str); 8] = [
@@ -56,15 +58,15 @@ impl Namespaces {
         Namespaces(found.collect())
     }
 
-    /// Those that a configuration names by type and path. Where a path leads to the pod's sandbox, which
-    /// is given with its process id, they have to be the sandbox's.
+    /// Those that a configuration names by type and path. Where a path leads to the pod's sandbox, they have
+    /// to be the sandbox's.
     ///
     /// # Errors
     ///
     /// [`NamespaceError`] if one cannot be looked at, or is another's.
     pub fn named<'a>(
         namespaces: impl Iterator<Item = (&'a str, &'a str)>,
-        sandbox: Option<&(i32, Namespaces)>,
+        sandbox: Option<&Sandbox>,
     ) -> Result<Namespaces, NamespaceError> {
         let mut named = Vec::new();
         for (kind, path) in namespaces.filter(|(_, path)| !path.is_empty()) {
@@ -72,9 +74,9 @@ impl Namespaces {
                 // The runtime will say what it thinks of that.
                 continue;
             };
-            let its = |(pid, own): &(i32, Namespaces)| {
-                let is_its = path == format!("/proc/{pid}/ns/{file}");
-                own.get(file).filter(|_| is_its)
+            let its = |sandbox: &Sandbox| {
+                let is_its = path == format!("/proc/{}/ns/{file}", sandbox.pid);
+                sandbox.namespaces.get(file).filter(|_| is_its)
             };
             let found = identity(Path::new(path));
             let found = match (found, sandbox.and_then(its)) {
@@ -146,9 +148,14 @@ mod tests {
     fn a_number_that_was_the_sandboxs_does_not_lead_to_another_process() {
         let path = format!("/proc/{}/ns/ipc", own());
         let named = |sandbox| Namespaces::named([("ipc", path.as_str())].into_iter(), sandbox);
-        let alive = (own(), Namespaces::of(own()));
+        let of = |namespaces| Sandbox {
+            pid: own(),
+            namespaces,
+            bundle: None,
+        };
+        let alive = of(Namespaces::of(own()));
         assert!(named(Some(&alive)).is_ok());
-        let dead = (own(), Namespaces(vec![("ipc", (0, 1))]));
+        let dead = of(Namespaces(vec![("ipc", (0, 1))]));
         let refused = named(Some(&dead)).unwrap_err().to_string();
         assert!(
             refused.contains("not that of the pod's sandbox"),

@@ -7,7 +7,8 @@ use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
 use crate::engine::{
-    Beginning, Born, Container, Created, Deletion, Ending, EngineError, Halt, Init, Order, Wishes,
+    Beginning, Born, Container, Created, Deletion, Ending, EngineError, Facts as Read, Halt, Init,
+    Order, Wishes,
 };
 use crate::lifecycle::{ContainerId, Demands, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan};
@@ -50,11 +51,10 @@ impl Actor {
     fn begin_create(&mut self, call: &CreateCall) -> Result<(Arc<dyn Container>, Halt), CallError> {
         let CreateCall { order, patience } = call;
         let (container, read) = self.node.engine.read(order, self.who.sandbox())?;
-        let reading = Plan::parse_under(&read.annotations, &self.node.rules)
-            .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
-        for unknown in &reading.ignored {
-            tracing::warn!(container = order.id, "ignored: {unknown}");
-        }
+        let plan = match self.knows_the_pod() {
+            true => None,
+            false => Some(self.plan(order, &read)?),
+        };
         let identity = Identity::read(&order.id, &read.annotations);
         let kubelet = KubeletFacts::read(&read.annotations);
         let facts = Facts {
@@ -75,8 +75,7 @@ impl Actor {
             },
         };
         let now = self.now();
-        self.core
-            .handle_create(now, &id, new, reading.plan, *patience)?;
+        self.core.handle_create(now, &id, new, plan, *patience)?;
         self.who
             .learn(&order.id, &read.annotations, self.tasks.is_empty());
         let role = self.core.role_of(&id);
@@ -89,6 +88,7 @@ impl Actor {
             id,
             Task {
                 bundle: order.bundle.clone(),
+                created_at: self.node.clock.wall(),
                 container: Arc::clone(&container),
                 facts,
                 init: Process::new(order.paths.clone()),
@@ -99,6 +99,22 @@ impl Actor {
             },
         );
         Ok((container, halt))
+    }
+
+    /// The sandbox was told all that is to be known of the pod: containers need not say it again, and
+    /// containerd may not have passed it on to them.
+    fn knows_the_pod(&self) -> bool {
+        let sandbox = self.who.sandbox();
+        sandbox.is_some_and(|sandbox| sandbox.bundle.is_some())
+    }
+
+    fn plan(&self, order: &Order, read: &Read) -> Result<Plan, CallError> {
+        let reading = Plan::parse_under(&read.annotations, &self.node.rules)
+            .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
+        for unknown in &reading.ignored {
+            tracing::warn!(container = order.id, "ignored: {unknown}");
+        }
+        Ok(reading.plan)
     }
 
     fn created(

@@ -25,6 +25,7 @@ mod node;
 mod post_start;
 mod process;
 mod restart;
+mod sandbox;
 mod scores;
 mod shim_end;
 mod signals;

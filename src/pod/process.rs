@@ -38,6 +38,7 @@ pub enum Status {
 #[derive(Debug)]
 pub(super) struct Task {
     pub bundle: PathBuf,
+    pub created_at: SystemTime,
     pub container: Arc<dyn Container>,
     pub facts: Facts,
     /// Its init process, as its caller knows it.

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::{Init, Namespaces};
+use crate::engine::{Init, Sandbox};
 use crate::plan::PodIdentity;
 
-/// A pod's name, and the process that its namespaces are known by.
+/// A pod's name, and its sandbox.
 #[derive(Debug)]
 pub(super) struct Who {
     /// containerd's.
     namespace: String,
     /// Of the first container.
     identity: PodIdentity,
-    /// The process of the sandbox, which may have ended, and the namespaces that it was in.
-    sandbox: Option<(i32, Namespaces)>,
+    sandbox: Option<Sandbox>,
 }
 
 impl Who {
@@ -39,7 +38,7 @@ impl Who {
 
     /// The sandbox has this process from now on.
     pub fn has_sandbox(&mut self, init: &dyn Init) {
-        self.sandbox = Some((init.pid(), init.namespaces()));
+        self.sandbox = Some(init.shared());
     }
 
     /// containerd's namespace.
@@ -51,7 +50,7 @@ impl Who {
         &self.identity
     }
 
-    pub fn sandbox(&self) -> Option<&(i32, Namespaces)> {
+    pub fn sandbox(&self) -> Option<&Sandbox> {
         self.sandbox.as_ref()
     }
 }

@@ -11,6 +11,7 @@ use containerd_shim_protos::api::DeleteResponse;
 use crate::cgroup::{place, remains};
 use crate::engine::oci::exit::{self, RecordedExit};
 use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
+use crate::engine::sandbox;
 use crate::events::timestamp;
 use crate::reaper::Reaper;
 use crate::rootfs;
@@ -55,6 +56,9 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         rootfs::unmount_state(&state);
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
+    }
+    if sandbox::is_of_one(&bundle) {
+        sandbox::clear(&bundle);
     }
     restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);

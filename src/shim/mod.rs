@@ -3,7 +3,7 @@
 //! containerd runs the binary with `start` for every container and reads an address from its
 //! output; the process that listens there serves the whole pod. It runs the binary with `delete`
 //! when a container is gone, or its shim has died. A shim runs it as a
-//! [prober](crate::probe::prober).
+//! [prober](crate::probe::prober), and to make the namespaces of a pod without a pause container.
 //! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>)
 
 mod address;
@@ -31,6 +31,7 @@ use containerd_shim::Flags;
 
 use crate::VERSION;
 use crate::cgroup::place;
+use crate::engine::sandbox::maker;
 use crate::probe::prober;
 
 /// The commit it was built from; empty if that was not known.
@@ -56,6 +57,10 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::from(COMMAND_NOT_RUN);
         }
         [mode] if mode == prober::MODE => prober::main(),
+        [mode, ..] if maker::is_mode(mode) => {
+            maker::main(arguments.unwrap_or_default());
+            Ok(())
+        }
         arguments => containerd_shim::parse(arguments)
             .map_err(|error| error.to_string())
             .and_then(|flags| run(program, &flags)),

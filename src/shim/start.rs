@@ -11,6 +11,7 @@ use containerd_shim::cgroup::adjust_oom_score;
 
 use crate::config;
 use crate::engine::oci::Bundle;
+use crate::engine::sandbox;
 use crate::plan::identity;
 
 use super::address::{self, Claim};
@@ -32,7 +33,10 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     }
     let said = Bootstrap::understand(&read_stdin()?, flags, Environment::read())?;
     let directory = bundle_directory(flags)?;
-    let bundle = Bundle::read(&directory).map_err(|error| error.to_string())?;
+    let bundle = match sandbox::is_of_one(&directory) {
+        true => Bundle::default(),
+        false => Bundle::read(&directory).map_err(|error| error.to_string())?,
+    };
     let group = identity::group(&bundle.annotations).unwrap_or(&flags.id);
     let directory_of_sockets = said.socket_dir.as_deref();
     let address = address::of_pod(&said.address, &flags.namespace, directory_of_sockets, group);

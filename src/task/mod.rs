@@ -45,7 +45,7 @@ impl Service {
 }
 
 /// How long the caller waits; none if it waits for ever.
-fn patience(ctx: &TtrpcContext) -> Option<Duration> {
+pub(crate) fn patience(ctx: &TtrpcContext) -> Option<Duration> {
     u64::try_from(ctx.timeout_nano)
         .ok()
         .filter(|nanos| *nanos > 0)
@@ -71,7 +71,7 @@ pub(crate) fn status(error: CallError) -> ttrpc::Error {
     ttrpc::Error::RpcStatus(get_status(code, message))
 }
 
-fn pid(pid: i32) -> u32 {
+pub(crate) fn pid(pid: i32) -> u32 {
     u32::try_from(pid).unwrap_or_default()
 }
 
@@ -99,6 +99,7 @@ impl Task for Service {
                 },
                 options: req.options.into_option(),
                 checkpoint: req.checkpoint,
+                sandbox: None,
             },
             patience: patience(ctx),
         };

@@ -26,7 +26,8 @@ enum Comes {
 }
 
 impl Pod {
-    /// The caller wants a container created. `timeout` is what its call is willing to wait.
+    /// The caller wants a container created. `plan` is what its annotations say of the pod; none where the
+    /// sandbox was told all of that. `timeout` is what its call is willing to wait.
     ///
     /// After `Ok` the driver creates it and says [`handle_created`](Pod::handle_created) or
     /// [`handle_removed`](Pod::handle_removed).
@@ -40,7 +41,7 @@ impl Pod {
         now: Time,
         id: &ContainerId,
         new: NewContainer,
-        plan: Plan,
+        plan: Option<Plan>,
         timeout: Option<Duration>,
     ) -> Result<(), Refusal> {
         self.now = now;
@@ -52,7 +53,9 @@ impl Pod {
             self.history.wanted(&new.name);
             return Err(Refusal::SandboxGone { name: new.name });
         }
-        self.adopt(&new.name, plan)?;
+        if let Some(plan) = plan {
+            self.adopt(&new.name, plan)?;
+        }
         let NewContainer {
             name,
             kind,

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-const CONTAINER_TYPE: &str = "io.kubernetes.cri.container-type";
+pub(super) const CONTAINER_TYPE: &str = "io.kubernetes.cri.container-type";
 const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
-const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
-const SANDBOX_NAME: &str = "io.kubernetes.cri.sandbox-name";
-const SANDBOX_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
-const SANDBOX_UID: &str = "io.kubernetes.cri.sandbox-uid";
+pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
+pub(super) const SANDBOX_NAME: &str = "io.kubernetes.cri.sandbox-name";
+pub(super) const SANDBOX_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
+pub(super) const SANDBOX_UID: &str = "io.kubernetes.cri.sandbox-uid";
+/// The type of a container that is a sandbox.
+pub(super) const SANDBOX: &str = "sandbox";
 const GROUP: &str = "io.containerd.runc.v2.group";
 
 /// A container by what containerd's CRI plugin says about it.
@@ -22,7 +24,7 @@ pub struct Identity {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ContainerKind {
-    /// The pause container, which opens and closes the pod.
+    /// The pause container, or what there is in its place, which opens and closes the pod.
     Sandbox,
     /// Any other one.
     Workload,
@@ -32,7 +34,7 @@ impl Identity {
     /// Reads the identity of the container `id`.
     pub fn read(id: &str, annotations: &BTreeMap<String, String>) -> Identity {
         let kind = match annotation(annotations, CONTAINER_TYPE) {
-            Some("sandbox") => ContainerKind::Sandbox,
+            Some(SANDBOX) => ContainerKind::Sandbox,
             _ => ContainerKind::Workload,
         };
         Identity {

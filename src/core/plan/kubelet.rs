@@ -16,10 +16,10 @@ const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 const PORTS: &str = "io.kubernetes.container.ports";
 const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
-const ALLOTTED_MEMORY: &str = "io.kubernetes.cri.sandbox-memory";
-const ALLOTTED_QUOTA: &str = "io.kubernetes.cri.sandbox-cpu-quota";
-const ALLOTTED_PERIOD: &str = "io.kubernetes.cri.sandbox-cpu-period";
-const ALLOTTED_SHARES: &str = "io.kubernetes.cri.sandbox-cpu-shares";
+pub(super) const ALLOTTED_MEMORY: &str = "io.kubernetes.cri.sandbox-memory";
+pub(super) const ALLOTTED_QUOTA: &str = "io.kubernetes.cri.sandbox-cpu-quota";
+pub(super) const ALLOTTED_PERIOD: &str = "io.kubernetes.cri.sandbox-cpu-period";
+pub(super) const ALLOTTED_SHARES: &str = "io.kubernetes.cri.sandbox-cpu-shares";
 
 /// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). They are none of the
 /// pod author's choice, so one that is malformed is as good as absent, never an error.

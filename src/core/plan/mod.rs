@@ -26,6 +26,7 @@ pub mod reference;
 mod resources;
 mod role;
 mod rules;
+mod sandbox;
 mod settings;
 mod signal;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Origin, Role, Stage};
 pub use rules::{Limits, Minimums, Reading, Rules, UnknownKeys};
+pub use sandbox::{SandboxFacts, sandbox_annotations};
 pub use settings::{
     CgroupSizing, DeferExitCode, GraceExtension, GracePolicy, OomScore, RestartPolicy, Settings,
     SidecarExitCode, SidecarStopOrder, StartMode, USUAL_GRACE_PERIOD,

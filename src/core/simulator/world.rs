@@ -331,10 +331,13 @@ impl World {
             facts,
             demands: self.demands.get(name_of(name)).copied().unwrap_or_default(),
         };
-        match self
-            .pod
-            .handle_create(self.now, &id, new, self.plan.clone(), self.create_timeout)
-        {
+        match self.pod.handle_create(
+            self.now,
+            &id,
+            new,
+            Some(self.plan.clone()),
+            self.create_timeout,
+        ) {
             Err(refusal) => {
                 self.see(Seen::CreateRefused(name.to_owned(), refusal.to_string()));
                 self.refused.push(refusal);

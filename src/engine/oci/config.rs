@@ -5,11 +5,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+
+use crate::engine::sandbox::SHARED_MEMORY;
 
 use super::bundle::{BundleError, CONFIG};
 
@@ -17,6 +19,29 @@ use super::bundle::{BundleError, CONFIG};
 struct Config<'a> {
     #[serde(borrow)]
     process: Option<&'a RawValue>,
+}
+
+/// What says where a container's files come from.
+#[derive(Deserialize)]
+struct Places<'a> {
+    #[serde(borrow, default, deserialize_with = "given")]
+    mounts: Option<&'a RawValue>,
+    root: Option<Root>,
+    linux: Option<Linux>,
+}
+
+#[derive(Deserialize)]
+struct Root {
+    #[serde(default)]
+    readonly: bool,
+}
+
+/// The maps of the user namespace that it is in.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Linux {
+    uid_mappings: Option<Value>,
+    gid_mappings: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -63,6 +88,92 @@ pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
         }),
     };
     changed.ok_or_else(|| io::Error::other("a part of it is not where it was"))
+}
+
+/// Has the container in `bundle` share these files of its pod's sandbox: each where the container has it, and
+/// where it is on the node. What its owner has mounted there stays.
+///
+/// # Errors
+///
+/// If the configuration cannot be read or written. It is whole in any case.
+pub fn share(bundle: &Path, files: &[(&str, PathBuf)]) -> Result<(), BundleError> {
+    let path = bundle.join(CONFIG);
+    let written = fs::read_to_string(&path).and_then(|config| {
+        let changed = with_shared(&config, files)?;
+        replace(&path, changed.as_bytes(), fs::metadata(&path)?.mode())
+    });
+    written.map_err(|source| BundleError::Unwritten { path, source })
+}
+
+fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result<String> {
+    let Places {
+        mounts: written,
+        root,
+        linux,
+    } = serde_json::from_str(config)?;
+    let mut mounts: Vec<Value> = match written {
+        Some(written) => serde_json::from_str::<Option<_>>(written.get())?.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let is_readonly = root.is_some_and(|root| root.readonly);
+    let (uids, gids) = linux.map_or((None, None), |linux| {
+        (linux.uid_mappings, linux.gid_mappings)
+    });
+    for (place, path) in files {
+        let is_there =
+            |mount: &Value| mount.get("destination").and_then(Value::as_str) == Some(*place);
+        let is_memory = *place == SHARED_MEMORY;
+        // The one that is on top.
+        let own = mounts.iter().rposition(is_there);
+        if own
+            .and_then(|own| mounts.get(own))
+            .is_some_and(|own| !is_nobodys(own, is_memory))
+        {
+            continue;
+        }
+        mounts.retain(|mount| !is_there(mount));
+        let access = if is_readonly && !is_memory {
+            "ro"
+        } else {
+            "rw"
+        };
+        let mut mount = json!({"destination": place, "type": "bind", "source": path,
+            "options": ["rbind", "rprivate", access]});
+        // Who is root there owns them; shared memory is everybody's anyway.
+        if let (false, Some(uids), Some(gids), Some(mount)) =
+            (is_memory, &uids, &gids, mount.as_object_mut())
+        {
+            mount.insert("uidMappings".to_owned(), uids.clone());
+            mount.insert("gidMappings".to_owned(), gids.clone());
+        }
+        mounts.push(mount);
+    }
+    let mounts = serde_json::to_string(&mounts)?;
+    let changed = match written {
+        Some(written) => splice(config, place(config, written.get()), &mounts),
+        None => config.find('{').and_then(|brace| {
+            let start = brace.checked_add(1)?;
+            let is_empty = config.get(start..)?.trim_start().starts_with('}');
+            let comma = if is_empty { "" } else { "," };
+            splice(
+                config,
+                Some(start..start),
+                &format!(r#""mounts":{mounts}{comma}"#),
+            )
+        }),
+    };
+    changed.ok_or_else(|| io::Error::other("a part of it is not where it was"))
+}
+
+/// Whether a mount was not chosen by the container's owner: one of what a pause container's sandbox would
+/// have had, and memory that would be shared with nobody.
+fn is_nobodys(mount: &Value, is_memory: bool) -> bool {
+    let word = |key| mount.get(key).and_then(Value::as_str).unwrap_or_default();
+    match word("type") {
+        "tmpfs" => is_memory,
+        "bind" | "" => !Path::new(word("source")).exists(),
+        _ => false,
+    }
 }
 
 /// The OCI specification's process, as JSON, that executes `argv` as the container's own program is
@@ -158,6 +269,60 @@ mod tests {
                 json!({"ociVersion": "1.0.2", "process": expected, "hooks": null})
             );
         }
+    }
+
+    fn shared(config: &str, files: &[(&str, &str)]) -> Value {
+        let files = files
+            .iter()
+            .map(|(place, path)| (*place, PathBuf::from(path)));
+        let files: Vec<_> = files.collect();
+        serde_json::from_str(&with_shared(config, &files).unwrap()).unwrap()
+    }
+
+    const FILES: [(&str, &str); 2] = [("/etc/hosts", "/b/hosts"), (SHARED_MEMORY, "/b/shm")];
+
+    fn bind(place: &str, path: &str, access: &str) -> Value {
+        json!({"destination": place, "type": "bind", "source": path,
+            "options": ["rbind", "rprivate", access]})
+    }
+
+    #[test]
+    fn a_container_has_the_files_of_its_pod() {
+        let expected = json!([
+            bind("/etc/hosts", "/b/hosts", "rw"),
+            bind(SHARED_MEMORY, "/b/shm", "rw")
+        ]);
+        for config in [
+            "{}",
+            r#"{"mounts":null}"#,
+            r#"{"mounts":[]}"#,
+            r#"{"x":{"mounts":[1]}}"#,
+        ] {
+            assert_eq!(shared(config, &FILES)["mounts"], expected, "{config}");
+        }
+        let memory = r#"{"mounts":[{"destination":"/dev/shm","type":"tmpfs","source":"shm"},
+            {"destination":"/etc/hosts","type":"bind","source":"/no/such/file"}],"x":1.0e2}"#;
+        let changed = shared(memory, &FILES);
+        assert_eq!(changed["mounts"], expected);
+        assert_eq!(changed["x"], json!(1.0e2));
+    }
+
+    #[test]
+    fn what_its_owner_has_mounted_stays() {
+        let own = r#"{"mounts":[{"destination":"/etc/hosts","type":"bind","source":"/proc/version"},
+            {"destination":"/dev/shm","type":"bind","source":"/dev"},{"destination":"/y"}]}"#;
+        let expected: Value = serde_json::from_str(own).unwrap();
+        assert_eq!(shared(own, &FILES), expected);
+    }
+
+    #[test]
+    fn they_are_read_as_its_root_is_and_owned_by_who_is_root_there() {
+        let config = r#"{"root":{"readonly":true},"linux":{"uidMappings":[{"hostID":7}],"gidMappings":[{"hostID":8}]}}"#;
+        let mounts = &shared(config, &FILES)["mounts"];
+        let mut hosts = bind("/etc/hosts", "/b/hosts", "ro");
+        hosts["uidMappings"] = json!([{"hostID": 7}]);
+        hosts["gidMappings"] = json!([{"hostID": 8}]);
+        assert_eq!(*mounts, json!([hosts, bind(SHARED_MEMORY, "/b/shm", "rw")]));
     }
 
     #[test]

@@ -45,7 +45,7 @@ struct Document {
 /// # Errors
 ///
 /// If the file cannot be written. There is none then, or that of before.
-pub(super) fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
+pub(in crate::engine) fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
     let since = exit.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let nanos = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX);
     let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).map_err(io::Error::other)?;
@@ -72,7 +72,7 @@ pub fn recorded(bundle: &Path) -> Option<RecordedExit> {
 }
 
 /// What is made of the bundle now has not ended.
-pub(super) fn forget(bundle: &Path) {
+pub(in crate::engine) fn forget(bundle: &Path) {
     // As a rule there is none.
     let _ = fs::remove_file(bundle.join(EXIT));
 }

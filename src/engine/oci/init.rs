@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::cgroup::{Cgroup as ContainerCgroup, PodCgroup as PodsCgroup};
 use crate::engine::{
     Attempted, Born, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init,
-    Killing, Namespaces, PidHold, PodCgroup, Vantage,
+    Killing, Namespaces, PidHold, PodCgroup, Sandbox, Vantage,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::probe::{self, Target};
@@ -161,8 +161,12 @@ impl Init for OciInit {
         Some(Arc::new(OciPodCgroup::new(pod, self.reaper().clone())))
     }
 
-    fn namespaces(&self) -> Namespaces {
-        Namespaces::of(self.pid)
+    fn shared(&self) -> Sandbox {
+        Sandbox {
+            pid: self.pid,
+            namespaces: Namespaces::of(self.pid),
+            bundle: None,
+        }
     }
 
     async fn release(&self, gone: oneshot::Receiver<()>, halt: &Halt) -> Result<(), String> {
@@ -273,7 +277,11 @@ impl fmt::Debug for OciInit {
 }
 
 /// Sends a signal to a process of ours.
-pub(super) fn kill(reaper: &Reaper, pid: i32, signal: Signal) -> Result<(), EngineError> {
+pub(in crate::engine) fn kill(
+    reaper: &Reaper,
+    pid: i32,
+    signal: Signal,
+) -> Result<(), EngineError> {
     let killed = reaper.kill(pid, signal.number());
     killed.map_err(|error| match error.raw_os_error() {
         Some(libc::ESRCH) => EngineError::Gone(error.to_string()),

@@ -36,14 +36,16 @@ use crate::plan::KubeletFacts;
 use crate::reaper::Reaper;
 use crate::sizing::Size;
 
-use super::{Container, Engine, EngineError, Facts, Namespaces, Order};
+use super::{Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, sandbox};
 
+pub(in crate::engine) use bundle::CONFIG;
 pub use bundle::{Bundle, BundleError};
 pub use cgroup::{OciPodCgroup, restore_pod_cgroup};
 pub use command::is_command_log;
 pub use error::{RuntimeError, Verb};
 #[cfg(any(test, fuzzing))]
 pub(crate) use exec::lower;
+pub(in crate::engine) use init::kill;
 pub use options::Options;
 pub use runtime::{DEFAULT_BINARY, OciRuntime, insist};
 
@@ -70,8 +72,11 @@ impl Engine for OciEngine {
     fn read(
         &self,
         order: &Order,
-        sandbox: Option<&(i32, Namespaces)>,
+        sandbox: Option<&Sandbox>,
     ) -> Result<(Arc<dyn Container>, Facts), EngineError> {
+        if let Some(wanted) = &order.sandbox {
+            return sandbox::read(order, wanted, &self.reaper);
+        }
         let given = order.options.as_ref();
         let mut options = options::from_any(given).map_err(EngineError::Invalid)?;
         let bundle = Bundle::read(&order.bundle);
@@ -97,6 +102,7 @@ impl Engine for OciEngine {
             runtime,
             reaper: self.reaper.clone(),
             joins,
+            shares: sandbox.and_then(|sandbox| sandbox.bundle.clone()),
             termination_message: message.map(ToOwned::to_owned),
             has_own_pid_namespace: bundle.has_own_pid_namespace(),
             has_poststart_hooks: bundle.has_poststart_hooks(),

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::engine::{
     Attempted, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init, Killing,
-    Namespaces, PidHold, PodCgroup, Process, Vantage,
+    PidHold, PodCgroup, Process, Sandbox, Vantage,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
@@ -137,8 +137,11 @@ impl Init for SimInit {
         Some(Arc::new(SimPodCgroup::new(self.engine().clone(), uid)))
     }
 
-    fn namespaces(&self) -> Namespaces {
-        Namespaces::default()
+    fn shared(&self) -> Sandbox {
+        Sandbox {
+            pid: self.pid(),
+            ..Sandbox::default()
+        }
     }
 
     async fn release(&self, gone: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {

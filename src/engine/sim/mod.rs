@@ -28,9 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sizing::Size;
 
-use super::{
-    Beginning, Container, Engine, EngineError, Facts, Halt, Init, Namespaces, Order, Wishes,
-};
+use super::{Beginning, Container, Engine, EngineError, Facts, Halt, Init, Order, Sandbox, Wishes};
 
 pub use fate::{Deed, Fate, Fates};
 pub use machine::{Happening, Left, Machine};
@@ -118,7 +116,7 @@ impl Engine for SimEngine {
     fn read(
         &self,
         order: &Order,
-        sandbox: Option<&(i32, Namespaces)>,
+        sandbox: Option<&Sandbox>,
     ) -> Result<(Arc<dyn Container>, Facts), EngineError> {
         let mut machine = self.lock();
         // Which namespaces it joins nobody here can tell.

@@ -378,7 +378,7 @@ impl Model {
             demands: Demands::default(),
         };
         let (id, plan) = (self.id(n), self.plan.clone());
-        let created = fork.pod.handle_create(fork.now, &id, new, plan, None);
+        let created = fork.pod.handle_create(fork.now, &id, new, Some(plan), None);
         created.unwrap();
         fork.slots.push(Slot {
             name,

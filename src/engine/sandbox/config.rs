@@ -1,0 +1,403 @@
+//! What a sandbox is to be, of what kubelet wants (`PodSandboxConfig` of the Container Runtime Interface).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use containerd_shim_protos::protobuf::Enum;
+use serde::{Deserialize, Serialize};
+
+use crate::cri::{LinuxContainerResources, NamespaceMode, NamespaceOption, PodSandboxConfig};
+use crate::engine::{EngineError, SandboxOrder};
+use crate::plan::{SandboxFacts, sandbox_annotations};
+
+use super::files::Files;
+
+/// The longest host name, in bytes (`sethostname(2)`).
+const HOSTNAME_AT_MOST: usize = 64;
+
+/// What containerd sets in every pod with a network of its own unless told otherwise
+/// (`enable_unprivileged_ports`, `enable_unprivileged_icmp`): nobody has to be root there for a low port, or
+/// for a ping.
+const LOW_PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
+const PING: (&str, &str) = ("net.ipv4.ping_group_range", "0 2147483647");
+
+/// The sysctls of an IPC namespace, beside those that begin with [`MESSAGE_QUEUES`] (`ipc_namespaces(7)`).
+const OF_IPC: [&str; 8] = [
+    "kernel.msgmax",
+    "kernel.msgmnb",
+    "kernel.msgmni",
+    "kernel.sem",
+    "kernel.shmall",
+    "kernel.shmmax",
+    "kernel.shmmni",
+    "kernel.shm_rmid_forced",
+];
+const MESSAGE_QUEUES: &str = "fs.mqueue.";
+const OF_NETWORK: &str = "net.";
+
+/// The namespaces of a pod, and what is set in them, as the process is told that makes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Namespaces {
+    /// The network namespace that was made for it; none for the node's.
+    pub network: Option<PathBuf>,
+    /// Those of the user namespace that owns the network namespace.
+    pub is_in_user_namespace: bool,
+    pub ipc: bool,
+    pub uts: bool,
+    /// One process namespace for all containers.
+    pub pid: bool,
+    pub hostname: Option<String>,
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// All that a sandbox is to be.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub namespaces: Namespaces,
+    pub files: Files,
+    pub annotations: BTreeMap<String, String>,
+    /// Empty for none.
+    pub cgroup_parent: String,
+}
+
+impl Wanted {
+    /// What is wanted of the sandbox `id`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] if that cannot be had, or harms the node.
+    pub fn read(id: &str, order: &SandboxOrder) -> Result<Wanted, EngineError> {
+        let config = &order.config;
+        let linux = &config.linux;
+        let options = &linux.security_context.namespace_options;
+        let is_host = |mode| mode_is(mode, NamespaceMode::NODE);
+        let (on_host_network, on_host_ipc) = (
+            is_host(options.network.value()),
+            is_host(options.ipc.value()),
+        );
+        let network = match (&order.netns, on_host_network) {
+            (Some(_), true) => {
+                return Err(invalid(
+                    "a network namespace was given, expected none: the pod is in the node's network",
+                ));
+            }
+            (None, false) => {
+                return Err(invalid(
+                    "no network namespace was given, expected the one of the pod",
+                ));
+            }
+            (netns, _) => netns.clone(),
+        };
+        let is_in_user_namespace = is_in_user_namespace(options, network.is_some())?;
+        let namespaces = Namespaces {
+            ipc: !on_host_ipc,
+            uts: !on_host_network,
+            pid: mode_is(options.pid.value(), NamespaceMode::POD),
+            hostname: hostname(config, on_host_network)?,
+            sysctls: sysctls(config, &network, on_host_ipc, is_in_user_namespace)?,
+            network,
+            is_in_user_namespace,
+        };
+        Ok(Wanted {
+            files: Files::of(config, !on_host_ipc),
+            annotations: annotations(id, config),
+            cgroup_parent: linux.cgroup_parent.clone(),
+            namespaces,
+        })
+    }
+}
+
+fn invalid(words: impl Into<String>) -> EngineError {
+    EngineError::Invalid(words.into())
+}
+
+fn mode_is(mode: i32, wanted: NamespaceMode) -> bool {
+    mode == wanted.value()
+}
+
+fn is_in_user_namespace(options: &NamespaceOption, has_network: bool) -> Result<bool, EngineError> {
+    let wants = options.userns_options.as_ref();
+    let wants = wants.is_some_and(|user| mode_is(user.mode.value(), NamespaceMode::POD));
+    match (wants, has_network) {
+        (true, false) => Err(invalid(
+            "a user namespace is wanted on the node's network, expected a network of the pod's own: this sandbox is made without a pause container",
+        )),
+        (wants, _) => Ok(wants),
+    }
+}
+
+fn hostname(
+    config: &PodSandboxConfig,
+    on_host_network: bool,
+) -> Result<Option<String>, EngineError> {
+    let name = config.hostname.as_str();
+    if name.len() > HOSTNAME_AT_MOST || name.contains(['\0', '\n']) {
+        let shown: String = name.chars().take(HOSTNAME_AT_MOST).collect();
+        return Err(invalid(format!(
+            "host name {shown:?} is none, expected at most {HOSTNAME_AT_MOST} bytes in one line"
+        )));
+    }
+    Ok((!on_host_network && !name.is_empty()).then(|| name.to_owned()))
+}
+
+/// The sysctls that are the pod's own: what is not in a namespace of its own would be set for the node.
+fn sysctls(
+    config: &PodSandboxConfig,
+    network: &Option<PathBuf>,
+    on_host_ipc: bool,
+    is_in_user_namespace: bool,
+) -> Result<BTreeMap<String, String>, EngineError> {
+    let mut sysctls = BTreeMap::new();
+    for (name, value) in &config.linux.sysctls {
+        let dotted = dotted(name);
+        let is_of_ipc = OF_IPC.contains(&dotted.as_str()) || dotted.starts_with(MESSAGE_QUEUES);
+        let missing = match () {
+            () if !is_name(&dotted) => Some("a name"),
+            () if is_of_ipc => on_host_ipc.then_some("an IPC namespace of the pod's own"),
+            () if dotted.starts_with(OF_NETWORK) => {
+                network.is_none().then_some("a network of the pod's own")
+            }
+            () => Some("one of a network or an IPC namespace"),
+        };
+        if let Some(missing) = missing {
+            return Err(invalid(format!(
+                "sysctl {name:?} cannot be set for a pod, expected {missing}"
+            )));
+        }
+        sysctls.insert(dotted, value.clone());
+    }
+    if network.is_some() {
+        // A group of the node's has no number in a user namespace.
+        let usual = [Some(LOW_PORTS), (!is_in_user_namespace).then_some(PING)];
+        for (name, value) in usual.into_iter().flatten() {
+            sysctls.entry(name.to_owned()).or_insert(value.to_owned());
+        }
+    }
+    Ok(sysctls)
+}
+
+/// The name of a sysctl in its one form: with dots between the words and a slash for a dot in a word, as the
+/// name of an interface may have it (`sysctl(8)`: whichever comes first is between the words).
+fn dotted(name: &str) -> String {
+    let is_slashed = name
+        .find(['.', '/'])
+        .and_then(|at| name.get(at..))
+        .is_some_and(|rest| rest.starts_with('/'));
+    match is_slashed {
+        false => name.to_owned(),
+        true => swapped(name),
+    }
+}
+
+/// Whether its path leads down, word by word.
+fn is_name(dotted: &str) -> bool {
+    let path = swapped(dotted);
+    path.split('/').all(|word| !matches!(word, "" | "." | ".."))
+}
+
+/// Whether a sysctl is set in every pod, asked for or not.
+pub(super) fn is_usual(name: &str) -> bool {
+    [LOW_PORTS.0, PING.0].contains(&name)
+}
+
+/// Dots for slashes, and slashes for dots.
+pub(super) fn swapped(name: &str) -> String {
+    let swap = |letter| match letter {
+        '.' => '/',
+        '/' => '.',
+        other => other,
+    };
+    name.chars().map(swap).collect()
+}
+
+/// The pod's annotations, and those that containerd gives a pause container. Its author has no say in these.
+fn annotations(id: &str, config: &PodSandboxConfig) -> BTreeMap<String, String> {
+    let metadata = &config.metadata;
+    let amount = |amount: fn(&LinuxContainerResources) -> i64| {
+        let resources = config.linux.resources.as_ref();
+        resources.and_then(|resources| u64::try_from(amount(resources)).ok())
+    };
+    let facts = SandboxFacts {
+        id,
+        name: &metadata.name,
+        namespace: &metadata.namespace,
+        uid: &metadata.uid,
+        memory: amount(|resources| resources.memory_limit_in_bytes),
+        quota: amount(|resources| resources.cpu_quota),
+        period: amount(|resources| resources.cpu_period),
+        shares: amount(|resources| resources.cpu_shares),
+    };
+    let given = config.annotations.iter();
+    let given = given.map(|(key, value)| (key.clone(), value.clone()));
+    sandbox_annotations(&facts, given.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use containerd_shim_protos::protobuf::MessageField;
+
+    use super::*;
+    use crate::cri::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, UserNamespace};
+
+    /// A pod with these modes of its namespaces.
+    fn pod(network: NamespaceMode, ipc: NamespaceMode, pid: NamespaceMode) -> SandboxOrder {
+        let options = NamespaceOption {
+            network: network.into(),
+            ipc: ipc.into(),
+            pid: pid.into(),
+            ..NamespaceOption::new()
+        };
+        let context = LinuxSandboxSecurityContext {
+            namespace_options: MessageField::some(options),
+            ..LinuxSandboxSecurityContext::new()
+        };
+        let linux = LinuxPodSandboxConfig {
+            security_context: MessageField::some(context),
+            ..LinuxPodSandboxConfig::new()
+        };
+        let config = PodSandboxConfig {
+            hostname: "web-0".to_owned(),
+            linux: MessageField::some(linux),
+            ..PodSandboxConfig::new()
+        };
+        let is_on_host = network == NamespaceMode::NODE;
+        SandboxOrder {
+            config,
+            netns: (!is_on_host).then(|| PathBuf::from("/run/netns/a")),
+        }
+    }
+
+    fn usual() -> SandboxOrder {
+        pod(
+            NamespaceMode::POD,
+            NamespaceMode::POD,
+            NamespaceMode::CONTAINER,
+        )
+    }
+
+    fn refused(order: &SandboxOrder) -> String {
+        Wanted::read("s", order).unwrap_err().to_string()
+    }
+
+    fn with_sysctl(mut order: SandboxOrder, name: &str) -> SandboxOrder {
+        let sysctls = &mut order.config.linux.as_mut().unwrap().sysctls;
+        sysctls.insert(name.to_owned(), "1".to_owned());
+        order
+    }
+
+    #[test]
+    fn a_pod_has_its_own_network_ipc_and_host_name() {
+        let namespaces = Wanted::read("s", &usual()).unwrap().namespaces;
+        assert!(namespaces.ipc && namespaces.uts && !namespaces.pid);
+        assert_eq!(namespaces.hostname.as_deref(), Some("web-0"));
+        assert_eq!(
+            namespaces.sysctls["net.ipv4.ip_unprivileged_port_start"],
+            "0"
+        );
+        let shared = pod(NamespaceMode::POD, NamespaceMode::POD, NamespaceMode::POD);
+        assert!(Wanted::read("s", &shared).unwrap().namespaces.pid);
+    }
+
+    #[test]
+    fn what_is_the_nodes_is_not_made() {
+        let host = pod(
+            NamespaceMode::NODE,
+            NamespaceMode::NODE,
+            NamespaceMode::NODE,
+        );
+        let wanted = Wanted::read("s", &host).unwrap();
+        assert_eq!(wanted.namespaces, Namespaces::default());
+    }
+
+    #[test]
+    fn a_network_is_given_if_and_only_if_the_pod_has_its_own() {
+        let mut order = usual();
+        order.netns = None;
+        assert!(refused(&order).starts_with("no network namespace was given"));
+        let mut order = pod(NamespaceMode::NODE, NamespaceMode::POD, NamespaceMode::POD);
+        order.netns = Some(PathBuf::from("/run/netns/a"));
+        assert!(refused(&order).starts_with("a network namespace was given"));
+    }
+
+    #[test]
+    fn no_sysctl_is_set_for_the_node() {
+        let ours = |name: &str| Wanted::read("s", &with_sysctl(usual(), name)).unwrap();
+        let sysctls = ours("net/ipv4/conf/eth0.100/forwarding").namespaces.sysctls;
+        assert_eq!(sysctls["net.ipv4.conf.eth0/100.forwarding"], "1");
+        assert!(
+            ours("fs.mqueue.msg_max")
+                .namespaces
+                .sysctls
+                .contains_key("fs.mqueue.msg_max")
+        );
+        for name in [
+            "kernel.panic",
+            "vm.swappiness",
+            "kernel.hostname",
+            "net",
+            "",
+            "net..x",
+            "net/../kernel/panic",
+        ] {
+            let said = refused(&with_sysctl(usual(), name));
+            assert!(
+                said.starts_with(&format!("sysctl {name:?} cannot be set for a pod")),
+                "{said}"
+            );
+        }
+        let host = pod(
+            NamespaceMode::NODE,
+            NamespaceMode::NODE,
+            NamespaceMode::NODE,
+        );
+        for name in ["net.ipv4.ip_forward", "kernel.shmmax"] {
+            assert!(refused(&with_sysctl(host.clone(), name)).contains("of the pod's own"));
+        }
+    }
+
+    #[test]
+    fn a_user_namespace_is_that_of_the_pods_network() {
+        let with_users = |mut order: SandboxOrder| {
+            let linux = order.config.linux.as_mut().unwrap();
+            let context = linux.security_context.as_mut().unwrap();
+            let options = context.namespace_options.as_mut().unwrap();
+            options.userns_options = MessageField::some(UserNamespace::new());
+            order
+        };
+        let namespaces = Wanted::read("s", &with_users(usual())).unwrap().namespaces;
+        assert!(namespaces.is_in_user_namespace);
+        assert!(!namespaces.sysctls.contains_key(PING.0));
+        let host = pod(NamespaceMode::NODE, NamespaceMode::POD, NamespaceMode::POD);
+        assert!(refused(&with_users(host)).contains("expected a network of the pod's own"));
+    }
+
+    #[test]
+    fn a_host_name_is_one_line_of_some_length() {
+        for name in ["a\nb".to_owned(), "a".repeat(65)] {
+            let mut order = usual();
+            order.config.hostname = name;
+            assert!(refused(&order).starts_with("host name "));
+        }
+    }
+
+    #[test]
+    fn an_author_cannot_say_which_pod_it_is() {
+        let mut order = usual();
+        let given = [
+            ("io.kubernetes.cri.container-type", "container"),
+            ("io.containerd.runc.v2.group", "other"),
+            ("usher/sidecars", "proxy"),
+        ];
+        for (key, value) in given {
+            order
+                .config
+                .annotations
+                .insert(key.to_owned(), value.to_owned());
+        }
+        let annotations = Wanted::read("s", &order).unwrap().annotations;
+        assert_eq!(annotations["io.kubernetes.cri.container-type"], "sandbox");
+        assert_eq!(annotations["io.kubernetes.cri.sandbox-id"], "s");
+        assert_eq!(annotations["usher/sidecars"], "proxy");
+        assert!(!annotations.contains_key("io.containerd.runc.v2.group"));
+    }
+}

@@ -1,0 +1,176 @@
+//! The holder of a pod's namespaces, in the place of a container's first process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use tokio::sync::{Notify, oneshot};
+
+use crate::cgroup::{self, PodCgroup as PodsCgroup};
+use crate::engine::oci::{self, OciPodCgroup};
+use crate::engine::{
+    Attempted, Born, Cgroup, Change, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt,
+    Init, Killing, Namespaces, OomWatch, PidHold, PodCgroup, Sandbox, ScoreOutcome, Vantage,
+};
+use crate::plan::{Hook, Probe, Signal};
+use crate::reaper::{Child, Reaper};
+
+/// The process that holds the namespaces of a pod.
+#[derive(Debug)]
+pub(super) struct Holder {
+    pid: i32,
+    bundle: PathBuf,
+    reaper: Reaper,
+    cgroup: Arc<SharedCgroup>,
+}
+
+/// The cgroup of all the pod, whose figures are those of its sandbox, too; the holder itself is in the
+/// shim's own.
+#[derive(Debug)]
+struct SharedCgroup {
+    holder: i32,
+    pod: Option<Arc<cgroup::Cgroup>>,
+}
+
+pub(super) fn not_a_container(what: &str) -> EngineError {
+    EngineError::Precondition(format!(
+        "the pod's sandbox is no container, and cannot be {what}"
+    ))
+}
+
+impl Holder {
+    /// The life that begins with this process.
+    pub fn born(
+        bundle: &Path,
+        mut child: Child,
+        reaper: Reaper,
+        pod: Option<cgroup::Cgroup>,
+    ) -> Born {
+        let pid = child.pid();
+        let pod = pod.map(Arc::new);
+        let init = Holder {
+            pid,
+            bundle: bundle.to_owned(),
+            reaper,
+            cgroup: Arc::new(SharedCgroup { holder: pid, pod }),
+        };
+        Born {
+            init: Arc::new(init),
+            ending: Ending(Box::pin(async move { child.wait().await })),
+        }
+    }
+}
+
+#[async_trait]
+impl Init for Holder {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn hold_pid(&self) -> PidHold {
+        let (reaper, pid) = (self.reaper.clone(), self.pid);
+        reaper.reserve(pid);
+        PidHold::new(pid, move || reaper.free(pid))
+    }
+
+    fn cgroup(&self) -> Option<Arc<dyn Cgroup>> {
+        Some(Arc::clone(&self.cgroup) as Arc<dyn Cgroup>)
+    }
+
+    fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>> {
+        let pod = PodsCgroup::at(self.cgroup.pod.as_deref()?, uid)?;
+        Some(Arc::new(OciPodCgroup::new(pod, self.reaper.clone())))
+    }
+
+    fn shared(&self) -> Sandbox {
+        Sandbox {
+            pid: self.pid,
+            namespaces: Namespaces::of(self.pid),
+            bundle: Some(self.bundle.clone()),
+        }
+    }
+
+    async fn release(&self, _: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
+        match self.reaper.owns(self.pid) {
+            true => Ok(()),
+            false => Err("the holder of the pod's namespaces has ended".to_owned()),
+        }
+    }
+
+    fn kill(&self, signal: Signal, _: bool) -> Killing {
+        Killing::Done(oci::kill(&self.reaper, self.pid, signal))
+    }
+
+    fn end(&self) -> Result<(), EngineError> {
+        oci::kill(&self.reaper, self.pid, Signal::KILL)
+    }
+
+    async fn end_the_rest(&self) {}
+
+    async fn pause(&self, _: &Halt) -> Result<(), EngineError> {
+        Err(not_a_container("paused"))
+    }
+
+    async fn resume(&self, _: &Halt) -> Result<(), EngineError> {
+        Err(not_a_container("resumed"))
+    }
+
+    async fn update(&self, _: &[u8], _: &Halt) -> Result<(), EngineError> {
+        Err(not_a_container("given resources"))
+    }
+
+    async fn checkpoint(&self, _: &Checkpoint, _: &Halt) -> Result<(), EngineError> {
+        Err(not_a_container("written to files"))
+    }
+
+    async fn exec(&self, _: ExecOrder, _: &Halt) -> Result<Executed, EngineError> {
+        Err(not_a_container("entered: it has no program to execute"))
+    }
+
+    async fn post_start(&self, _: Vec<u8>, _: Option<i32>, _: &Halt) -> Result<(), String> {
+        Err(not_a_container("entered").to_string())
+    }
+
+    async fn probe(&self, _: &Probe, _: &Vantage, _: &Halt) -> Attempted {
+        Attempted {
+            outcome: Err(not_a_container("probed").to_string()),
+            cost: Duration::ZERO,
+        }
+    }
+
+    async fn hook(&self, _: &Hook, _: Duration, _: &Vantage, _: &Halt) -> Result<(), String> {
+        Err(not_a_container("entered").to_string())
+    }
+}
+
+#[async_trait]
+impl Cgroup for SharedCgroup {
+    fn metrics(&self) -> Result<Any, String> {
+        match &self.pod {
+            Some(pod) => pod.metrics(),
+            None => Err("the pod has no cgroup of its own".to_owned()),
+        }
+    }
+
+    fn processes(&self) -> Result<Vec<u32>, String> {
+        Ok(u32::try_from(self.holder).into_iter().collect())
+    }
+
+    /// Of the holder's own the pod is charged nothing.
+    fn memory_usage(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn watch_oom(self: Arc<Self>, _: Box<dyn Fn() + Send + Sync>) -> Option<Box<dyn OomWatch>> {
+        None
+    }
+
+    async fn change_scores(&self, _: Change, _: &Notify) -> Result<ScoreOutcome, String> {
+        Ok(ScoreOutcome {
+            refused: None,
+            is_incomplete: false,
+        })
+    }
+}

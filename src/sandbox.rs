@@ -1,0 +1,370 @@
+//! containerd's Sandbox service: a pod without a pause container, where containerd's configuration says
+//! `sandboxer = "shim"` (its `api/runtime/sandbox/v1/sandbox.proto`).
+//!
+//! A sandbox is to the pod's actor what a pause container is: it is created, started, killed and deleted,
+//! and what a pod is and does follows from it as ever. So this only says in other words what
+//! [`task`](crate::task) says. ttrpc drops a handler's future when its caller goes away: no handler does
+//! anything itself.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::protobuf::{Message, MessageField};
+use containerd_shim_protos::sandbox_api::{
+    CreateSandboxRequest, CreateSandboxResponse, PingRequest, PingResponse, PlatformRequest,
+    PlatformResponse, SandboxMetricsRequest, SandboxMetricsResponse, SandboxStatusRequest,
+    SandboxStatusResponse, ShutdownSandboxRequest, ShutdownSandboxResponse, StartSandboxRequest,
+    StartSandboxResponse, StopSandboxRequest, StopSandboxResponse, WaitSandboxRequest,
+    WaitSandboxResponse,
+};
+use containerd_shim_protos::sandbox_async::Sandbox;
+use containerd_shim_protos::types::platform::Platform;
+use serde_json::json;
+use tokio::sync::oneshot;
+use ttrpc::r#async::TtrpcContext;
+
+use crate::cri::{
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
+    PodSandboxConfig,
+};
+use crate::engine::{Order, SandboxOrder};
+use crate::events::timestamp;
+use crate::pod::{CallError, CreateCall, Figures, KillCall, Kind, Pod, Status};
+use crate::task::{patience, pid, status};
+
+/// How long a sandbox that was killed may take to be gone.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// The signal that ends it (`signal(7)`).
+const KILL: u32 = 9;
+
+/// The Container Runtime Interface's words for whether a sandbox is there.
+const READY: &str = "SANDBOX_READY";
+const NOT_READY: &str = "SANDBOX_NOTREADY";
+
+/// How the name of the type ends that a sandbox's options have.
+const CONFIG: &str = "runtime.v1.PodSandboxConfig";
+
+/// The Sandbox service of one pod.
+#[derive(Clone, Debug)]
+pub struct Sandboxes {
+    pod: Pod,
+}
+
+impl Sandboxes {
+    /// The service in front of `pod`.
+    pub fn new(pod: Pod) -> Sandboxes {
+        Sandboxes { pod }
+    }
+
+    /// Waits for the end of a sandbox that was killed.
+    async fn gone(&self, id: &str) -> Result<(), CallError> {
+        let id = id.to_owned();
+        let name = id.clone();
+        let gone = self.pod.ask(move |actor, reply| actor.wait(&id, "", reply));
+        match tokio::time::timeout(ENDS_WITHIN, gone).await {
+            Ok(Err(error)) if error.kind != Kind::NotFound => Err(error),
+            Ok(_) => Ok(()),
+            Err(_) => Err(CallError::new(
+                Kind::DeadlineExceeded,
+                format!(
+                    "sandbox {name} was killed, and is not gone after {} s",
+                    ENDS_WITHIN.as_secs()
+                ),
+            )),
+        }
+    }
+
+    /// Ends a sandbox, if it is there.
+    async fn stop(&self, id: &str) -> Result<(), CallError> {
+        let call = KillCall {
+            id: id.to_owned(),
+            exec_id: String::new(),
+            signal: KILL,
+            all: false,
+            patience: None,
+        };
+        let killed = self
+            .pod
+            .ask(move |actor, reply| actor.kill(call, reply))
+            .await;
+        match killed {
+            Err(error) if error.kind == Kind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => self.gone(id).await,
+        }
+    }
+}
+
+/// What kubelet wants of a sandbox. Whoever says nothing of it, as `ctr sandboxes run` does, gets one of the
+/// node's namespaces.
+fn config(options: Option<&Any>) -> Result<PodSandboxConfig, CallError> {
+    let invalid = |words: String| CallError::new(Kind::InvalidArgument, words);
+    match options.filter(|options| !options.type_url.is_empty()) {
+        None => Ok(of_the_node()),
+        Some(options) if options.type_url.ends_with(CONFIG) => {
+            PodSandboxConfig::parse_from_bytes(&options.value)
+                .map_err(|error| invalid(format!("the sandbox's configuration: {error}")))
+        }
+        Some(options) => Err(invalid(format!(
+            "a sandbox's options are {:?}, expected {CONFIG}",
+            options.type_url
+        ))),
+    }
+}
+
+fn of_the_node() -> PodSandboxConfig {
+    let node = NamespaceMode::NODE;
+    let options = NamespaceOption {
+        network: node.into(),
+        pid: node.into(),
+        ipc: node.into(),
+        ..NamespaceOption::new()
+    };
+    let context = LinuxSandboxSecurityContext {
+        namespace_options: MessageField::some(options),
+        ..LinuxSandboxSecurityContext::new()
+    };
+    let linux = LinuxPodSandboxConfig {
+        security_context: MessageField::some(context),
+        ..LinuxPodSandboxConfig::new()
+    };
+    PodSandboxConfig {
+        linux: MessageField::some(linux),
+        ..PodSandboxConfig::new()
+    }
+}
+
+/// As Go calls the processor that this was built for.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+#[async_trait]
+impl Sandbox for Sandboxes {
+    async fn create_sandbox(
+        &self,
+        ctx: &TtrpcContext,
+        req: CreateSandboxRequest,
+    ) -> ttrpc::Result<CreateSandboxResponse> {
+        let config = config(req.options.as_ref()).map_err(status)?;
+        let call = CreateCall {
+            order: Order {
+                id: req.sandbox_id,
+                bundle: PathBuf::from(req.bundle_path),
+                sandbox: Some(SandboxOrder {
+                    config,
+                    netns: (!req.netns_path.is_empty()).then(|| PathBuf::from(req.netns_path)),
+                }),
+                ..Order::default()
+            },
+            patience: patience(ctx),
+        };
+        let created = self
+            .pod
+            .ask(move |actor, reply| actor.create(call, reply))
+            .await;
+        created.map_err(status)?;
+        Ok(CreateSandboxResponse::new())
+    }
+
+    async fn start_sandbox(
+        &self,
+        ctx: &TtrpcContext,
+        req: StartSandboxRequest,
+    ) -> ttrpc::Result<StartSandboxResponse> {
+        let patience = patience(ctx);
+        // Dropped with this future: so the actor knows when nobody waits any more.
+        let (_here, gone) = oneshot::channel();
+        let id = req.sandbox_id.clone();
+        let started = self
+            .pod
+            .ask(move |actor, reply| actor.start(&id, patience, gone, reply));
+        let started = started.await.map_err(status)?;
+        let begun = self
+            .pod
+            .ask(move |actor, reply| actor.began(&req.sandbox_id, reply));
+        Ok(StartSandboxResponse {
+            pid: pid(started),
+            created_at: MessageField::some(timestamp(begun.await.map_err(status)?)),
+            ..StartSandboxResponse::new()
+        })
+    }
+
+    async fn platform(
+        &self,
+        _: &TtrpcContext,
+        _: PlatformRequest,
+    ) -> ttrpc::Result<PlatformResponse> {
+        let platform = Platform {
+            os: "linux".to_owned(),
+            architecture: architecture().to_owned(),
+            ..Platform::new()
+        };
+        Ok(PlatformResponse {
+            platform: MessageField::some(platform),
+            ..PlatformResponse::new()
+        })
+    }
+
+    async fn stop_sandbox(
+        &self,
+        _: &TtrpcContext,
+        req: StopSandboxRequest,
+    ) -> ttrpc::Result<StopSandboxResponse> {
+        self.stop(&req.sandbox_id).await.map_err(status)?;
+        let retired = self
+            .pod
+            .ask(move |actor, reply| actor.retire_later(&req.sandbox_id, reply));
+        retired.await.map_err(status)?;
+        Ok(StopSandboxResponse::new())
+    }
+
+    async fn wait_sandbox(
+        &self,
+        _: &TtrpcContext,
+        req: WaitSandboxRequest,
+    ) -> ttrpc::Result<WaitSandboxResponse> {
+        let exit = self
+            .pod
+            .ask(move |actor, reply| actor.wait(&req.sandbox_id, "", reply));
+        let exit = exit.await.map_err(status)?;
+        Ok(WaitSandboxResponse {
+            exit_status: exit.code,
+            exited_at: MessageField::some(timestamp(exit.at)),
+            ..WaitSandboxResponse::new()
+        })
+    }
+
+    async fn sandbox_status(
+        &self,
+        _: &TtrpcContext,
+        req: SandboxStatusRequest,
+    ) -> ttrpc::Result<SandboxStatusResponse> {
+        let id = req.sandbox_id.clone();
+        let state = self
+            .pod
+            .ask(move |actor, reply| actor.state(&id, "", reply));
+        let state = state.await.map_err(status)?;
+        let id = req.sandbox_id.clone();
+        let begun = self.pod.ask(move |actor, reply| actor.began(&id, reply));
+        let mut said = SandboxStatusResponse {
+            sandbox_id: req.sandbox_id,
+            created_at: MessageField::some(timestamp(begun.await.map_err(status)?)),
+            ..SandboxStatusResponse::new()
+        };
+        let word = match state.status {
+            Status::Running => {
+                READY.clone_into(&mut said.state);
+                said.pid = pid(state.pid);
+                "running"
+            }
+            Status::Stopped(exit) => {
+                NOT_READY.clone_into(&mut said.state);
+                said.exited_at = MessageField::some(timestamp(exit.at));
+                "stopped"
+            }
+            _ => {
+                NOT_READY.clone_into(&mut said.state);
+                "created"
+            }
+        };
+        if req.verbose {
+            // What `crictl inspectp` shows, with containerd's names.
+            let info = json!({"pid": said.pid, "processStatus": word});
+            said.info.insert("info".to_owned(), info.to_string());
+        }
+        Ok(said)
+    }
+
+    async fn ping_sandbox(
+        &self,
+        _: &TtrpcContext,
+        req: PingRequest,
+    ) -> ttrpc::Result<PingResponse> {
+        let state = self
+            .pod
+            .ask(move |actor, reply| actor.state(&req.sandbox_id, "", reply));
+        state.await.map_err(status)?;
+        Ok(PingResponse::new())
+    }
+
+    async fn shutdown_sandbox(
+        &self,
+        _: &TtrpcContext,
+        req: ShutdownSandboxRequest,
+    ) -> ttrpc::Result<ShutdownSandboxResponse> {
+        self.stop(&req.sandbox_id).await.map_err(status)?;
+        let id = req.sandbox_id.clone();
+        let deleted = self
+            .pod
+            .ask(move |actor, reply| actor.delete(&id, "", reply));
+        match deleted.await {
+            Err(error) if error.kind != Kind::NotFound => return Err(status(error)),
+            _ => {}
+        }
+        let granted = self
+            .pod
+            .ask(move |actor, reply| actor.shutdown(&req.sandbox_id, reply));
+        // One that comes when the pod is over gets what it wants.
+        let _ = granted.await;
+        Ok(ShutdownSandboxResponse::new())
+    }
+
+    async fn sandbox_metrics(
+        &self,
+        _: &TtrpcContext,
+        req: SandboxMetricsRequest,
+    ) -> ttrpc::Result<SandboxMetricsResponse> {
+        let id = req.sandbox_id.clone();
+        let figures = self.pod.ask(move |actor, reply| actor.figures(&id, reply));
+        let figures = match figures.await.map_err(status)? {
+            Figures::Of(cgroup) => cgroup.metrics().map_err(CallError::unknown),
+            Figures::Last(figures) => Ok(figures),
+        };
+        let mut said = SandboxMetricsResponse::new();
+        let metric = said.metrics.mut_or_insert_default();
+        metric.id = req.sandbox_id;
+        metric.timestamp = MessageField::some(timestamp(std::time::SystemTime::now()));
+        metric.data = MessageField::some(figures.map_err(status)?);
+        Ok(said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_kubelet_says_of_a_sandbox_is_read() {
+        let any = |type_url: &str, value: Vec<u8>| Any {
+            type_url: type_url.to_owned(),
+            value,
+            ..Any::new()
+        };
+        let written = PodSandboxConfig {
+            hostname: "web-0".to_owned(),
+            ..PodSandboxConfig::new()
+        };
+        let bytes = written.write_to_bytes().unwrap();
+        let read = config(Some(&any(CONFIG, bytes.clone()))).unwrap();
+        assert_eq!(read, written);
+        let other = config(Some(&any("types.Other", bytes))).unwrap_err();
+        assert!(other.message.contains("\"types.Other\""), "{other:?}");
+        let broken = config(Some(&any(CONFIG, vec![0xff])));
+        assert_eq!(broken.unwrap_err().kind, Kind::InvalidArgument);
+        let options = config(None)
+            .unwrap()
+            .linux
+            .security_context
+            .namespace_options
+            .clone();
+        assert_eq!(options.network, NamespaceMode::NODE.into());
+    }
+}
