@@ -57,9 +57,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
     }
-    if sandbox::is_of_one(&bundle) {
-        sandbox::clear(&bundle);
-    }
+    sandbox::clear(&bundle);
     restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.

@@ -1,6 +1,6 @@
 //! `start`: finds the shim of the container's pod, or becomes the parent of one.
 
-use std::io::{IsTerminal, Read};
+use std::io::{ErrorKind, IsTerminal, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,7 @@ use containerd_shim::Flags;
 use containerd_shim::cgroup::adjust_oom_score;
 
 use crate::config;
-use crate::engine::oci::Bundle;
-use crate::engine::sandbox;
+use crate::engine::oci::{Bundle, BundleError};
 use crate::plan::identity;
 
 use super::address::{self, Claim};
@@ -33,9 +32,12 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     }
     let said = Bootstrap::understand(&read_stdin()?, flags, Environment::read())?;
     let directory = bundle_directory(flags)?;
-    let bundle = match sandbox::is_of_one(&directory) {
-        true => Bundle::default(),
-        false => Bundle::read(&directory).map_err(|error| error.to_string())?,
+    let bundle = match Bundle::read(&directory) {
+        // That of a sandbox without a container, of which containerd says everything later.
+        Err(BundleError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            Bundle::default()
+        }
+        read => read.map_err(|error| error.to_string())?,
     };
     let group = identity::group(&bundle.annotations).unwrap_or(&flags.id);
     let directory_of_sockets = said.socket_dir.as_deref();

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::engine::Resources;
 
 /// The OCI runtime's configuration in a bundle.
-pub(in crate::engine) const CONFIG: &str = "config.json";
+pub(super) const CONFIG: &str = "config.json";
 
 /// A container's `config.json`, as far as the shim has to know it.
 #[derive(Debug, Default, Deserialize)]

@@ -38,7 +38,6 @@ use crate::sizing::Size;
 
 use super::{Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, sandbox};
 
-pub(in crate::engine) use bundle::CONFIG;
 pub use bundle::{Bundle, BundleError};
 pub use cgroup::{OciPodCgroup, restore_pod_cgroup};
 pub use command::is_command_log;

@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use crate::cri::{DNSConfig, PodSandboxConfig};
 
 /// The directory in the bundle.
-const DIRECTORY: &str = "files";
+const DIRECTORY: &str = "usher-sandbox";
 
 /// Where each of them is in a container, and in the directory.
 const SHARED: [(&str, &str); 4] = [
@@ -105,6 +105,11 @@ pub(in crate::engine) fn shared(bundle: &Path) -> Vec<(&'static str, PathBuf)> {
     let places = SHARED.into_iter();
     let places = places.map(|(place, name)| (place, directory.join(name)));
     places.filter(|(_, path)| path.exists()).collect()
+}
+
+/// Whether there are any.
+pub(super) fn are_in(bundle: &Path) -> bool {
+    directory(bundle).exists()
 }
 
 fn directory(bundle: &Path) -> PathBuf {

@@ -16,7 +16,7 @@ mod init;
 pub(crate) mod maker;
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::Read;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +34,6 @@ use crate::sizing::Size;
 use crate::stdio::{self, Streams};
 use crate::sys;
 
-use super::oci::CONFIG;
 use super::oci::exit::{self, RecordedExit};
 use super::{
     Beginning, Born, Container, Created, Deletion, EngineError, Facts, Halt, LastLife, Order,
@@ -94,16 +93,13 @@ pub(super) fn read(
     Ok((Arc::new(Arc::new(sandbox)), facts))
 }
 
-/// Whether a bundle is that of a sandbox without a container: containerd gives it no configuration.
-pub fn is_of_one(bundle: &Path) -> bool {
-    let found = fs::symlink_metadata(bundle.join(CONFIG));
-    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-}
-
-/// Ends and removes what a shim that has died has left of the sandbox in `bundle`.
+/// Ends and removes what a shim that has died has left in `bundle`, if that is a sandbox's.
 pub fn clear(bundle: &Path) {
-    end(bundle);
-    files::remove(bundle);
+    // They are the first that is made, and the last that goes.
+    if files::are_in(bundle) {
+        end(bundle);
+        files::remove(bundle);
+    }
 }
 
 #[async_trait]
