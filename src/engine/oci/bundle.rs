@@ -1,7 +1,14 @@
 //! The OCI bundle: of its `config.json` only what the shim needs.
 //!
-//! A minimal struct: the whole document as typed values costs the running shim a megabyte, and a
-//! model of it would lose the fields that it does not know if it were written back.
+//! The ecosystem's model of the whole document is `oci-spec`. The tests make bundles with it, and hold this
+//! reader to it (`agreement.rs`); the shim does not use it:
+//!
+//! - It drops fields that it does not know. Here they survive, for nothing is written back but the bytes that
+//!   are meant (`config.rs`).
+//! - Its enums are closed: a namespace, an action or a flag that is newer than the model would refuse a
+//!   container that the OCI runtime can make. Here such a thing is a string, and the runtime's business.
+//! - A shim stays as large as it has once been. For a `config.json` of 12.6 kB, as kubelet's are, the typed
+//!   document adds 984 kB to the process, `serde_json::Value` 232 kB, this struct 4 kB.
 
 use std::collections::BTreeMap;
 use std::io;

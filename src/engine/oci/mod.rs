@@ -10,6 +10,8 @@
 //! | `checkpoint.rs` | what criu writes and reads |
 //! | `cgroup.rs` | its cgroup, and its pod's |
 
+#[cfg(test)]
+mod agreement;
 mod bundle;
 mod cgroup;
 mod checkpoint;
