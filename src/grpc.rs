@@ -6,6 +6,7 @@ use h2::client::{Builder, SendRequest};
 use http::header::{CONTENT_TYPE, TE, USER_AGENT};
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Bytes;
+use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::probe::{alongside, causes};
@@ -14,6 +15,10 @@ use crate::probe::{alongside, causes};
 const MAX_HEADERS: u32 = 16 * 1024;
 /// The bytes before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+
+/// Where a server says how it went: a number, and words.
+const STATUS: &str = "grpc-status";
+const REASON: &str = "grpc-message";
 
 /// What is called, and as whom.
 pub struct Call<'a> {
@@ -30,6 +35,8 @@ pub struct Call<'a> {
 pub struct Answer {
     /// `grpc-status`, from wherever it was; zero is success.
     status: Option<String>,
+    /// `grpc-message`, as it was escaped.
+    reason: Option<String>,
     /// None if it is too long.
     pub body: Option<Vec<u8>>,
 }
@@ -95,6 +102,13 @@ impl Answer {
         }
     }
 
+    /// What the server says of its status; mostly nothing of success.
+    pub fn reason(&self) -> Option<String> {
+        let escaped = self.reason.as_deref()?;
+        let reason = percent_decode_str(escaped).decode_utf8_lossy();
+        Some(reason.into_owned())
+    }
+
     /// The one message of the body, uncompressed since nothing else was asked for.
     pub fn message<M: Message>(&self) -> Option<M> {
         let (prefix, message) = self.body.as_ref()?.split_first_chunk::<PREFIX>()?;
@@ -120,10 +134,6 @@ async fn receive(
     mut stream: RecvStream,
     max_body: usize,
 ) -> Result<Answer, h2::Error> {
-    let status = |headers: &HeaderMap| {
-        let status = headers.get("grpc-status")?;
-        status.to_str().ok().map(str::to_owned)
-    };
     let mut body = Vec::new();
     while let Some(data) = stream.data().await {
         let data = data?;
@@ -131,17 +141,26 @@ async fn receive(
         // Whatever comes behind.
         if body.len().saturating_add(data.len()) > max_body {
             return Ok(Answer {
-                status: status(headers),
+                status: text_of(headers, STATUS),
+                reason: text_of(headers, REASON),
                 body: None,
             });
         }
         body.extend_from_slice(&data);
     }
+    let trailers = match headers.contains_key(STATUS) {
+        true => None,
+        false => stream.trailers().await?,
+    };
+    let last = trailers.as_ref().unwrap_or(headers);
     Ok(Answer {
-        status: match status(headers) {
-            Some(status) => Some(status),
-            None => stream.trailers().await?.as_ref().and_then(status),
-        },
+        status: text_of(last, STATUS),
+        reason: text_of(last, REASON),
         body: Some(body),
     })
+}
+
+fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {
+    let value = headers.get(name)?;
+    value.to_str().ok().map(str::to_owned)
 }
