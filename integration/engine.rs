@@ -18,7 +18,7 @@ use usher::engine::oci::OciEngine;
 use usher::engine::{Deletion, Engine, ExecOrder, Halt, Order, Wishes};
 use usher::reaper::Reaper;
 
-use super::harness::{MountNs, oci_runtime, populate};
+use super::harness::{Apart, oci_runtime, populate};
 use laws::{Ground, Runs};
 
 /// The directory of a test that has a process of its own.
@@ -50,7 +50,12 @@ fn an_oci_runtime_keeps_the_laws() {
     let name = "engine::an_oci_runtime_keeps_the_laws";
     command.args(["--exact", name, "--nocapture"]);
     command.env(DIRECTORY, directory.path());
-    MountNs::create_in(&mut command, &state, oci_runtime() == "crun");
+    let apart = Apart {
+        state,
+        hides_unified: oci_runtime() == "crun",
+        own_network: false,
+    };
+    apart.create_in(&mut command);
     let output = command.output().expect("this program");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);

@@ -24,6 +24,7 @@ mod leaks;
 mod missing;
 mod oom;
 mod parity;
+mod pauseless;
 mod pod;
 mod policies;
 mod refusals;

@@ -83,6 +83,7 @@ fn settings(options: &Options) -> Settings {
             true => Shims::Reference,
             false => Shims::Ours,
         },
+        ..Settings::default()
     }
 }
 

@@ -10,15 +10,18 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use super::cri::{self, CriSettings};
 use super::environment::{Shims, Version, oci_runtime, search_path};
 use super::events::Recorder;
 use super::leaks::{self, Leftovers};
-use super::mount_ns::{MountNs, SHARED_STATE};
+use super::mount_ns::{Apart, MountNs, SHARED_STATE};
 use super::{PATIENCE, poll, rootfs};
 
 /// A running containerd and everything below it; see the module's documentation.
 pub struct Containerd {
-    /// The containerd namespace of the test, also the name of its directory and cgroups.
+    /// The name of its directory and cgroups.
+    pub name: String,
+    /// The containerd namespace of the test: the same, but where kubelet's part is played.
     pub namespace: String,
     pub(super) mount_ns: MountNs,
     pub(super) events: Recorder,
@@ -35,6 +38,8 @@ pub struct Settings {
     /// containerd's log level; with `debug` shims get `-debug` and log too.
     pub log_level: &'static str,
     pub shims: Shims,
+    /// With the plugin by which kubelet speaks with it, and a network of its own.
+    pub cri: Option<CriSettings>,
 }
 
 impl Default for Settings {
@@ -42,6 +47,7 @@ impl Default for Settings {
         Self {
             log_level: "debug",
             shims: Shims::Ours,
+            cri: None,
         }
     }
 }
@@ -69,7 +75,11 @@ impl Containerd {
             .expect("a name")
             .to_str()
             .expect("plain text");
-        let namespace = name.to_owned();
+        let name = name.to_owned();
+        let namespace = match settings.cri {
+            Some(_) => cri::NAMESPACE.to_owned(),
+            None => name.clone(),
+        };
         // The longest path below it: "run/s/" and 64 digits, in an address of 107 bytes.
         let length = dir.path().as_os_str().len();
         assert!(
@@ -85,12 +95,20 @@ impl Containerd {
         rootfs::populate(&dir.path().join("rootfs"));
         fs::write(usher_config(dir.path()), "").expect("usher's configuration");
         fs::write(dir.path().join("config.toml"), config(dir.path(), settings)).expect("config");
+        if settings.cri.is_some() {
+            cri::write_network(dir.path());
+        }
         let path = search_path(dir.path(), settings.shims);
 
         let mut command = daemon_command(dir.path(), &path);
         // crun takes a machine with both kinds of cgroups for a mistake.
         let hides_unified = oci_runtime() == "crun";
-        MountNs::create_in(&mut command, &dir.path().join("run"), hides_unified);
+        let apart = Apart {
+            state: dir.path().join("run"),
+            hides_unified,
+            own_network: settings.cri.is_some(),
+        };
+        apart.create_in(&mut command);
         let mut daemon = spawn(command);
         let mount_ns = MountNs::of(daemon.id()).expect("the daemon's mount namespace");
         let listening = await_socket(dir.path(), &mut daemon);
@@ -99,6 +117,7 @@ impl Containerd {
             daemon: Mutex::new(Some(daemon)),
             events: Recorder::default(),
             mount_ns,
+            name,
             namespace,
             path,
             shims: settings.shims,
@@ -113,7 +132,9 @@ impl Containerd {
             // The sockets for debugging of containers that join a pod.
             host.tolerate("/run/s/");
         }
-        host.must(&["namespaces", "create", &host.namespace]);
+        if settings.cri.is_none() {
+            host.must(&["namespaces", "create", &host.namespace]);
+        }
         host.events.follow(&host);
         host
     }
@@ -248,11 +269,14 @@ fn usher_config(dir: &Path) -> PathBuf {
 
 /// Nothing in here points outside the directory; left out are the parts that would.
 fn config(dir: &Path, settings: &Settings) -> String {
-    let (dir, level) = (dir.display(), settings.log_level);
-    let (layout, disabled) = match Version::of_containerd() {
-        Version(..2, _) => (2, &["grpc.v1.cri", "snapshotter.v1.aufs"][..]),
-        _ => (3, &["grpc.v1.cri", "cri.v1.images", "cri.v1.runtime"][..]),
+    let level = settings.log_level;
+    let (layout, disabled) = match (Version::of_containerd(), &settings.cri) {
+        (Version(..2, _), _) => (2, &["grpc.v1.cri", "snapshotter.v1.aufs"][..]),
+        (_, None) => (3, &["grpc.v1.cri", "cri.v1.images", "cri.v1.runtime"][..]),
+        (_, Some(_)) => (3, &[][..]),
     };
+    let cri = settings.cri.as_ref();
+    let cri = cri.map_or_else(String::new, |cri| cri.tables(dir));
     let disabled: String = ALWAYS_DISABLED
         .iter()
         .chain(disabled)
@@ -273,8 +297,9 @@ disabled_plugins = [
   level = "{level}"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{dir}/opt"
-"#,
-        socket = socket(dir.to_string().as_ref()).display()
+{cri}"#,
+        socket = socket(dir).display(),
+        dir = dir.display(),
     )
 }
 

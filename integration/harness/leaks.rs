@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Containerd, Status, poll, run};
+use super::{Containerd, Status, cri, poll, run};
 
 /// A shim ends some time after its last task was deleted.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ impl Containerd {
                 .map(|at| format!("mount {at}")),
         );
         found.extend(
-            cgroups(&self.namespace)
+            cgroups(&self.name)
                 .iter()
                 .map(|dir| format!("cgroup {}", dir.display())),
         );
@@ -175,11 +175,11 @@ pub fn raze(host: &Containerd) {
         host.enter(&mut umount);
         run(umount, Duration::from_secs(5));
     }
-    for dir in cgroups(&host.namespace).iter().rev() {
+    for dir in cgroups(&host.name).iter().rev() {
         let _ = fs::remove_dir(dir);
     }
     for root in cgroup_roots() {
-        let _ = fs::remove_dir(root.join(&host.namespace));
+        let _ = fs::remove_dir(root.join(&host.name));
     }
 }
 
@@ -190,7 +190,7 @@ pub fn signal(pid: u32, signal: Signal) -> Result<(), Errno> {
 /// Shims and runc run in the test's mount namespace, the containers' processes in its cgroups.
 pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
     let mut found = Vec::new();
-    let in_cgroup = format!("/{}/", host.namespace);
+    let in_cgroup = format!("/{}/", host.name);
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
         let Some(pid) = entry
             .file_name()
@@ -301,15 +301,21 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
         found.push(path.to_owned());
         false
     });
+    // Bundles, those of pods without a pause container, and what kubelet's plugin keeps of pods.
+    let kept = [
+        Path::new("io.containerd.runtime.v2.task").join(namespace),
+        Path::new("io.containerd.sandbox.controller.v1.shim").join(namespace),
+        Path::new(cri::PLUGIN).join("sandboxes"),
+        Path::new(cri::PLUGIN).join("containers"),
+        Path::new(cri::PLUGIN).join("netns"),
+    ];
     for part in ["state", "root"] {
-        let bundles = dir
-            .join(part)
-            .join("io.containerd.runtime.v2.task")
-            .join(namespace);
-        descend(&bundles, &mut |path| {
-            found.push(path.to_owned());
-            false
-        });
+        for kept in &kept {
+            descend(&dir.join(part).join(kept), &mut |path| {
+                found.push(path.to_owned());
+                false
+            });
+        }
     }
     found
 }

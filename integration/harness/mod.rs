@@ -31,6 +31,7 @@
 mod bare;
 mod command;
 mod containerd;
+mod cri;
 mod ctr;
 mod ending;
 mod environment;
@@ -52,6 +53,7 @@ use std::time::{Duration, Instant};
 pub use bare::{BareShim, add_poststart_hook, default_config};
 pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
+pub use cri::{Container, Cri, CriSettings, Handler, Pod, PodSpec};
 pub use ctr::{Status, Task};
 pub use ending::Stopped;
 pub use environment::{
@@ -63,7 +65,7 @@ pub use fifo::Reader;
 pub use gate::Gates;
 pub use image::{Image, make_archive, make_archive_of_layers, tar};
 pub use leaks::zombies;
-pub use mount_ns::MountNs;
+pub use mount_ns::{Apart, MountNs};
 pub use pod_cgroup::{PodCgroup, annotate, await_value, on_v2};
 pub use programs::{copy_program, write_program};
 pub use record::{Event, Record};

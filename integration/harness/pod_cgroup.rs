@@ -34,31 +34,14 @@ impl<'host> PodCgroup<'host> {
 
     #[track_caller]
     pub fn new(host: &'host Containerd, name: &str) -> Self {
-        let pod = Self::at(host, &format!("/{}/{name}", host.namespace));
-        if on_v2() {
-            // Each has to be given to the next by the one above.
-            let _ = fs::write(
-                Path::new(ROOT).join("cgroup.subtree_control"),
-                "+cpu +memory",
-            );
-            fs::create_dir_all(pod.directory("")).expect("the pod's cgroup");
-            let parent = pod.directory("").parent().expect("a parent").to_owned();
-            fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory").expect("controllers");
-        } else {
-            for controller in ["cpu", "memory"] {
-                fs::create_dir_all(pod.directory(controller)).expect("the pod's cgroup");
-            }
-        }
+        let pod = Self::at(host, &format!("/{}/{name}", host.name));
+        make(&pod.path);
         pod
     }
 
     /// Its directory; of version 1 that of a controller.
     pub fn directory(&self, controller: &str) -> PathBuf {
-        let root = match on_v2() {
-            true => PathBuf::from(ROOT),
-            false => Path::new(ROOT).join(controller),
-        };
-        root.join(self.path.trim_start_matches('/'))
+        directory(&self.path, controller)
     }
 
     fn file(&self, v1: &str, v2: &str) -> PathBuf {
@@ -160,11 +143,44 @@ impl Drop for PodCgroup<'_> {
         for problem in self.host.delete_all() {
             eprintln!("{problem}");
         }
-        let roots = fs::read_dir(ROOT).into_iter().flatten().flatten();
-        let roots = roots.map(|entry| entry.path()).chain([PathBuf::from(ROOT)]);
-        for root in roots {
-            let _ = fs::remove_dir(root.join(self.path.trim_start_matches('/')));
+        remove(&self.path);
+    }
+}
+
+fn directory(path: &str, controller: &str) -> PathBuf {
+    let root = match on_v2() {
+        true => PathBuf::from(ROOT),
+        false => Path::new(ROOT).join(controller),
+    };
+    root.join(path.trim_start_matches('/'))
+}
+
+/// Makes a pod's cgroup as kubelet does.
+#[track_caller]
+pub(super) fn make(path: &str) {
+    if on_v2() {
+        // Each has to be given to the next by the one above.
+        let _ = fs::write(
+            Path::new(ROOT).join("cgroup.subtree_control"),
+            "+cpu +memory",
+        );
+        let own = directory(path, "");
+        fs::create_dir_all(&own).expect("the pod's cgroup");
+        let parent = own.parent().expect("a parent");
+        fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory").expect("controllers");
+    } else {
+        for controller in ["cpu", "memory"] {
+            fs::create_dir_all(directory(path, controller)).expect("the pod's cgroup");
         }
+    }
+}
+
+/// Removes it; what is in it is not removed.
+pub(super) fn remove(path: &str) {
+    let roots = fs::read_dir(ROOT).into_iter().flatten().flatten();
+    let roots = roots.map(|entry| entry.path()).chain([PathBuf::from(ROOT)]);
+    for root in roots {
+        let _ = fs::remove_dir(root.join(path.trim_start_matches('/')));
     }
 }
 

@@ -17,10 +17,16 @@ const APPLETS: &[&str] = &[
     "dd",
     "echo",
     "false",
+    "grep",
     "head",
+    "hostname",
     "id",
+    "ip",
     "ls",
     "mkdir",
+    "mount",
+    "nc",
+    "readlink",
     "seq",
     "setsid",
     "sh",
@@ -34,6 +40,7 @@ const APPLETS: &[&str] = &[
     "touch",
     "true",
     "tty",
+    "wc",
 ];
 
 /// Fills `root`, which becomes the root file system of every container of a test.

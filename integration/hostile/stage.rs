@@ -43,6 +43,7 @@ impl Stage {
             // What is logged for people who look for errors costs CPU.
             log_level: "info",
             shims,
+            ..Settings::default()
         });
         copy_program(villain(), &host.dir().join("rootfs/bin/villain"));
         let daemon = host.pid().expect("containerd runs");

@@ -1,0 +1,388 @@
+//! Pods as kubelet makes them: a containerd 2.x with its CRI plugin, which is asked by gRPC.
+//!
+//! ```no_run
+//! let node = Cri::start();
+//! let pod = node.run_pod(&PodSpec::new("web", Handler::Pauseless));
+//! let app = pod.run("app", &["/bin/witness", "app"]);
+//! node.await_event("app", "start");
+//! assert_eq!(app.exec(&["/bin/hostname"]).out(), "web\n");
+//! ```
+//!
+//! It has a network of its own, in which pods are given theirs by Debian's network plugins, if they are
+//! there. When it is dropped it removes all pods, and then nothing may be left.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use containerd_shim_protos::protobuf::{Message, MessageField};
+use serde_json::json;
+use tokio::net::UnixStream;
+use usher::cri;
+use usher::grpc::Call;
+
+use super::{
+    Containerd, Finished, Image, PATIENCE, Settings, Version, build, eventually, make_archive,
+    pod_cgroup, poll, scaled, shim_program,
+};
+
+mod pod;
+
+pub use pod::{Container, Pod, PodSpec};
+
+/// The containerd namespace of what kubelet has made.
+pub const NAMESPACE: &str = "k8s.io";
+/// What the directories of the plugin are called.
+pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
+
+/// What holds the namespaces of a pod, where it is not the shim that does.
+pub const PAUSE: &str = "localhost/usher-it/pause:1";
+/// busybox and the witness.
+const WITNESS: &str = "localhost/usher-it/witness:1";
+
+/// Where Debian's package of network plugins has them.
+const PLUGINS: &str = "/usr/lib/cni";
+
+const PAUSE_SOURCE: &str = include_str!("pause.rs");
+
+/// As much is taken of an answer, in bytes.
+const MAX_ANSWER: usize = 4 * 1024 * 1024;
+
+/// How long a pod may take to go once it is removed.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// Which runtime a pod is given, and so who makes its sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handler {
+    /// Our shim, with a pause container of containerd's.
+    Usher,
+    /// Our shim, which makes the sandbox too.
+    Pauseless,
+    /// containerd's own shim, with a pause container.
+    Runc,
+}
+
+/// How a containerd is configured.
+#[derive(Clone, Debug)]
+pub struct CriSettings {
+    /// Are pods' annotations passed on, as `usher install` has it?
+    pub passes_annotations: bool,
+    /// Is there an image of a pause container?
+    pub has_pause: bool,
+    /// The OCI runtime, if not the one that shims find by themselves.
+    pub oci_runtime: Option<PathBuf>,
+}
+
+impl Default for CriSettings {
+    fn default() -> Self {
+        Self {
+            passes_annotations: true,
+            has_pause: true,
+            oci_runtime: None,
+        }
+    }
+}
+
+/// A containerd that kubelet could ask.
+pub struct Cri {
+    host: Containerd,
+    /// One more for each name that is to be had once.
+    names: AtomicUsize,
+}
+
+impl Deref for Cri {
+    type Target = Containerd;
+
+    fn deref(&self) -> &Containerd {
+        &self.host
+    }
+}
+
+// === impl Handler ===
+
+impl Handler {
+    /// Its name in containerd's configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Usher => "usher",
+            Self::Pauseless => "pauseless",
+            Self::Runc => "runc",
+        }
+    }
+}
+
+// === impl CriSettings ===
+
+impl CriSettings {
+    /// The plugin's part of the configuration of the containerd in `dir`.
+    pub(super) fn tables(&self, dir: &Path) -> String {
+        let mut text = format!(
+            r#"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{PAUSE}"
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_port = "0"
+[plugins."io.containerd.cri.v1.runtime"]
+  # Root is not allowed to lower scores everywhere.
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["{PLUGINS}"]
+  conf_dir = "{dir}/cni"
+"#,
+            dir = dir.display()
+        );
+        let shim = dir
+            .join("bin")
+            .join(shim_program("io.containerd.usher.v2"))
+            .display()
+            .to_string();
+        for handler in [Handler::Usher, Handler::Pauseless, Handler::Runc] {
+            let table = format!(
+                "plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.{}",
+                handler.name()
+            );
+            let _ = write!(
+                text,
+                "[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n"
+            );
+            if handler != Handler::Runc {
+                let _ = writeln!(text, "  runtime_path = \"{shim}\"");
+                text.push_str(
+                    "  container_annotations = [\"usher/*\", \"*.usher/*\", \"io.kubernetes.*\"]\n",
+                );
+            }
+            if handler != Handler::Runc && self.passes_annotations {
+                text.push_str("  pod_annotations = [\"usher/*\", \"*.usher/*\"]\n");
+            }
+            if handler == Handler::Pauseless {
+                text.push_str("  sandboxer = \"shim\"\n");
+                if Version::of_containerd() >= Version(2, 4) {
+                    text.push_str("  disable_pause_image_pull = true\n");
+                }
+            }
+            let _ = writeln!(text, "  [{table}.options]\n    SystemdCgroup = false");
+            if let Some(runtime) = &self.oci_runtime {
+                let _ = writeln!(text, "    BinaryName = \"{}\"", runtime.display());
+            }
+        }
+        text
+    }
+}
+
+/// The network of pods: a bridge in containerd's own.
+pub(super) fn write_network(dir: &Path) {
+    let network = json!({
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [{
+            "type": "bridge",
+            "bridge": "pods",
+            "isGateway": true,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": dir.join("networks/addresses"),
+                "ranges": [[{ "subnet": "10.97.0.0/16" }]],
+            },
+        }],
+    });
+    let conf = dir.join("cni");
+    fs::create_dir(&conf).expect("a directory");
+    fs::write(conf.join("pods.conflist"), network.to_string()).expect("a network");
+}
+
+// === impl Cri ===
+
+impl Cri {
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::start_with(CriSettings::default())
+    }
+
+    #[track_caller]
+    pub fn start_with(settings: CriSettings) -> Self {
+        let has_pause = settings.has_pause;
+        let host = Containerd::start_with(&Settings {
+            cri: Some(settings),
+            ..Settings::default()
+        });
+        let node = Self {
+            host,
+            names: AtomicUsize::new(0),
+        };
+        node.await_runtime();
+        node.import(has_pause);
+        node
+    }
+
+    /// Are there network plugins, so that a pod can have a network of its own?
+    pub fn has_networks() -> bool {
+        ["bridge", "host-local", "loopback"]
+            .iter()
+            .all(|name| Path::new(PLUGINS).join(name).exists())
+    }
+
+    /// Starts containerd again after [`stop`](Containerd::stop) or [`crash`](Containerd::crash), and
+    /// waits until it knows its pods.
+    #[track_caller]
+    pub fn restart(&self) {
+        self.host.start_again();
+        self.await_runtime();
+    }
+
+    fn await_runtime(&self) {
+        let answers = || {
+            let status = self.call::<cri::StatusResponse>("Status", &cri::StatusRequest::new());
+            let conditions = status.ok()?.status.conditions.clone();
+            let ready = |c: &cri::RuntimeCondition| c.type_ == "RuntimeReady" && c.status;
+            conditions.iter().any(ready).then_some(())
+        };
+        let tail = || self.log_tail(20);
+        assert!(poll(PATIENCE, answers).is_some(), "no CRI:\n{}", tail());
+    }
+
+    fn import(&self, has_pause: bool) {
+        let rootfs = self.dir().join("rootfs");
+        fs::copy(build("pause", PAUSE_SOURCE), rootfs.join("pause")).expect("copy pause");
+        let env = ["PATH=/bin"];
+        let mut images = vec![Image {
+            reference: WITNESS,
+            config: json!({ "Env": env, "Cmd": ["/bin/true"] }),
+        }];
+        if has_pause {
+            images.push(Image {
+                reference: PAUSE,
+                config: json!({ "Env": env, "Entrypoint": ["/pause"] }),
+            });
+        }
+        let archive = make_archive(&self.dir().join("image"), &rootfs, &images);
+        self.must(&[
+            "images",
+            "import",
+            "--local",
+            &archive.display().to_string(),
+        ]);
+        eventually("the plugin knows the images", PATIENCE, || {
+            self.images().len() == images.len()
+        });
+    }
+
+    /// The names of all images that kubelet would be told of.
+    #[track_caller]
+    pub fn images(&self) -> Vec<String> {
+        let request = cri::ListImagesRequest::new();
+        let listed = self.ask::<cri::ListImagesResponse>("ImageService/ListImages", &request);
+        let listed = listed.unwrap_or_else(|e| panic!("ListImages: {e}"));
+        let names = listed.images.into_iter().flat_map(|image| image.repo_tags);
+        names.collect()
+    }
+
+    /// A call of the service for pods and containers; what it is refused with.
+    pub fn call<A: Message>(&self, method: &str, question: &impl Message) -> Result<A, String> {
+        self.ask(&format!("RuntimeService/{method}"), question)
+    }
+
+    fn ask<A: Message>(&self, method: &str, question: &impl Message) -> Result<A, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let method = format!("runtime.v1.{method}");
+        let call = Call {
+            authority: "localhost",
+            method: &method,
+            agent: "usher-it",
+            max_body: MAX_ANSWER,
+        };
+        let asking = async {
+            let connection = UnixStream::connect(self.socket()).await;
+            let connection = connection.map_err(|error| error.to_string())?;
+            let answer = call.ask(connection, question).await?;
+            let succeeded = answer.succeeded();
+            succeeded.map_err(|status| answer.reason().unwrap_or(status))?;
+            answer.message().ok_or("no message".to_owned())
+        };
+        runtime.block_on(async {
+            match tokio::time::timeout(scaled(PATIENCE * 2), asking).await {
+                Ok(answer) => answer,
+                Err(_) => Err("no answer".to_owned()),
+            }
+        })
+    }
+
+    /// All pods that containerd knows.
+    #[track_caller]
+    pub fn pods(&self) -> Vec<cri::PodSandbox> {
+        let request = cri::ListPodSandboxRequest::new();
+        let listed = self.call::<cri::ListPodSandboxResponse>("ListPodSandbox", &request);
+        listed
+            .unwrap_or_else(|e| panic!("ListPodSandbox: {e}"))
+            .items
+    }
+
+    /// All containers that containerd knows.
+    #[track_caller]
+    pub fn containers(&self) -> Vec<cri::Container> {
+        let request = cri::ListContainersRequest::new();
+        let listed = self.call::<cri::ListContainersResponse>("ListContainers", &request);
+        listed
+            .unwrap_or_else(|e| panic!("ListContainers: {e}"))
+            .containers
+    }
+
+    /// The cgroup that kubelet would have made for a pod.
+    fn cgroup_of(&self, pod: &str) -> String {
+        format!("/{}/pod-{pod}", self.name)
+    }
+
+    /// Removes all pods, as kubelet does those that it does not know; what went wrong.
+    pub fn remove_pods(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let request = cri::ListPodSandboxRequest::new();
+        let pods = match self.call::<cri::ListPodSandboxResponse>("ListPodSandbox", &request) {
+            Ok(listed) => listed.items,
+            Err(error) => return vec![format!("ListPodSandbox: {error}")],
+        };
+        for pod in pods {
+            let mut stop = cri::StopPodSandboxRequest::new();
+            stop.pod_sandbox_id.clone_from(&pod.id);
+            let mut remove = cri::RemovePodSandboxRequest::new();
+            remove.pod_sandbox_id.clone_from(&pod.id);
+            let name = &pod.metadata.name;
+            let stopped = self.call::<cri::StopPodSandboxResponse>("StopPodSandbox", &stop);
+            problems.extend(stopped.err().map(|e| format!("stop {name}: {e}")));
+            let removed = self.call::<cri::RemovePodSandboxResponse>("RemovePodSandbox", &remove);
+            problems.extend(removed.err().map(|e| format!("remove {name}: {e}")));
+            pod_cgroup::remove(&self.cgroup_of(name));
+        }
+        problems
+    }
+
+    /// Removes all pods, and waits until nothing of them is there.
+    #[track_caller]
+    pub fn clear(&self) {
+        let problems = self.remove_pods();
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+        poll(SETTLING, || self.remains().is_empty().then_some(()));
+        let remains = self.remains();
+        assert!(remains.is_empty(), "left behind:\n{}", remains.join("\n"));
+        let _ = fs::remove_file(self.shared_dir().join("record"));
+    }
+}
+
+impl Drop for Cri {
+    /// Before its containerd looks for what is left.
+    fn drop(&mut self) {
+        if self.pid().is_none() {
+            let again = || self.restart();
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(again));
+        }
+        let problems = self.remove_pods();
+        if !problems.is_empty() && !std::thread::panicking() {
+            panic!("{}", problems.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Everything dies at some time, with SIGKILL: the process that holds a pod, its shim, containerd. Kubelet then has
+//! to be told, and can remove what is there; nothing may be left.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::with_each;
+use crate::harness::{Container, Cri, Handler, PATIENCE, Pod, PodSpec, eventually};
+use usher::cri::ContainerState;
+
+/// How far a pod has come.
+const STEPS: [Step; 3] = [Step::Empty, Step::Created, Step::Running];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    /// It has no container.
+    Empty,
+    /// One that was not started.
+    Created,
+    /// Two that run.
+    Running,
+}
+
+impl Step {
+    /// A pod that has come so far, and its containers.
+    fn of<'a>(self, node: &'a Cri, handler: Handler) -> (Pod<'a>, Vec<Container<'a>>) {
+        let pod = node.run_pod(&PodSpec::new("mortal", handler));
+        let containers = match self {
+            Self::Empty => vec![],
+            Self::Created => vec![pod.create("a", &["/bin/witness", "a"], |_| {})],
+            Self::Running => vec![pod.witness("a", &[]), pod.witness("b", &[])],
+        };
+        (pod, containers)
+    }
+}
+
+fn destroy(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a PID"));
+    kill(pid, Signal::SIGKILL).expect("it lives");
+}
+
+#[test]
+fn a_pod_whose_holder_dies_is_not_ready_and_can_be_made_again() {
+    with_each(|node, handler| {
+        for step in STEPS {
+            let (pod, containers) = step.of(node, handler);
+            destroy(pod.pid());
+            pod.await_not_ready();
+            // What kubelet does then.
+            for container in &containers {
+                container.stop(1);
+            }
+            pod.end();
+            assert!(node.containers().is_empty(), "{step:?}");
+            let again = node.run_pod(&PodSpec::new("mortal", handler));
+            again.run("app", &["/bin/true"]).await_exit();
+            again.end();
+        }
+    });
+}
+
+#[test]
+fn a_pod_whose_shim_dies_is_not_ready_and_takes_its_containers_along() {
+    with_each(|node, handler| {
+        for step in STEPS {
+            let (pod, containers) = step.of(node, handler);
+            let shims = node.shims();
+            assert_eq!(shims.len(), 1, "{step:?}");
+            destroy(shims[0]);
+            pod.await_not_ready();
+            if step == Step::Running {
+                for container in &containers {
+                    assert_ne!(container.await_exit(), 0, "{step:?}");
+                }
+            }
+            eventually("nothing runs of the pod", PATIENCE, || {
+                node.commands().is_empty()
+            });
+            pod.end();
+            assert!(node.containers().is_empty(), "{step:?}");
+        }
+    });
+}
+
+#[test]
+fn a_pod_is_found_again_by_a_containerd_that_died() {
+    with_each(|node, handler| {
+        for step in STEPS {
+            let (pod, containers) = step.of(node, handler);
+            let holder = pod.pid();
+            node.crash();
+            node.restart();
+            assert!(pod.is_ready(), "{step:?}");
+            assert_eq!(pod.pid(), holder, "{step:?}");
+            let runs =
+                |container: &Container| container.state() == ContainerState::CONTAINER_RUNNING;
+            assert_eq!(
+                containers
+                    .iter()
+                    .filter(|container| runs(container))
+                    .count(),
+                if step == Step::Running { 2 } else { 0 },
+                "{step:?}"
+            );
+            // It goes on.
+            pod.witness("late", &[]).sh("true");
+            for container in &containers {
+                if step == Step::Running {
+                    container.sh("true");
+                    container.stop(10);
+                    assert_eq!(container.await_exit(), 0, "{step:?}");
+                }
+            }
+            pod.end();
+        }
+    });
+}
+
+#[test]
+fn what_dies_while_containerd_is_away_is_known_when_it_is_back() {
+    with_each(|node, handler| {
+        for kills_shim in [false, true] {
+            let (pod, _) = Step::Running.of(node, handler);
+            let victim = match kills_shim {
+                true => node.shims()[0],
+                false => pod.pid(),
+            };
+            node.crash();
+            destroy(victim);
+            node.restart();
+            pod.await_not_ready();
+            pod.end();
+            assert!(node.containers().is_empty());
+        }
+    });
+}

@@ -1,0 +1,160 @@
+//! What is told of a pod: to kubelet, and to people by `usher`.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{is_known, with_each, with_each_in_a_network};
+use crate::control::usher;
+use crate::harness::{Cri, Handler, PATIENCE, PodSpec, eventually, poll, run};
+
+#[test]
+fn a_pod_can_be_stopped_and_removed_more_than_once() {
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("twice", handler));
+        let app = pod.witness("app", &[]);
+        assert!(pod.is_ready());
+        pod.stop();
+        assert!(!pod.is_ready());
+        assert_eq!(app.await_exit(), 137, "containers end with their pod");
+        pod.stop();
+        pod.remove();
+        pod.remove();
+        pod.stop();
+        assert!(node.pods().is_empty() && node.containers().is_empty());
+    });
+}
+
+#[test]
+fn a_pod_can_be_made_again_under_its_name() {
+    with_each(|node, handler| {
+        let spec = PodSpec::new("again", handler);
+        for attempt in 0..2 {
+            let spec = spec.clone().with(|config| {
+                config.metadata.mut_or_insert_default().attempt = attempt;
+            });
+            let pod = node.run_pod(&spec);
+            pod.run("app", &["/bin/true"]).await_exit();
+            pod.end();
+        }
+    });
+}
+
+#[test]
+fn a_pod_goes_on_without_any_container() {
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("empty", handler));
+        for _ in 0..2 {
+            let app = pod.run("app", &["/bin/true"]);
+            assert_eq!(app.await_exit(), 0);
+            app.remove();
+            assert!(pod.is_ready());
+        }
+        assert_eq!(node.containers().len(), 0);
+        pod.end();
+    });
+}
+
+#[test]
+fn what_is_asked_in_detail_names_the_process_that_holds_the_pod() {
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("told", handler));
+        let status = pod.status();
+        assert_eq!(status.runtime_handler, handler.name());
+        assert_eq!(status.metadata.name, "told");
+        let pid = pod.pid();
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("it is there");
+        let expected = match handler {
+            Handler::Pauseless => "usher-sandbox",
+            _ => "pause",
+        };
+        assert_eq!(name.trim(), expected);
+    });
+}
+
+#[test]
+fn nothing_runs_for_a_pod_but_its_programs_its_shim_and_its_holder() {
+    if !is_known() {
+        return;
+    }
+    let node = Cri::start();
+    let pod = node.run_pod(&PodSpec::new("lean", Handler::Pauseless));
+    let app = pod.witness("app", &[]);
+    let mut expected = BTreeSet::from([app.pid(), pod.pid()]);
+    expected.extend(node.shims());
+    let others = || -> Vec<_> {
+        let all = node.commands().into_iter();
+        all.filter(|(pid, _)| !expected.contains(pid)).collect()
+    };
+    // The OCI runtime's commands end by themselves.
+    let alone = poll(PATIENCE, || others().is_empty().then_some(()));
+    assert!(alone.is_some(), "{:?}", others());
+    assert_eq!(expected.len(), 3);
+    pod.end();
+}
+
+#[test]
+fn figures_of_a_pod_are_told() {
+    with_each_in_a_network(|node, spec| {
+        let pod = node.run_pod(&spec);
+        let app = pod.witness("app", &[]);
+        let told = || {
+            let stats = pod.stats();
+            let used = stats.memory.usage_bytes.value > 0
+                && stats.cpu.usage_core_nano_seconds.value > 0
+                && stats.process.process_count.value >= 1;
+            let named = stats.network.default_interface.name == "eth0";
+            let [of_app] = &stats.containers[..] else {
+                return false;
+            };
+            let is_app = of_app.attributes.id == app.id;
+            used && named && is_app && of_app.memory.usage_bytes.value > 0
+        };
+        let seen = poll(PATIENCE, || told().then_some(()));
+        assert!(seen.is_some(), "{:?}", pod.stats());
+    });
+}
+
+#[test]
+fn usher_knows_a_pod_by_its_name() {
+    with_each(|node, handler| {
+        let spec = PodSpec::new("shop", handler);
+        let spec = spec.annotations(&[("usher/sidecars", "proxy"), ("usher/apps", "app")]);
+        let pod = node.run_pod(&spec);
+        pod.witness("proxy", &[]);
+        pod.witness("app", &[]);
+        let shop = || {
+            let said = run(usher(node, &["ps", "-o", "json"]), PATIENCE).out();
+            let said: Value = serde_json::from_str(&said).ok()?;
+            let pods = said["pods"].as_array()?.clone();
+            pods.into_iter().find(|pod| pod["name"] == "shop")
+        };
+        eventually("usher ps says that both run", PATIENCE, || {
+            shop().is_some_and(|pod| pod["ready"] == 2 && pod["total"] == 2)
+        });
+        let told = shop().expect("the pod");
+        assert_eq!(told["status"], "Running", "{told:#}");
+        assert_eq!(told["namespace"], "default", "{told:#}");
+        let inspected = run(usher(node, &["inspect", "shop"]), PATIENCE);
+        assert!(inspected.ok(), "{}", inspected.err());
+        for name in ["proxy", "app"] {
+            assert!(inspected.out().contains(name), "{}", inspected.out());
+        }
+        let metrics = run(usher(node, &["metrics"]), PATIENCE).out();
+        assert!(metrics.contains(r#"pod="shop""#), "{metrics}");
+        pod.end();
+    });
+}
+
+/// Before its first container, too: the shim is told of the whole pod.
+#[test]
+fn usher_knows_a_pod_that_has_no_container_yet() {
+    if !is_known() {
+        return;
+    }
+    let node = Cri::start();
+    let pod = node.run_pod(&PodSpec::new("early", Handler::Pauseless));
+    let said = run(usher(&node, &["ps"]), PATIENCE).out();
+    assert!(said.contains("early"), "{said}");
+    pod.end();
+}

@@ -1,0 +1,149 @@
+//! What the containers of a pod have in common: its name, its files, its memory and its network.
+
+use std::fs;
+
+use super::{with_each, with_each_in_a_network};
+use crate::harness::{Cri, Handler, PodSpec};
+
+/// The namespace of a kind that a process is in.
+fn namespace(of: &str, kind: &str) -> String {
+    format!("readlink /proc/{of}/ns/{kind}")
+}
+
+#[test]
+fn a_container_has_the_pods_name_and_the_files_that_say_it() {
+    with_each_in_a_network(|node, spec| {
+        let spec = spec.with(|config| {
+            let dns = config.dns_config.mut_or_insert_default();
+            dns.servers = vec!["192.0.2.1".to_owned(), "192.0.2.2".to_owned()];
+            dns.searches = vec!["a.test".to_owned(), "b.test".to_owned()];
+            dns.options = vec!["ndots:3".to_owned()];
+        });
+        let pod = node.run_pod(&spec);
+        let app = pod.witness("app", &[]);
+        assert_eq!(app.sh("hostname"), "web");
+        assert_eq!(app.sh("cat /etc/hostname"), "web");
+        let resolv =
+            "search a.test b.test\nnameserver 192.0.2.1\nnameserver 192.0.2.2\noptions ndots:3";
+        assert_eq!(app.sh("cat /etc/resolv.conf"), resolv);
+        let hosts = fs::read_to_string("/etc/hosts").expect("the node's");
+        assert_eq!(app.sh("cat /etc/hosts"), hosts.trim());
+    });
+}
+
+#[test]
+fn without_a_word_on_dns_a_pod_has_what_the_node_has() {
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("plain", handler));
+        let app = pod.witness("app", &[]);
+        let resolv = fs::read_to_string("/etc/resolv.conf").expect("the node's");
+        assert_eq!(app.sh("cat /etc/resolv.conf"), resolv.trim());
+    });
+}
+
+#[test]
+fn memory_is_shared_as_large_as_usual_and_open_to_all() {
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("shared", handler));
+        let (a, b) = (pod.witness("a", &[]), pod.witness("b", &[]));
+        assert_eq!(a.sh("stat -c '%a %u:%g' /dev/shm"), "1777 0:0");
+        let mount = a.sh("mount | grep ' /dev/shm '");
+        for what in ["tmpfs", "size=65536k", "nosuid", "nodev", "noexec"] {
+            assert!(mount.contains(what), "no {what} in {mount}");
+        }
+        a.sh("echo shared >/dev/shm/file");
+        assert_eq!(b.sh("cat /dev/shm/file"), "shared");
+        // As for whoever is not root.
+        let c = pod.run_with("c", &["/bin/sleep", "1000"], |config| {
+            let linux = config.linux.mut_or_insert_default();
+            let context = linux.security_context.mut_or_insert_default();
+            context.run_as_user.mut_or_insert_default().value = 1234;
+        });
+        assert_eq!(
+            c.sh("echo mine >/dev/shm/other; cat /dev/shm/other"),
+            "mine"
+        );
+    });
+}
+
+#[test]
+fn containers_share_what_a_pod_shares_and_nothing_more() {
+    with_each_in_a_network(|node, spec| {
+        let pod = node.run_pod(&spec);
+        let (a, b) = (pod.witness("a", &[]), pod.witness("b", &[]));
+        let nodes = node.pid().expect("containerd runs");
+        for kind in ["ipc", "uts", "net"] {
+            let ours = a.sh(&namespace("self", kind));
+            assert_eq!(ours, b.sh(&namespace("self", kind)), "{kind}");
+            assert_ne!(ours, link(nodes, kind), "{kind} is not the node's");
+        }
+        for kind in ["pid", "mnt"] {
+            assert_ne!(
+                a.sh(&namespace("self", kind)),
+                b.sh(&namespace("self", kind)),
+                "{kind}"
+            );
+        }
+        // The semaphores, queues and segments of System V.
+        assert_eq!(a.sh("wc -l </proc/sysvipc/shm"), "1");
+    });
+}
+
+#[test]
+fn a_container_is_in_the_network_that_was_set_up_for_its_pod() {
+    with_each_in_a_network(|node, spec| {
+        let pod = node.run_pod(&spec);
+        let ip = pod.status().network.ip.clone();
+        assert!(ip.starts_with("10.97."), "{ip:?}");
+        let app = pod.witness("app", &["--ready-after", "0s", "--listen", "8080"]);
+        node.await_event("app", "ready");
+        assert!(app.sh("ip -4 addr show eth0").contains(&ip));
+        assert!(app.sh("ip -4 addr show lo").contains("127.0.0.1"));
+        let other = pod.witness("other", &[]);
+        other.sh("nc -w 1 127.0.0.1 8080 </dev/null");
+        node.await_event("app", "accepted");
+    });
+}
+
+#[test]
+fn output_is_logged_and_commands_are_executed_with_their_codes() {
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("talks", handler));
+        let app = pod.run("app", &["/bin/sh", "-c", "echo out; echo err >&2; exit 3"]);
+        assert_eq!(app.await_exit(), 3);
+        let log = app.log();
+        assert!(log.contains("stdout F out"), "{log}");
+        assert!(log.contains("stderr F err"), "{log}");
+        let app = pod.witness("web", &[]);
+        let executed = app.exec(&["/bin/sh", "-c", "cat /proc/self/cgroup; exit 7"]);
+        assert_eq!(executed.code, Some(7));
+        assert!(executed.out().contains(&app.id), "{}", executed.out());
+    });
+}
+
+#[test]
+fn no_image_of_a_pause_container_is_needed() {
+    use crate::harness::{CriSettings, Version};
+    // Before, containerd looks for one though nobody uses it.
+    if !super::is_known() || Version::of_containerd() < Version(2, 4) {
+        return;
+    }
+    let node = Cri::start_with(CriSettings {
+        has_pause: false,
+        ..CriSettings::default()
+    });
+    let images = node.images();
+    assert!(
+        !images.iter().any(|name| name.contains("pause")),
+        "{images:?}"
+    );
+    let pod = node.run_pod(&PodSpec::new("lean", Handler::Pauseless));
+    pod.witness("app", &[]);
+    assert!(pod.is_ready());
+    pod.end();
+}
+
+fn link(pid: u32, kind: &str) -> String {
+    let link = fs::read_link(format!("/proc/{pid}/ns/{kind}")).expect("a process");
+    link.display().to_string()
+}
