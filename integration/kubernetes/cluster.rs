@@ -332,6 +332,7 @@ impl Cluster {
         let usher = crate::harness::shim_dir().join("usher");
         let mut command = self.on_machine(&[&usher.display().to_string(), "install"]);
         command.arg("--path").arg(self.search_path());
+        command.args(pauseless());
         let finished = run(command, PATIENCE);
         assert!(finished.ok(), "usher install: {}", finished.err());
     }
@@ -552,4 +553,9 @@ impl Drop for Cluster {
             eprintln!("kept: {}", self.dir.path().display());
         }
     }
+}
+
+/// Has `usher install` say whether its pods have pause containers.
+pub fn pauseless() -> Option<&'static str> {
+    std::env::var_os("USHER_TEST_PAUSELESS").map(|_| "--pauseless")
 }

@@ -114,7 +114,11 @@ impl Guest {
     /// With the installer that users have.
     pub fn install_usher(&self, cluster: &Cluster) {
         let usher = cluster.path("guest/usher/usher").display().to_string();
-        let finished = run(self.command(cluster, &[&usher, "install"]), PATIENCE);
+        let words = [&*usher, "install"]
+            .into_iter()
+            .chain(super::cluster::pauseless());
+        let words: Vec<&str> = words.collect();
+        let finished = run(self.command(cluster, &words), PATIENCE);
         assert!(finished.ok(), "usher install: {}", finished.err());
     }
 

@@ -7,7 +7,7 @@ use crate::plan::{ContainerSetting, PodSetting};
 
 use super::super::containerd::{CONTAINER_ANNOTATIONS, Node, POD_ANNOTATIONS, runtime_table};
 use super::Finding;
-use super::runtime::ours;
+use super::runtime::{is_pauseless, ours};
 
 const ABOUT: &str = "annotations";
 
@@ -29,7 +29,10 @@ pub(super) fn findings(node: &Node) -> Vec<Finding> {
 fn of_runtime(node: &Node, name: &str, runtime: &Table) -> Vec<Finding> {
     let table = format!("[{}]", runtime_table(node.cri_name(), name));
     let mut findings = Vec::new();
-    if let Some(key) = not_passed(runtime, "pod_annotations", &ushers()) {
+    // A shim that makes the sandbox is told all of the pod.
+    if !is_pauseless(runtime)
+        && let Some(key) = not_passed(runtime, "pod_annotations", &ushers())
+    {
         findings.push(
             Finding::problem(
                 ABOUT,

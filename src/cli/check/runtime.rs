@@ -8,13 +8,14 @@ use toml::{Table, Value};
 use crate::VERSION;
 
 use super::super::containerd::{
-    Handler, KnownAs, NAME, Node, PROGRAM, RUNC_TYPE, TYPE, entry as lines_for, find, handlers,
-    output, runtime_table, text,
+    BY_THE_SHIM, Handler, KnownAs, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, SANDBOXER, Sandboxes,
+    TYPE, entry as lines_for, find, handlers, output, runtime_table, text,
 };
 use super::super::manifest;
 use super::Finding;
 
 const RUNTIME: &str = "runtime";
+const SANDBOX: &str = "sandboxes";
 const SHIM: &str = "shim";
 const OCI_RUNTIME: &str = "OCI runtime";
 const DRIVER: &str = "cgroup driver";
@@ -30,6 +31,7 @@ pub(super) fn findings(node: &Node) -> Vec<Finding> {
     }
     for (name, runtime) in ours(node) {
         findings.extend(how_known(node, name, runtime));
+        findings.extend(sandboxes(node, name, runtime));
         findings.extend(told_of(node, name));
         findings.extend(driver(node, Path::new(KUBELET), name, runtime));
     }
@@ -77,6 +79,34 @@ fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
     };
     let says = format!("of type {TYPE}, {name} {what}; expected type {RUNC_TYPE} and the path");
     Some(Finding::warning(RUNTIME, says).add(lines(node, name, true)))
+}
+
+/// Whether the shim makes the sandboxes of its pods itself.
+pub(super) fn is_pauseless(runtime: &Table) -> bool {
+    text(runtime, SANDBOXER) == Some(BY_THE_SHIM)
+}
+
+/// Who makes the sandboxes, where that is not containerd.
+fn sandboxes(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
+    if !is_pauseless(runtime) {
+        return None;
+    }
+    if let Err(error) = Sandboxes::by_the_shim(node) {
+        return Some(Finding::problem(SANDBOX, format!("for {name}, {error}")));
+    }
+    let pulls = runtime.get(NO_IMAGE).and_then(Value::as_bool) == Some(false);
+    let table = runtime_table(node.cri_name(), name);
+    Some(match pulls {
+        true => Finding::warning(
+            SANDBOX,
+            format!("pods of {name} have no pause container, and containerd pulls its image all the same"),
+        )
+        .add(format!("[{table}]\n  {NO_IMAGE} = true")),
+        false => Finding::ok(
+            SANDBOX,
+            format!("pods of {name} have no pause container, which is experimental"),
+        ),
+    })
 }
 
 /// What kubelet is told of the runtime, by the containerd that runs with this configuration.
@@ -149,7 +179,7 @@ fn lines(node: &Node, name: &str, by_path: bool) -> String {
         true => {
             let program = node.shim(PROGRAM);
             let program = program.unwrap_or_else(|| Path::new("/usr/local/bin").join(PROGRAM));
-            KnownAs::Path(program)
+            KnownAs::Path(program, Sandboxes::Containerd)
         }
         false => KnownAs::OwnType,
     };
@@ -345,6 +375,28 @@ mod tests {
         assert_eq!(level("2.1.9", V3, &by_path), None);
         assert_eq!(level("2.3.0", V3, &own), None);
         assert_eq!(level("2.3.0", V3, &options), Some(Level::Warning));
+    }
+
+    #[test]
+    fn who_makes_the_sandboxes_is_judged_by_what_containerd_can() {
+        let level = |version: &str, plugin: &str, lines: &str| {
+            let dump = format!(
+                "[plugins.'{plugin}'.containerd.runtimes.usher]\nruntime_type = '{TYPE}'\n{lines}"
+            );
+            let node = Node::with(version, &dump);
+            let (name, runtime) = ours(&node).next().unwrap();
+            sandboxes(&node, name, runtime).map(|finding| finding.level)
+        };
+        assert_eq!(level("2.4.2", V3, "sandboxer = 'podsandbox'"), None);
+        assert_eq!(level("2.1.9", V3, "sandboxer = 'shim'"), Some(Level::Ok));
+        assert_eq!(
+            level("1.7.24", V2, "sandboxer = 'shim'"),
+            Some(Level::Problem)
+        );
+        let pulls = "sandboxer = 'shim'\ndisable_pause_image_pull = false";
+        assert_eq!(level("2.4.2", V3, pulls), Some(Level::Warning));
+        let does_not = "sandboxer = 'shim'\ndisable_pause_image_pull = true";
+        assert_eq!(level("2.4.2", V3, does_not), Some(Level::Ok));
     }
 
     #[test]

@@ -21,6 +21,11 @@ pub(super) const PROGRAM: &str = "containerd-shim-usher-v2";
 pub(super) const TYPE: &str = "io.containerd.usher.v2";
 /// What it knows its own runtime as. It treats nothing else so well, and lets its program be any.
 pub(super) const RUNC_TYPE: &str = "io.containerd.runc.v2";
+/// The key of a runtime that says who makes its sandboxes, and its value for the shim.
+pub(super) const SANDBOXER: &str = "sandboxer";
+pub(super) const BY_THE_SHIM: &str = "shim";
+/// The key by which no image is pulled for a pause container that there is not.
+pub(super) const NO_IMAGE: &str = "disable_pause_image_pull";
 /// Patterns of the annotations that containerd is to pass on: of pods.
 pub(super) const POD_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*"]"#;
 /// Of containers: kubelet's own, too.
@@ -53,7 +58,16 @@ pub(super) enum KnownAs {
     /// namespaces and recursive read-only mounts for no other type, and no containerd reads options for
     /// another one where a pod has a user namespace. containerd 1 has no use for it: 1.6 does not even look
     /// at the path.
-    Path(PathBuf),
+    Path(PathBuf, Sandboxes),
+}
+
+/// Who makes the sandboxes of a runtime's pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sandboxes {
+    /// containerd, with a pause container for each.
+    Containerd,
+    /// The shim, without. containerd can be told that it needs no pause image, or not, before 2.4.
+    Shim { may_do_without_image: bool },
 }
 
 /// All that containerd has to be told of a runtime: a table, without a line's end after its last line.
@@ -79,10 +93,10 @@ pub(super) fn runtime_table(cri: &str, name: &str) -> String {
 
 impl KnownAs {
     /// What suits this containerd best.
-    pub(super) fn to(node: &Node, shim: &Path) -> KnownAs {
+    pub(super) fn to(node: &Node, shim: &Path, sandboxes: Sandboxes) -> KnownAs {
         match node.is_1() {
             true => KnownAs::OwnType,
-            false => KnownAs::Path(shim.to_owned()),
+            false => KnownAs::Path(shim.to_owned(), sandboxes),
         }
     }
 }
@@ -92,13 +106,54 @@ impl Display for KnownAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             KnownAs::OwnType => write!(f, "  runtime_type = \"{TYPE}\""),
-            KnownAs::Path(path) => {
+            KnownAs::Path(path, sandboxes) => {
                 let path = toml_edit::Value::from(path.to_string_lossy().as_ref());
                 write!(
                     f,
-                    "  runtime_type = \"{RUNC_TYPE}\"\n  runtime_path = {path}"
+                    "  runtime_type = \"{RUNC_TYPE}\"\n  runtime_path = {path}{sandboxes}"
                 )
             }
+        }
+    }
+}
+
+// === impl Sandboxes ===
+
+impl Sandboxes {
+    /// Those that the shim makes, with this containerd.
+    ///
+    /// # Errors
+    ///
+    /// One sentence, if it does not let the shim make them.
+    pub(super) fn by_the_shim(node: &Node) -> Result<Sandboxes, String> {
+        match &node.version {
+            Some(version) if node.is_1() => Err(format!(
+                "containerd {} makes all sandboxes itself; expected containerd 2 for pods without a \
+                 pause container",
+                version.text
+            )),
+            _ => Ok(Sandboxes::Shim {
+                may_do_without_image: node
+                    .runtimes()
+                    .any(|(_, runtime)| runtime.contains_key(NO_IMAGE)),
+            }),
+        }
+    }
+}
+
+/// Lines of the runtime's table, each behind a line's end.
+impl Display for Sandboxes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sandboxes::Shim {
+            may_do_without_image,
+        } = self
+        else {
+            return Ok(());
+        };
+        write!(f, "\n  {SANDBOXER} = \"{BY_THE_SHIM}\"")?;
+        match may_do_without_image {
+            true => write!(f, "\n  {NO_IMAGE} = true"),
+            false => Ok(()),
         }
     }
 }

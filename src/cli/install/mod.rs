@@ -22,7 +22,7 @@ use clap::Args;
 use similar::TextDiff;
 
 use super::check;
-use super::containerd::{KnownAs, NAME, Node, PROGRAM, find};
+use super::containerd::{KnownAs, NAME, Node, PROGRAM, Sandboxes, find};
 use super::output::{Failure, Stdout, note};
 use plan::{Found, Texts, Wish};
 use stage::{ask, find_texts, scratch};
@@ -45,6 +45,8 @@ use trial::Programs;
 Examples:
   usher install --dry-run    what would be changed, as a diff
   usher install --restart    installs, and restarts containerd where its configuration changes
+  usher install --pauseless --restart
+                             the same, and its pods have no pause container
   usher install --remove     the node is as it was before
 
 Exit status: 0 if usher is installed and its pods would run, or is taken away; 1 otherwise.")]
@@ -65,6 +67,10 @@ pub(super) struct Install {
     /// the node goes down; once there it goes with --remove
     #[arg(long)]
     stop_unit: bool,
+    /// Has the shim make the sandboxes of its pods, without a pause container; experimental, and needs
+    /// containerd 2
+    #[arg(long, conflicts_with = "remove")]
+    pauseless: bool,
     /// Where the programs are [default: where this one is]
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
@@ -139,7 +145,13 @@ impl Installer {
         let found = find_texts(place::resolve(&node.config), &containerd)?;
         let wish = match wanted.remove {
             true => Wish::Removed,
-            false => Wish::Installed(KnownAs::to(&node, &bin.join(PROGRAM))),
+            false => {
+                let sandboxes = match wanted.pauseless {
+                    true => Sandboxes::by_the_shim(&node)?,
+                    false => Sandboxes::Containerd,
+                };
+                Wish::Installed(KnownAs::to(&node, &bin.join(PROGRAM), sandboxes))
+            }
         };
         let planned = {
             let scratch = scratch()?;

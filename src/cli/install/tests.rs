@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 use toml::{Table, Value};
 
-use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE};
+use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE, Sandboxes};
 use super::plan::{Found, Texts, Wish};
 
 /// A configuration as people have it, with the CRI plugin's part in one of the forms that TOML has for it.
@@ -50,7 +50,11 @@ fn main_only(text: &str) -> Texts {
 }
 
 fn installed() -> Wish {
-    Wish::Installed(KnownAs::Path("/opt/it's \"here\"/shim".into()))
+    by_path(Sandboxes::Containerd)
+}
+
+fn by_path(sandboxes: Sandboxes) -> Wish {
+    Wish::Installed(KnownAs::Path("/opt/it's \"here\"/shim".into(), sandboxes))
 }
 
 /// What the files say together.
@@ -160,6 +164,35 @@ fn where_a_directory_is_imported_the_configuration_is_not_touched() {
         Some("/opt/it's \"here\"/shim")
     );
     assert_eq!(part["version"].as_integer(), Some(3));
+}
+
+#[test]
+fn who_makes_the_sandboxes_is_said_as_far_as_containerd_knows_it() {
+    let text = format!("version = 3\n{}", RUNTIMES[0]);
+    let shim = |may_do_without_image| {
+        by_path(Sandboxes::Shim {
+            may_do_without_image,
+        })
+    };
+    for (wish, sandboxer, no_image) in [
+        (by_path(Sandboxes::Containerd), None, None),
+        (shim(false), Some("shim"), None),
+        (shim(true), Some("shim"), Some(true)),
+    ] {
+        let with = plan(&main_only(&text), &wish).unwrap();
+        let both = says(
+            &Found::new("/x".into(), with.main.clone(), || Ok(3)).unwrap(),
+            &with,
+        );
+        let both = both.unwrap();
+        let (_, usher) = both.runtimes().find(|(name, _)| *name == NAME).unwrap();
+        assert_eq!(
+            usher.get("sandboxer").and_then(toml::Value::as_str),
+            sandboxer
+        );
+        let said = usher.get("disable_pause_image_pull");
+        assert_eq!(said.and_then(toml::Value::as_bool), no_image);
+    }
 }
 
 #[test]
