@@ -99,18 +99,23 @@ pub struct SandboxOrder {
     pub config: PodSandboxConfig,
     /// The network namespace that was made for it; none for the node's.
     pub netns: Option<PathBuf>,
+    /// Its caller joins containers to namespaces by [their paths](Sandbox::paths), and needs no process that
+    /// holds them.
+    pub takes_paths: bool,
 }
 
 /// What the containers of a pod share.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
-    /// Its process, which may have ended.
+    /// Its process, which may have ended; zero where it needs none.
     pub pid: i32,
     /// Those that this was in.
     pub namespaces: Namespaces,
     /// Where the files are that its containers share, and their pod's annotations were read from all there
     /// are; none where a pause container stands for it, of which containerd makes them.
     pub bundle: Option<PathBuf>,
+    /// Its network namespace, where that was made for it and has a path.
+    pub network: Option<PathBuf>,
 }
 
 /// What a bundle says that others than the engine have to know.

@@ -152,6 +152,7 @@ mod tests {
             pid: own(),
             namespaces,
             bundle: None,
+            network: None,
         };
         let alive = of(Namespaces::of(own()));
         assert!(named(Some(&alive)).is_ok());

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::caught::Panicked;
+use crate::engine::Sandbox;
 use crate::lifecycle::ContainerId;
 
 use super::{Actor, CallError, Reply};
@@ -17,6 +18,11 @@ impl Actor {
     pub fn began(&mut self, id: &str, reply: Reply<SystemTime>) {
         let began = self.task(id).map(|task| task.created_at);
         let _ = reply.send(began);
+    }
+
+    /// What the pod's containers share.
+    pub fn shared(&mut self, reply: Reply<Sandbox>) {
+        let _ = reply.send(Ok(self.who.sandbox().cloned().unwrap_or_default()));
     }
 
     /// A sandbox that was stopped goes by itself after a while, and its shim with it, if nothing else is

@@ -8,8 +8,8 @@ use toml::{Table, Value};
 use crate::VERSION;
 
 use super::super::containerd::{
-    BY_THE_SHIM, Handler, KnownAs, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, SANDBOXER, Sandboxes,
-    TYPE, entry as lines_for, find, handlers, output, runtime_table, text,
+    BY_THE_SHIM, Handler, KnownAs, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, SANDBOXER, TYPE,
+    entry as lines_for, find, handlers, output, runtime_table, text,
 };
 use super::super::manifest;
 use super::Finding;
@@ -70,7 +70,18 @@ fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
         return None;
     }
     let options = runtime.get("options").and_then(Value::as_table);
-    let what = if options.is_some_and(|options| !options.is_empty()) {
+    let has_options = options.is_some_and(|options| !options.is_empty());
+    if is_pauseless(runtime) {
+        // It cannot be known otherwise.
+        return has_options.then(|| {
+            let says = format!(
+                "{name} cannot start pods with a user namespace, as it has options and its sandboxes are \
+                 the shim's; expected none"
+            );
+            Finding::warning(RUNTIME, says)
+        });
+    }
+    let what = if has_options {
         "cannot start pods with a user namespace, as it has options"
     } else if version.release < (2, 3) {
         "has neither user namespaces nor recursive read-only mounts, as kubelet is told"
@@ -91,8 +102,17 @@ fn sandboxes(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
     if !is_pauseless(runtime) {
         return None;
     }
-    if let Err(error) = Sandboxes::by_the_shim(node) {
-        return Some(Finding::problem(SANDBOX, format!("for {name}, {error}")));
+    let known_as = match KnownAs::pauseless(node) {
+        Ok(known_as) => known_as,
+        Err(error) => return Some(Finding::problem(SANDBOX, format!("for {name}, {error}"))),
+    };
+    if text(runtime, "runtime_type") != Some(TYPE) {
+        let says = format!(
+            "containerd looks at no runtime_path of a runtime whose sandboxes the shim makes, so those of \
+             {name} are another shim's; expected type {TYPE}"
+        );
+        let lines = lines_for(node.cri_name(), name, &known_as);
+        return Some(Finding::problem(SANDBOX, says).add(lines));
     }
     let pulls = runtime.get(NO_IMAGE).and_then(Value::as_bool) == Some(false);
     let table = runtime_table(node.cri_name(), name);
@@ -179,7 +199,7 @@ fn lines(node: &Node, name: &str, by_path: bool) -> String {
         true => {
             let program = node.shim(PROGRAM);
             let program = program.unwrap_or_else(|| Path::new("/usr/local/bin").join(PROGRAM));
-            KnownAs::Path(program, Sandboxes::Containerd)
+            KnownAs::Path(program)
         }
         false => KnownAs::OwnType,
     };
@@ -395,6 +415,14 @@ mod tests {
         );
         let pulls = "sandboxer = 'shim'\ndisable_pause_image_pull = false";
         assert_eq!(level("2.4.2", V3, pulls), Some(Level::Warning));
+        let by_path = format!(
+            "[plugins.'{V3}'.containerd.runtimes.usher]\nruntime_type = '{RUNC_TYPE}'\n\
+             runtime_path = '/opt/bin/{PROGRAM}'\nsandboxer = 'shim'"
+        );
+        let node = Node::with("2.4.2", &by_path);
+        let (name, runtime) = ours(&node).next().unwrap();
+        let finding = sandboxes(&node, name, runtime).unwrap();
+        assert_eq!(finding.level, Level::Problem);
         let does_not = "sandboxer = 'shim'\ndisable_pause_image_pull = true";
         assert_eq!(level("2.4.2", V3, does_not), Some(Level::Ok));
     }

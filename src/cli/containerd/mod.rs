@@ -58,16 +58,14 @@ pub(super) enum KnownAs {
     /// namespaces and recursive read-only mounts for no other type, and no containerd reads options for
     /// another one where a pod has a user namespace. containerd 1 has no use for it: 1.6 does not even look
     /// at the path.
-    Path(PathBuf, Sandboxes),
-}
-
-/// Who makes the sandboxes of a runtime's pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sandboxes {
-    /// containerd, with a pause container for each.
-    Containerd,
-    /// The shim, without. containerd can be told that it needs no pause image, or not, before 2.4.
-    Shim { may_do_without_image: bool },
+    Path(PathBuf),
+    /// By its own name, and as the one that makes the sandboxes of its pods. For such a runtime containerd
+    /// (2.0 to 2.4) looks at no path: it starts the sandbox with the type alone (`Create` in its
+    /// `plugins/sandbox/controller.go`).
+    Pauseless {
+        /// It can be told that there is no image to be pulled for a sandbox, as from 2.4 on.
+        may_do_without_image: bool,
+    },
 }
 
 /// All that containerd has to be told of a runtime: a table, without a line's end after its last line.
@@ -93,10 +91,30 @@ pub(super) fn runtime_table(cri: &str, name: &str) -> String {
 
 impl KnownAs {
     /// What suits this containerd best.
-    pub(super) fn to(node: &Node, shim: &Path, sandboxes: Sandboxes) -> KnownAs {
+    pub(super) fn to(node: &Node, shim: &Path) -> KnownAs {
         match node.is_1() {
             true => KnownAs::OwnType,
-            false => KnownAs::Path(shim.to_owned(), sandboxes),
+            false => KnownAs::Path(shim.to_owned()),
+        }
+    }
+
+    /// What has this containerd leave the sandboxes to the shim.
+    ///
+    /// # Errors
+    ///
+    /// One sentence, if it leaves them to nobody.
+    pub(super) fn pauseless(node: &Node) -> Result<KnownAs, String> {
+        match &node.version {
+            Some(version) if node.is_1() => Err(format!(
+                "containerd {} makes all sandboxes itself; expected containerd 2 for pods without a \
+                 pause container",
+                version.text
+            )),
+            _ => Ok(KnownAs::Pauseless {
+                may_do_without_image: node
+                    .runtimes()
+                    .any(|(_, runtime)| runtime.contains_key(NO_IMAGE)),
+            }),
         }
     }
 }
@@ -106,54 +124,23 @@ impl Display for KnownAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             KnownAs::OwnType => write!(f, "  runtime_type = \"{TYPE}\""),
-            KnownAs::Path(path, sandboxes) => {
+            KnownAs::Path(path) => {
                 let path = toml_edit::Value::from(path.to_string_lossy().as_ref());
                 write!(
                     f,
-                    "  runtime_type = \"{RUNC_TYPE}\"\n  runtime_path = {path}{sandboxes}"
+                    "  runtime_type = \"{RUNC_TYPE}\"\n  runtime_path = {path}"
                 )
             }
-        }
-    }
-}
-
-// === impl Sandboxes ===
-
-impl Sandboxes {
-    /// Those that the shim makes, with this containerd.
-    ///
-    /// # Errors
-    ///
-    /// One sentence, if it does not let the shim make them.
-    pub(super) fn by_the_shim(node: &Node) -> Result<Sandboxes, String> {
-        match &node.version {
-            Some(version) if node.is_1() => Err(format!(
-                "containerd {} makes all sandboxes itself; expected containerd 2 for pods without a \
-                 pause container",
-                version.text
-            )),
-            _ => Ok(Sandboxes::Shim {
-                may_do_without_image: node
-                    .runtimes()
-                    .any(|(_, runtime)| runtime.contains_key(NO_IMAGE)),
-            }),
-        }
-    }
-}
-
-/// Lines of the runtime's table, each behind a line's end.
-impl Display for Sandboxes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Sandboxes::Shim {
-            may_do_without_image,
-        } = self
-        else {
-            return Ok(());
-        };
-        write!(f, "\n  {SANDBOXER} = \"{BY_THE_SHIM}\"")?;
-        match may_do_without_image {
-            true => write!(f, "\n  {NO_IMAGE} = true"),
-            false => Ok(()),
+            KnownAs::Pauseless {
+                may_do_without_image,
+            } => {
+                let own = KnownAs::OwnType;
+                write!(f, "{own}\n  {SANDBOXER} = \"{BY_THE_SHIM}\"")?;
+                match may_do_without_image {
+                    true => write!(f, "\n  {NO_IMAGE} = true"),
+                    false => Ok(()),
+                }
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ use clap::Args;
 use similar::TextDiff;
 
 use super::check;
-use super::containerd::{KnownAs, NAME, Node, PROGRAM, Sandboxes, find};
+use super::containerd::{KnownAs, NAME, Node, PROGRAM, find};
 use super::output::{Failure, Stdout, note};
 use plan::{Found, Texts, Wish};
 use stage::{ask, find_texts, scratch};
@@ -145,13 +145,8 @@ impl Installer {
         let found = find_texts(place::resolve(&node.config), &containerd)?;
         let wish = match wanted.remove {
             true => Wish::Removed,
-            false => {
-                let sandboxes = match wanted.pauseless {
-                    true => Sandboxes::by_the_shim(&node)?,
-                    false => Sandboxes::Containerd,
-                };
-                Wish::Installed(KnownAs::to(&node, &bin.join(PROGRAM), sandboxes))
-            }
+            false if wanted.pauseless => Wish::Installed(KnownAs::pauseless(&node)?),
+            false => Wish::Installed(KnownAs::to(&node, &bin.join(PROGRAM))),
         };
         let planned = {
             let scratch = scratch()?;
@@ -222,7 +217,7 @@ impl Installer {
             _ => &self.found.config,
         };
         note(&format!("configured: {}", changed.display()));
-        if !self.wanted.remove && !self.node.is_1() {
+        if !self.wanted.remove && !self.wanted.pauseless && !self.node.is_1() {
             note(
                 "containerd knows it as a program of runc's type, so that kubelet hears of user namespaces \
                  and recursive read-only mounts",

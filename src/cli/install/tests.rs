@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 use toml::{Table, Value};
 
-use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE, Sandboxes};
+use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE};
 use super::plan::{Found, Texts, Wish};
 
 /// A configuration as people have it, with the CRI plugin's part in one of the forms that TOML has for it.
@@ -50,11 +50,7 @@ fn main_only(text: &str) -> Texts {
 }
 
 fn installed() -> Wish {
-    by_path(Sandboxes::Containerd)
-}
-
-fn by_path(sandboxes: Sandboxes) -> Wish {
-    Wish::Installed(KnownAs::Path("/opt/it's \"here\"/shim".into(), sandboxes))
+    Wish::Installed(KnownAs::Path("/opt/it's \"here\"/shim".into()))
 }
 
 /// What the files say together.
@@ -169,15 +165,15 @@ fn where_a_directory_is_imported_the_configuration_is_not_touched() {
 #[test]
 fn who_makes_the_sandboxes_is_said_as_far_as_containerd_knows_it() {
     let text = format!("version = 3\n{}", RUNTIMES[0]);
-    let shim = |may_do_without_image| {
-        by_path(Sandboxes::Shim {
+    let pauseless = |may_do_without_image| {
+        Wish::Installed(KnownAs::Pauseless {
             may_do_without_image,
         })
     };
     for (wish, sandboxer, no_image) in [
-        (by_path(Sandboxes::Containerd), None, None),
-        (shim(false), Some("shim"), None),
-        (shim(true), Some("shim"), Some(true)),
+        (installed(), None, None),
+        (pauseless(false), Some("shim"), None),
+        (pauseless(true), Some("shim"), Some(true)),
     ] {
         let with = plan(&main_only(&text), &wish).unwrap();
         let both = says(

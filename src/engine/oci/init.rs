@@ -166,6 +166,7 @@ impl Init for OciInit {
             pid: self.pid,
             namespaces: Namespaces::of(self.pid),
             bundle: None,
+            network: None,
         }
     }
 

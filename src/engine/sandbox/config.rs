@@ -1,7 +1,7 @@
 //! What a sandbox is to be, of what kubelet wants (`PodSandboxConfig` of the Container Runtime Interface).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use containerd_shim_protos::protobuf::Enum;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::cri::{LinuxContainerResources, NamespaceMode, NamespaceOption, PodSan
 use crate::engine::{EngineError, SandboxOrder};
 use crate::plan::{SandboxFacts, sandbox_annotations};
 
-use super::files::Files;
+use super::files::{self, Files};
 
 /// The longest host name, in bytes (`sethostname(2)`).
 const HOSTNAME_AT_MOST: usize = 64;
@@ -47,6 +47,9 @@ pub(super) struct Namespaces {
     /// One process namespace for all containers.
     pub pid: bool,
     pub hostname: Option<String>,
+    /// The directory where they are mounted, each under the name of its file in `/proc/<pid>/ns`, so that no
+    /// process has to hold them.
+    pub pins: Option<PathBuf>,
     pub sysctls: BTreeMap<String, String>,
 }
 
@@ -66,7 +69,7 @@ impl Wanted {
     /// # Errors
     ///
     /// [`EngineError::Invalid`] if that cannot be had, or harms the node.
-    pub fn read(id: &str, order: &SandboxOrder) -> Result<Wanted, EngineError> {
+    pub fn read(id: &str, bundle: &Path, order: &SandboxOrder) -> Result<Wanted, EngineError> {
         let config = &order.config;
         let linux = &config.linux;
         let options = &linux.security_context.namespace_options;
@@ -89,10 +92,15 @@ impl Wanted {
             (netns, _) => netns.clone(),
         };
         let is_in_user_namespace = is_in_user_namespace(options, network.is_some())?;
+        let is_shared = mode_is(options.pid.value(), NamespaceMode::POD);
+        // A process namespace ends with its first process, and mounts are the node's, where a user namespace
+        // has no say.
+        let by_paths = order.takes_paths && !is_shared && !is_in_user_namespace;
         let namespaces = Namespaces {
+            pins: by_paths.then(|| files::pins(bundle)),
             ipc: !on_host_ipc,
             uts: !on_host_network,
-            pid: mode_is(options.pid.value(), NamespaceMode::POD),
+            pid: is_shared,
             hostname: hostname(config, on_host_network)?,
             sysctls: sysctls(config, &network, on_host_ipc, is_in_user_namespace)?,
             network,
@@ -264,6 +272,7 @@ mod tests {
         SandboxOrder {
             config,
             netns: (!is_on_host).then(|| PathBuf::from("/run/netns/a")),
+            takes_paths: false,
         }
     }
 
@@ -275,8 +284,12 @@ mod tests {
         )
     }
 
+    fn wanted(order: &SandboxOrder) -> Result<Wanted, EngineError> {
+        Wanted::read("s", Path::new("/run/b/s"), order)
+    }
+
     fn refused(order: &SandboxOrder) -> String {
-        Wanted::read("s", order).unwrap_err().to_string()
+        wanted(order).unwrap_err().to_string()
     }
 
     fn with_sysctl(mut order: SandboxOrder, name: &str) -> SandboxOrder {
@@ -287,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_pod_has_its_own_network_ipc_and_host_name() {
-        let namespaces = Wanted::read("s", &usual()).unwrap().namespaces;
+        let namespaces = wanted(&usual()).unwrap().namespaces;
         assert!(namespaces.ipc && namespaces.uts && !namespaces.pid);
         assert_eq!(namespaces.hostname.as_deref(), Some("web-0"));
         assert_eq!(
@@ -295,7 +308,7 @@ mod tests {
             "0"
         );
         let shared = pod(NamespaceMode::POD, NamespaceMode::POD, NamespaceMode::POD);
-        assert!(Wanted::read("s", &shared).unwrap().namespaces.pid);
+        assert!(wanted(&shared).unwrap().namespaces.pid);
     }
 
     #[test]
@@ -305,8 +318,8 @@ mod tests {
             NamespaceMode::NODE,
             NamespaceMode::NODE,
         );
-        let wanted = Wanted::read("s", &host).unwrap();
-        assert_eq!(wanted.namespaces, Namespaces::default());
+        let host = wanted(&host).unwrap();
+        assert_eq!(host.namespaces, Namespaces::default());
     }
 
     #[test]
@@ -321,7 +334,7 @@ mod tests {
 
     #[test]
     fn no_sysctl_is_set_for_the_node() {
-        let ours = |name: &str| Wanted::read("s", &with_sysctl(usual(), name)).unwrap();
+        let ours = |name: &str| wanted(&with_sysctl(usual(), name)).unwrap();
         let sysctls = ours("net/ipv4/conf/eth0.100/forwarding").namespaces.sysctls;
         assert_eq!(sysctls["net.ipv4.conf.eth0/100.forwarding"], "1");
         assert!(
@@ -364,11 +377,23 @@ mod tests {
             options.userns_options = MessageField::some(UserNamespace::new());
             order
         };
-        let namespaces = Wanted::read("s", &with_users(usual())).unwrap().namespaces;
+        let namespaces = wanted(&with_users(usual())).unwrap().namespaces;
         assert!(namespaces.is_in_user_namespace);
         assert!(!namespaces.sysctls.contains_key(PING.0));
         let host = pod(NamespaceMode::NODE, NamespaceMode::POD, NamespaceMode::POD);
         assert!(refused(&with_users(host)).contains("expected a network of the pod's own"));
+    }
+
+    #[test]
+    fn namespaces_need_no_process_where_their_paths_do() {
+        let pins = |mut order: SandboxOrder| {
+            order.takes_paths = true;
+            wanted(&order).unwrap().namespaces.pins
+        };
+        assert!(pins(usual()).is_some_and(|pins| pins.starts_with("/run/b/s")));
+        assert_eq!(wanted(&usual()).unwrap().namespaces.pins, None);
+        let shared = pod(NamespaceMode::POD, NamespaceMode::POD, NamespaceMode::POD);
+        assert_eq!(pins(shared), None);
     }
 
     #[test]
@@ -394,7 +419,7 @@ mod tests {
                 .annotations
                 .insert(key.to_owned(), value.to_owned());
         }
-        let annotations = Wanted::read("s", &order).unwrap().annotations;
+        let annotations = wanted(&order).unwrap().annotations;
         assert_eq!(annotations["io.kubernetes.cri.container-type"], "sandbox");
         assert_eq!(annotations["io.kubernetes.cri.sandbox-id"], "s");
         assert_eq!(annotations["usher/sidecars"], "proxy");

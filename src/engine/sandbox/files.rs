@@ -23,6 +23,9 @@ const SHARED: [(&str, &str); 4] = [
 /// Where memory is that processes share.
 pub(in crate::engine) const SHARED_MEMORY: &str = "/dev/shm";
 
+/// The directory in that one where namespaces are mounted that no process holds.
+const PINS: &str = "ns";
+
 /// How much of it there may be, as with a pause container: 64 MiB, for everybody.
 const MEMORY_OPTIONS: &str = "mode=1777,size=67108864";
 
@@ -91,7 +94,9 @@ impl Files {
 pub(super) fn remove(bundle: &Path) {
     let directory = directory(bundle);
     // As often as it was mounted; what is no mount says so.
-    while umount2(&directory.join("shm"), MntFlags::MNT_DETACH).is_ok() {}
+    let pins = fs::read_dir(pins(bundle)).into_iter().flatten().flatten();
+    let mounts = pins.map(|pin| pin.path()).chain([directory.join("shm")]);
+    mounts.for_each(|path| while umount2(&path, MntFlags::MNT_DETACH).is_ok() {});
     match fs::remove_dir_all(&directory) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -105,6 +110,11 @@ pub(in crate::engine) fn shared(bundle: &Path) -> Vec<(&'static str, PathBuf)> {
     let places = SHARED.into_iter();
     let places = places.map(|(place, name)| (place, directory.join(name)));
     places.filter(|(_, path)| path.exists()).collect()
+}
+
+/// Where namespaces are mounted that no process holds.
+pub(super) fn pins(bundle: &Path) -> PathBuf {
+    directory(bundle).join(PINS)
 }
 
 /// Whether there are any.

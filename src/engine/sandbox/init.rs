@@ -15,15 +15,21 @@ use crate::engine::{
     Init, Killing, Namespaces, OomWatch, PidHold, PodCgroup, Sandbox, ScoreOutcome, Vantage,
 };
 use crate::plan::{Hook, Probe, Signal};
+use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
 
 /// The process that holds the namespaces of a pod.
 #[derive(Debug)]
 pub(super) struct Holder {
+    /// Zero where no process has to hold them.
     pid: i32,
     bundle: PathBuf,
     reaper: Reaper,
     cgroup: Arc<SharedCgroup>,
+    /// The pod's network namespace; none for the node's.
+    network: Option<PathBuf>,
+    /// Where no process holds them they end when this is called.
+    end: Halt,
 }
 
 /// The cgroup of all the pod, whose figures are those of its sandbox, too; the holder itself is in the
@@ -44,22 +50,39 @@ impl Holder {
     /// The life that begins with this process.
     pub fn born(
         bundle: &Path,
-        mut child: Child,
+        child: Option<Child>,
         reaper: Reaper,
         pod: Option<cgroup::Cgroup>,
+        network: Option<PathBuf>,
     ) -> Born {
-        let pid = child.pid();
+        let pid = child.as_ref().map_or(0, Child::pid);
+        let end = Halt::default();
+        let ended = end.clone();
         let pod = pod.map(Arc::new);
         let init = Holder {
             pid,
             bundle: bundle.to_owned(),
             reaper,
             cgroup: Arc::new(SharedCgroup { holder: pid, pod }),
+            network,
+            end,
         };
         Born {
             init: Arc::new(init),
-            ending: Ending(Box::pin(async move { child.wait().await })),
+            ending: Ending(Box::pin(async move {
+                let Some(mut child) = child else {
+                    ended.called().await;
+                    return Ok(ExitStatus::Signal(Signal::KILL.number()));
+                };
+                child.wait().await
+            })),
         }
+    }
+}
+
+impl Holder {
+    fn has_no_process(&self) -> bool {
+        self.pid == 0
     }
 }
 
@@ -70,6 +93,9 @@ impl Init for Holder {
     }
 
     fn hold_pid(&self) -> PidHold {
+        if self.has_no_process() {
+            return PidHold::new(self.pid, || ());
+        }
         let (reaper, pid) = (self.reaper.clone(), self.pid);
         reaper.reserve(pid);
         PidHold::new(pid, move || reaper.free(pid))
@@ -87,23 +113,36 @@ impl Init for Holder {
     fn shared(&self) -> Sandbox {
         Sandbox {
             pid: self.pid,
-            namespaces: Namespaces::of(self.pid),
+            namespaces: match self.has_no_process() {
+                true => Namespaces::default(),
+                false => Namespaces::of(self.pid),
+            },
             bundle: Some(self.bundle.clone()),
+            network: self.network.clone(),
         }
     }
 
     async fn release(&self, _: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
-        match self.reaper.owns(self.pid) {
+        match self.has_no_process() || self.reaper.owns(self.pid) {
             true => Ok(()),
             false => Err("the holder of the pod's namespaces has ended".to_owned()),
         }
     }
 
     fn kill(&self, signal: Signal, _: bool) -> Killing {
-        Killing::Done(oci::kill(&self.reaper, self.pid, signal))
+        Killing::Done(match (self.has_no_process(), signal) {
+            (false, signal) => oci::kill(&self.reaper, self.pid, signal),
+            (true, Signal::KILL | Signal::TERM) => self.end(),
+            // Nobody is there to take it for anything.
+            (true, _) => Ok(()),
+        })
     }
 
     fn end(&self) -> Result<(), EngineError> {
+        if self.has_no_process() {
+            self.end.call();
+            return Ok(());
+        }
         oci::kill(&self.reaper, self.pid, Signal::KILL)
     }
 
@@ -155,7 +194,8 @@ impl Cgroup for SharedCgroup {
     }
 
     fn processes(&self) -> Result<Vec<u32>, String> {
-        Ok(u32::try_from(self.holder).into_iter().collect())
+        let holder = u32::try_from(self.holder).into_iter();
+        Ok(holder.filter(|pid| *pid != 0).collect())
     }
 
     /// Of the holder's own the pod is charged nothing.

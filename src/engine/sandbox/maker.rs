@@ -41,12 +41,15 @@ const OOM_SCORE: &str = "-998";
 /// Who it is: nobody who owns anything, as a pause container's program is.
 const NOBODY: u32 = 65_535;
 
+/// What is said where no process holds the namespaces.
+pub(super) const NOBODYS: u32 = 0;
+
 /// Where a process namespace's own processes would be seen; the holder's root is mounted here, which every
 /// node has.
 const COVERED: &str = "/proc";
 
 /// The command that makes these namespaces, and is found by the `bundle` in its arguments. It says on its
-/// standard output the process that holds them, or in one sentence why there is none, and closes it.
+/// standard output the process that holds them, zero where none has to, or in one sentence why there is none, and closes it.
 pub(super) fn command(namespaces: &Namespaces, bundle: &Path) -> serde_json::Result<Command> {
     let mut command = Command::new(SELF);
     command.arg(MODE).arg(serde_json::to_string(namespaces)?);
@@ -100,6 +103,10 @@ fn make(is_first: bool, namespaces: &OsStr, bundle: &OsStr) -> Result<(), String
         sethostname(hostname).map_err(|error| format!("host name {hostname:?}: {error}"))?;
     }
     set(&wanted.sysctls)?;
+    if let Some(pins) = &wanted.pins {
+        pin(&wanted, pins)?;
+        return say(NOBODYS);
+    }
     if !wanted.pid {
         say(std::process::id())?;
         return Err(hold(false, bundle));
@@ -113,6 +120,22 @@ fn make(is_first: bool, namespaces: &OsStr, bundle: &OsStr) -> Result<(), String
     say(first
         .map_err(|error| format!("the first process of a namespace: {error}"))?
         .id())
+}
+
+/// Mounts the namespaces that were made, so that they stay when this process has ended.
+fn pin(wanted: &Namespaces, directory: &Path) -> Result<(), String> {
+    let made = [(wanted.ipc, "ipc"), (wanted.uts, "uts")];
+    fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    for (_, name) in made.into_iter().filter(|(is_own, _)| *is_own) {
+        let path = directory.join(name);
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        File::create(&path).map_err(|error| failed(&error))?;
+        let namespace = Path::new("/proc/self/ns").join(name);
+        let none: Option<&str> = None;
+        mount(Some(&namespace), &path, none, MsFlags::MS_BIND, none)
+            .map_err(|error| failed(&error))?;
+    }
+    Ok(())
 }
 
 fn say(pid: u32) -> Result<(), String> {
@@ -135,7 +158,8 @@ fn enter(wanted: &Namespaces) -> Result<(), String> {
     let own = [
         (wanted.ipc, CloneFlags::CLONE_NEWIPC),
         (wanted.uts, CloneFlags::CLONE_NEWUTS),
-        (true, CloneFlags::CLONE_NEWNS),
+        // What is mounted for others to find is mounted where they look.
+        (wanted.pins.is_none(), CloneFlags::CLONE_NEWNS),
     ];
     let own = own.into_iter().filter(|(is_own, _)| *is_own);
     let own: CloneFlags = own.map(|(_, flag)| flag).collect();

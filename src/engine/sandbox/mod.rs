@@ -9,11 +9,13 @@
 //! | `files.rs` | the host name, hosts, the resolver's configuration and shared memory |
 //! | `maker.rs` | the process that makes the namespaces, and becomes their holder |
 //! | `init.rs` | the holder, as the actor sees it |
+//! | `spec.rs` | a sandbox without a holder, as containerd is to know it |
 
 mod config;
 mod files;
 mod init;
 pub(crate) mod maker;
+mod spec;
 
 use std::fs;
 use std::io::Read;
@@ -42,8 +44,10 @@ use super::{
 
 use config::Wanted;
 use init::Holder;
+use maker::NOBODYS;
 
 pub(super) use files::{SHARED_MEMORY, shared};
+pub use spec::spec;
 
 /// How long the namespaces may take to be made: it is milliseconds, and longer only where the machine has
 /// no time for it.
@@ -75,7 +79,7 @@ pub(super) fn read(
     sandbox: &SandboxOrder,
     reaper: &Reaper,
 ) -> Result<(Arc<dyn Container>, Facts), EngineError> {
-    let wanted = Wanted::read(&order.id, sandbox)?;
+    let wanted = Wanted::read(&order.id, &order.bundle, sandbox)?;
     let facts = Facts {
         annotations: wanted.annotations.clone(),
         // What is in a process namespace of its own dies with its first process.
@@ -158,7 +162,7 @@ impl PodSandbox {
     /// Makes the namespaces.
     async fn make(self: &Arc<Self>, halt: &Halt) -> Result<Born, EngineError> {
         let made = tokio::time::timeout(MADE_WITHIN, self.spawn());
-        let child = tokio::select! {
+        let held = tokio::select! {
             made = made => made.map_err(|_| too_late("took longer than 20 s"))??,
             () = halt.called() => return Err(too_late("were called off")),
         };
@@ -166,16 +170,13 @@ impl PodSandbox {
         let cgroup = (!parent.is_empty())
             .then(|| cgroup::Cgroup::at(parent))
             .flatten();
-        Ok(Holder::born(
-            &self.bundle,
-            child,
-            self.reaper.clone(),
-            cgroup,
-        ))
+        let network = self.wanted.namespaces.network.clone();
+        let reaper = self.reaper.clone();
+        Ok(Holder::born(&self.bundle, held, reaper, cgroup, network))
     }
 
-    /// The process that holds them, as the one says that makes them.
-    async fn spawn(&self) -> Result<Child, EngineError> {
+    /// The process that holds them, as the one says that makes them; none where none has to.
+    async fn spawn(&self) -> Result<Option<Child>, EngineError> {
         let failed = |error: &dyn std::fmt::Display| {
             EngineError::Failed(format!("the pod's namespaces: {error}"))
         };
@@ -193,9 +194,12 @@ impl PodSandbox {
         let mut words = String::new();
         let read = said.take(SAID_AT_MOST).read_to_string(&mut words).await;
         read.map_err(|error| failed(&error))?;
-        match words.trim().parse() {
-            Ok(pid) if pid == maker.pid() => Ok(maker),
-            Ok(pid) => Ok(expectation.claim(pid)),
+        match words.trim().parse::<u32>() {
+            Ok(NOBODYS) => Ok(None),
+            Ok(pid) => match i32::try_from(pid).map_err(|error| failed(&error))? {
+                pid if pid == maker.pid() => Ok(Some(maker)),
+                pid => Ok(Some(expectation.claim(pid))),
+            },
             Err(_) if words.trim().is_empty() => Err(failed(&"nothing was said of them")),
             Err(_) => Err(failed(&words.trim())),
         }
