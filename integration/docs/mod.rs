@@ -250,10 +250,66 @@ fn manifests_and_configurations_are_what_they_seem() {
             "yaml" => yaml(&block.text),
             "toml" => toml(&block.text),
             // The worked example, which has a test of its own.
-            "rust" => None,
+            "rust" | "diff" => None,
             other => Some(format!("nobody looks at what is in {other}")),
         };
         problems.extend(problem.map(|problem| format!("{}: {problem}", block.at)));
+    }
+    none(&problems);
+}
+
+/// What the worked example changes is as it shows it: each line of a difference that is not new is in the file
+/// that was named last, in that order, and so are the names in its sentences somewhere.
+#[test]
+fn the_worked_example_begins_from_what_there_is() {
+    let pages = all();
+    let page = pages
+        .iter()
+        .find(|page| page.file == "CONTRIBUTING.md")
+        .expect("the page");
+    let mut problems = Vec::new();
+    let differences: Vec<_> = page
+        .blocks
+        .iter()
+        .filter(|it| it.language.as_deref() == Some("diff"))
+        .collect();
+    assert!(!differences.is_empty(), "the page shows no change");
+    for block in &differences {
+        let before = page
+            .spans
+            .iter()
+            .filter(|span| span.at.line < block.at.line);
+        let file = before
+            .filter(|span| span.text.starts_with("src/"))
+            .next_back()
+            .expect("a file is named");
+        let source = fs::read_to_string(root().join(&file.text)).expect("a source");
+        let mut lines = source.lines().map(str::trim);
+        for line in block
+            .text
+            .lines()
+            .filter(|line| !line.starts_with('+'))
+            .map(str::trim)
+        {
+            let is_there = line.is_empty() || lines.any(|other| other == line);
+            problems.extend(
+                (!is_there).then(|| format!("{}: {} has no `{line}` there", block.at, file.text)),
+            );
+        }
+    }
+    let first = differences[0].at.line;
+    let sources: String = ["src/core", "integration"]
+        .iter()
+        .flat_map(|room| sources(&root().join(room)))
+        .filter(|path| path.extension().is_some_and(|it| it == "rs"))
+        .map(|path| fs::read_to_string(path).expect("a source"))
+        .collect();
+    for span in page.spans.iter().filter(|span| span.at.line >= first) {
+        let name = span.text.trim_end_matches("()");
+        let is_name = name.contains('_') && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if is_name && !sources.contains(name) {
+            problems.push(format!("{}: nothing is called {name}", span.at));
+        }
     }
     none(&problems);
 }
