@@ -25,8 +25,8 @@ use usher::cri;
 use usher::grpc::Call;
 
 use super::{
-    Containerd, Finished, Image, PATIENCE, Settings, Version, build, eventually, make_archive,
-    pod_cgroup, poll, scaled, shim_program,
+    Containerd, Finished, Image, PATIENCE, REFERENCE, Settings, Version, build, eventually,
+    make_archive, pod_cgroup, poll, scaled, shim_program,
 };
 
 mod pod;
@@ -42,6 +42,9 @@ pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
 /// busybox and the witness.
 const WITNESS: &str = "localhost/usher-it/witness:1";
+
+/// What containerd finds our shim by.
+const OURS: &str = "io.containerd.usher.v2";
 
 /// Where Debian's package of network plugins has them.
 const PLUGINS: &str = "/usr/lib/cni";
@@ -112,6 +115,12 @@ impl Handler {
             Self::Runc => "runc",
         }
     }
+
+    /// Can its pods be in the node's network? One whose sandbox the shim makes ends containerd itself, before
+    /// 2.3.
+    pub fn has_host_network(self) -> bool {
+        self != Self::Pauseless || Version::of_containerd() >= Version(2, 3)
+    }
 }
 
 // === impl CriSettings ===
@@ -135,22 +144,21 @@ impl CriSettings {
 "#,
             dir = dir.display()
         );
-        let shim = dir
-            .join("bin")
-            .join(shim_program("io.containerd.usher.v2"))
-            .display()
-            .to_string();
+        let shim = dir.join("bin").join(shim_program(OURS));
+        let shim = shim.display();
         for handler in [Handler::Usher, Handler::Pauseless, Handler::Runc] {
-            let table = format!(
-                "plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.{}",
-                handler.name()
-            );
-            let _ = write!(
-                text,
-                "[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n"
-            );
-            if handler != Handler::Runc {
+            let cri = "plugins.\"io.containerd.cri.v1.runtime\"";
+            let table = format!("{cri}.containerd.runtimes.{}", handler.name());
+            let kind = match handler {
+                // Whoever starts a shim that makes the sandbox looks at no path.
+                Handler::Pauseless => OURS,
+                Handler::Usher | Handler::Runc => REFERENCE,
+            };
+            let _ = writeln!(text, "[{table}]\n  runtime_type = \"{kind}\"");
+            if handler == Handler::Usher {
                 let _ = writeln!(text, "  runtime_path = \"{shim}\"");
+            }
+            if handler != Handler::Runc {
                 text.push_str(
                     "  container_annotations = [\"usher/*\", \"*.usher/*\", \"io.kubernetes.*\"]\n",
                 );
@@ -164,9 +172,9 @@ impl CriSettings {
                     text.push_str("  disable_pause_image_pull = true\n");
                 }
             }
-            let _ = writeln!(text, "  [{table}.options]\n    SystemdCgroup = false");
             if let Some(runtime) = &self.oci_runtime {
-                let _ = writeln!(text, "    BinaryName = \"{}\"", runtime.display());
+                let name = runtime.display();
+                let _ = writeln!(text, "  [{table}.options]\n    BinaryName = \"{name}\"");
             }
         }
         text

@@ -1,6 +1,6 @@
 //! Settings of the kernel that a pod has for itself.
 
-use super::{with_each, with_each_in_a_network};
+use super::{with_each, with_each_in_a_network, with_each_in_the_nodes_network};
 use crate::harness::PodSpec;
 use usher::cri::NamespaceMode;
 
@@ -28,19 +28,16 @@ fn sysctls_of_the_pods_own_namespaces_are_set_in_all_containers() {
 
 #[test]
 fn a_sysctl_that_is_the_nodes_is_refused_by_its_name_and_nothing_is_left() {
-    with_each(|node, handler| {
-        let cases: [(&str, &str, bool); 4] = [
-            ("vm.swappiness", "7", false),
-            ("kernel.nonesuch", "1", false),
-            // Of the node's network and the node's IPC.
-            ("net.ipv4.ip_unprivileged_port_start", "80", false),
-            ("kernel.shm_rmid_forced", "1", true),
-        ];
-        for (name, value, nodes_ipc) in cases {
-            let mut spec = PodSpec::new("wrong", handler).sysctl(name, value);
-            if nodes_ipc {
-                spec = spec.namespaces(|options| options.ipc = NamespaceMode::NODE.into());
-            }
+    with_each_in_the_nodes_network(|node, spec| {
+        // The last two are of namespaces that are the node's here.
+        for (name, value) in [
+            ("vm.swappiness", "7"),
+            ("kernel.nonesuch", "1"),
+            ("net.ipv4.ip_unprivileged_port_start", "80"),
+            ("kernel.shm_rmid_forced", "1"),
+        ] {
+            let spec = spec.clone().sysctl(name, value);
+            let spec = spec.namespaces(|options| options.ipc = NamespaceMode::NODE.into());
             let refused = node.try_run_pod(&spec).map(|pod| pod.id);
             let error = refused.expect_err(name);
             assert!(error.contains(name), "{name}: {error}");

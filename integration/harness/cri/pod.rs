@@ -33,8 +33,16 @@ pub struct Container<'a> {
 // === impl PodSpec ===
 
 impl PodSpec {
-    /// In the node's network, which costs least.
+    /// In the node's network, which costs least, if it can be.
     pub fn new(name: &str, handler: Handler) -> Self {
+        let spec = Self::in_the_nodes_network(name, handler);
+        match handler.has_host_network() {
+            true => spec,
+            false => spec.with_network(),
+        }
+    }
+
+    pub fn in_the_nodes_network(name: &str, handler: Handler) -> Self {
         let mut config = cri::PodSandboxConfig::new();
         let metadata = config.metadata.mut_or_insert_default();
         metadata.name = name.to_owned();
@@ -207,11 +215,15 @@ impl<'a> Pod<'a> {
 
     #[track_caller]
     fn told(&self, verbose: bool) -> cri::PodSandboxStatusResponse {
+        let answer = self.try_told(verbose);
+        answer.unwrap_or_else(|e| panic!("PodSandboxStatus: {e}"))
+    }
+
+    fn try_told(&self, verbose: bool) -> Result<cri::PodSandboxStatusResponse, String> {
         let mut request = cri::PodSandboxStatusRequest::new();
         request.pod_sandbox_id.clone_from(&self.id);
         request.verbose = verbose;
-        let answer = self.node.call("PodSandboxStatus", &request);
-        answer.unwrap_or_else(|e| panic!("PodSandboxStatus: {e}"))
+        self.node.call("PodSandboxStatus", &request)
     }
 
     pub fn is_ready(&self) -> bool {
@@ -220,7 +232,12 @@ impl<'a> Pod<'a> {
 
     #[track_caller]
     pub fn await_not_ready(&self) {
-        eventually("the pod is not ready", PATIENCE, || !self.is_ready());
+        let not_ready = cri::PodSandboxState::SANDBOX_NOTREADY.into();
+        // There is no answer until containerd has seen that a shim has gone.
+        eventually("the pod is not ready", PATIENCE, || {
+            let answer = self.try_told(false);
+            answer.is_ok_and(|answer| answer.status.state == not_ready)
+        });
     }
 
     #[track_caller]
