@@ -408,7 +408,11 @@ mod tests {
             sandboxes(&node, name, runtime).map(|finding| finding.level)
         };
         assert_eq!(level("2.4.2", V3, "sandboxer = 'podsandbox'"), None);
-        assert_eq!(level("2.1.9", V3, "sandboxer = 'shim'"), Some(Level::Ok));
+        assert_eq!(level("2.3.0", V3, "sandboxer = 'shim'"), Some(Level::Ok));
+        assert_eq!(
+            level("2.2.8", V3, "sandboxer = 'shim'"),
+            Some(Level::Problem)
+        );
         assert_eq!(
             level("1.7.24", V2, "sandboxer = 'shim'"),
             Some(Level::Problem)

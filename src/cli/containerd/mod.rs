@@ -24,6 +24,9 @@ pub(super) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// The key of a runtime that says who makes its sandboxes, and its value for the shim.
 pub(super) const SANDBOXER: &str = "sandboxer";
 pub(super) const BY_THE_SHIM: &str = "shim";
+/// The first release that has the shim make sandboxes in the node's network, too: before, it ends with a panic
+/// (`NewBundle` in its `core/runtime/v2/bundle.go`).
+const PAUSELESS_SINCE: (u32, u32) = (2, 3);
 /// The key by which no image is pulled for a pause container that there is not.
 pub(super) const NO_IMAGE: &str = "disable_pause_image_pull";
 /// Patterns of the annotations that containerd is to pass on: of pods.
@@ -60,7 +63,7 @@ pub(super) enum KnownAs {
     /// at the path.
     Path(PathBuf),
     /// By its own name, and as the one that makes the sandboxes of its pods. For such a runtime containerd
-    /// (2.0 to 2.4) looks at no path: it starts the sandbox with the type alone (`Create` in its
+    /// (2.3 and 2.4) looks at no path: it starts the sandbox with the type alone (`Create` in its
     /// `plugins/sandbox/controller.go`).
     Pauseless {
         /// It can be told that there is no image to be pulled for a sandbox, as from 2.4 on.
@@ -105,10 +108,10 @@ impl KnownAs {
     /// One sentence, if it leaves them to nobody.
     pub(super) fn pauseless(node: &Node) -> Result<KnownAs, String> {
         match &node.version {
-            Some(version) if node.is_1() => Err(format!(
-                "containerd {} makes all sandboxes itself; expected containerd 2 for pods without a \
-                 pause container",
-                version.text
+            Some(version) if version.release < PAUSELESS_SINCE => Err(format!(
+                "containerd {} makes all sandboxes itself, or ends when the shim makes one in the node's \
+                 network; expected containerd {}.{} or later for pods without a pause container",
+                version.text, PAUSELESS_SINCE.0, PAUSELESS_SINCE.1
             )),
             _ => Ok(KnownAs::Pauseless {
                 may_do_without_image: node

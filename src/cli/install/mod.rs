@@ -68,7 +68,7 @@ pub(super) struct Install {
     #[arg(long)]
     stop_unit: bool,
     /// Has the shim make the sandboxes of its pods, without a pause container; experimental, and needs
-    /// containerd 2
+    /// containerd 2.3 or later
     #[arg(long, conflicts_with = "remove")]
     pauseless: bool,
     /// Where the programs are [default: where this one is]

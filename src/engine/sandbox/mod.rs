@@ -163,8 +163,9 @@ impl PodSandbox {
     async fn make(self: &Arc<Self>, halt: &Halt) -> Result<Born, EngineError> {
         let made = tokio::time::timeout(MADE_WITHIN, self.spawn());
         let held = tokio::select! {
-            made = made => made.map_err(|_| too_late("took longer than 20 s"))??,
+            biased;
             () = halt.called() => return Err(too_late("were called off")),
+            made = made => made.map_err(|_| too_late("took longer than 20 s"))??,
         };
         let parent = &self.wanted.cgroup_parent;
         let cgroup = (!parent.is_empty())
