@@ -71,6 +71,8 @@ pub enum Handler {
 /// How a containerd is configured.
 #[derive(Clone, Debug)]
 pub struct CriSettings {
+    /// containerd's log level.
+    pub log_level: &'static str,
     /// Are pods' annotations passed on, as `usher install` has it?
     pub passes_annotations: bool,
     /// Is there an image of a pause container?
@@ -82,6 +84,7 @@ pub struct CriSettings {
 impl Default for CriSettings {
     fn default() -> Self {
         Self {
+            log_level: "debug",
             passes_annotations: true,
             has_pause: true,
             oci_runtime: None,
@@ -214,6 +217,7 @@ impl Cri {
     pub fn start_with(settings: CriSettings) -> Self {
         let has_pause = settings.has_pause;
         let host = Containerd::start_with(&Settings {
+            log_level: settings.log_level,
             cri: Some(settings),
             ..Settings::default()
         });
@@ -346,8 +350,18 @@ impl Cri {
         format!("/{}/pod-{pod}", self.name)
     }
 
-    /// Removes all pods, as kubelet does those that it does not know; what went wrong.
+    /// Removes all pods, as kubelet does those that it does not know; what went wrong. As kubelet it tries again:
+    /// while containerd clears away what a dead shim has left, it refuses.
     pub fn remove_pods(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        poll(PATIENCE, || {
+            problems = self.try_remove_pods();
+            problems.is_empty().then_some(())
+        });
+        problems
+    }
+
+    fn try_remove_pods(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let request = cri::ListPodSandboxRequest::new();
         let pods = match self.call::<cri::ListPodSandboxResponse>("ListPodSandbox", &request) {

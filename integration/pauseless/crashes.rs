@@ -1,12 +1,14 @@
 //! Everything dies at some time, with SIGKILL: the process that holds a pod, its shim, containerd. Kubelet then has
 //! to be told, and can remove what is there; nothing may be left.
 
+use std::time::Duration;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::with_each;
-use crate::harness::{Container, Cri, Handler, PATIENCE, Pod, PodSpec, eventually};
-use usher::cri::ContainerState;
+use crate::harness::{Container, Cri, Handler, PATIENCE, Pod, PodSpec, eventually, poll};
+use usher::cri::{ContainerState, PodSandboxState};
 
 /// How far a pod has come.
 const STEPS: [Step; 3] = [Step::Empty, Step::Created, Step::Running];
@@ -132,5 +134,94 @@ fn what_dies_while_containerd_is_away_is_known_when_it_is_back() {
             pod.end();
             assert!(node.containers().is_empty());
         }
+    });
+}
+
+/// How long after the shim is there it dies, or containerd, in milliseconds.
+const MOMENTS: [u64; 5] = [0, 3, 8, 15, 40];
+
+/// A shim whose containerd has died before it was asked for a pod ends by itself, but not at once.
+const ORPHANS_END_WITHIN: Duration = Duration::from_secs(45);
+
+/// Asks for a pod, and does something a moment after its shim is there; what came of the pod.
+fn interrupted(
+    node: &Cri,
+    handler: Handler,
+    moment: u64,
+    interrupt: impl FnOnce(u32),
+) -> Result<String, String> {
+    eprintln!("{handler:?}, {moment} ms after its start");
+    std::thread::scope(|scope| {
+        let made = scope.spawn(|| {
+            let made = node.try_run_pod(&PodSpec::new("young", handler));
+            made.map(|pod| pod.id)
+        });
+        let shim = poll(PATIENCE, || serving(node));
+        let shim = shim.expect("a shim comes for the pod");
+        std::thread::sleep(Duration::from_millis(moment));
+        interrupt(shim);
+        made.join().expect("no panic")
+    })
+}
+
+/// The shim that serves, and none of the commands by which containerd starts and deletes.
+fn serving(node: &Cri) -> Option<u32> {
+    let mut commands = node.commands().into_iter();
+    let serves = |words: &str| {
+        words.contains("/containerd-shim-")
+            && !["start", "delete", "-info"]
+                .iter()
+                .any(|word| words.split_whitespace().any(|other| other == *word))
+    };
+    commands
+        .find(|(_, words)| serves(words))
+        .map(|(pid, _)| pid)
+}
+
+/// The next pod finds all in order, and nothing is left after it.
+#[track_caller]
+fn assert_recovered(node: &Cri, handler: Handler) {
+    let pod = node.run_pod(&PodSpec::new("young", handler));
+    pod.witness("app", &[]);
+    pod.stop();
+    pod.remove();
+    poll(ORPHANS_END_WITHIN, || {
+        node.remains().is_empty().then_some(())
+    });
+    let remains = node.remains();
+    assert!(remains.is_empty(), "left behind:\n{}", remains.join("\n"));
+}
+
+#[test]
+fn a_shim_that_dies_while_it_makes_a_pod_leaves_nothing() {
+    with_each(|node, handler| {
+        for moment in MOMENTS {
+            let made = interrupted(node, handler, moment, |shim| {
+                let _ = kill(Pid::from_raw(shim.cast_signed()), Signal::SIGKILL);
+            });
+            if made.is_ok() {
+                eventually("the pod is not ready", PATIENCE, || {
+                    let not_ready = PodSandboxState::SANDBOX_NOTREADY.into();
+                    node.pods().iter().all(|pod| pod.state == not_ready)
+                });
+            }
+            assert_eq!(node.remove_pods(), [""; 0]);
+            eventually("nothing runs of the pod", PATIENCE, || {
+                node.commands().is_empty()
+            });
+        }
+        assert_recovered(node, handler);
+    });
+}
+
+#[test]
+fn a_containerd_that_dies_while_it_makes_a_pod_can_remove_it_when_it_is_back() {
+    with_each(|node, handler| {
+        for moment in MOMENTS {
+            let _ = interrupted(node, handler, moment, |_| node.crash());
+            node.restart();
+            assert_eq!(node.remove_pods(), [""; 0]);
+        }
+        assert_recovered(node, handler);
     });
 }
