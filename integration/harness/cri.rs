@@ -118,12 +118,6 @@ impl Handler {
             Self::Runc => "runc",
         }
     }
-
-    /// Can its pods be in the node's network? One whose sandbox the shim makes ends containerd itself, before
-    /// 2.3.
-    pub fn has_host_network(self) -> bool {
-        self != Self::Pauseless || Version::of_containerd() >= Version(2, 3)
-    }
 }
 
 // === impl CriSettings ===

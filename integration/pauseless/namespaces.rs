@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{with_each, with_each_in_the_nodes_network};
+use super::with_each;
 use crate::harness::{Container, Cri, Handler, PATIENCE, PodSpec, eventually};
 use usher::cri::{ContainerState, NamespaceMode};
 
@@ -20,8 +20,8 @@ fn of(container: &Container, kind: &str) -> String {
 
 #[test]
 fn a_pod_in_the_nodes_network_has_the_nodes_name() {
-    with_each_in_the_nodes_network(|node, spec| {
-        let pod = node.run_pod(&spec);
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("host", handler));
         let app = pod.witness("app", &[]);
         assert_eq!(of(&app, "net"), of_node(node, "net"));
         let name = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
@@ -35,8 +35,8 @@ fn a_pod_in_the_nodes_network_has_the_nodes_name() {
 
 #[test]
 fn a_pod_can_have_the_nodes_pids_and_its_ipc() {
-    with_each_in_the_nodes_network(|node, spec| {
-        let spec = spec.namespaces(|options| {
+    with_each(|node, handler| {
+        let spec = PodSpec::new("host", handler).namespaces(|options| {
             options.pid = NamespaceMode::NODE.into();
             options.ipc = NamespaceMode::NODE.into();
         });

@@ -1,6 +1,6 @@
 //! Settings of the kernel that a pod has for itself.
 
-use super::{with_each, with_each_in_a_network, with_each_in_the_nodes_network};
+use super::{with_each, with_each_in_a_network};
 use crate::harness::PodSpec;
 use usher::cri::NamespaceMode;
 
@@ -28,7 +28,7 @@ fn sysctls_of_the_pods_own_namespaces_are_set_in_all_containers() {
 
 #[test]
 fn a_sysctl_that_is_the_nodes_is_refused_by_its_name_and_nothing_is_left() {
-    with_each_in_the_nodes_network(|node, spec| {
+    with_each(|node, handler| {
         // The last two are of namespaces that are the node's here.
         for (name, value) in [
             ("vm.swappiness", "7"),
@@ -36,7 +36,7 @@ fn a_sysctl_that_is_the_nodes_is_refused_by_its_name_and_nothing_is_left() {
             ("net.ipv4.ip_unprivileged_port_start", "80"),
             ("kernel.shm_rmid_forced", "1"),
         ] {
-            let spec = spec.clone().sysctl(name, value);
+            let spec = PodSpec::new("wrong", handler).sysctl(name, value);
             let spec = spec.namespaces(|options| options.ipc = NamespaceMode::NODE.into());
             let refused = node.try_run_pod(&spec).map(|pod| pod.id);
             let error = refused.expect_err(name);

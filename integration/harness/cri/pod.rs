@@ -33,16 +33,8 @@ pub struct Container<'a> {
 // === impl PodSpec ===
 
 impl PodSpec {
-    /// In the node's network, which costs least, if it can be.
+    /// In the node's network, which costs least.
     pub fn new(name: &str, handler: Handler) -> Self {
-        let spec = Self::in_the_nodes_network(name, handler);
-        match handler.has_host_network() {
-            true => spec,
-            false => spec.with_network(),
-        }
-    }
-
-    pub fn in_the_nodes_network(name: &str, handler: Handler) -> Self {
         let mut config = cri::PodSandboxConfig::new();
         let metadata = config.metadata.mut_or_insert_default();
         metadata.name = name.to_owned();
