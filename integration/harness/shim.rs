@@ -39,6 +39,8 @@ pub enum Service {
     TaskV2,
     /// containerd 2.x.
     TaskV3,
+    /// Pods without a pause container, from containerd 2.0 on.
+    SandboxV1,
 }
 
 /// A connection to a shim, used by one thread; connect again for calls side by side.
@@ -156,6 +158,7 @@ impl Service {
         match self {
             Self::TaskV2 => "containerd.task.v2.Task",
             Self::TaskV3 => "containerd.task.v3.Task",
+            Self::SandboxV1 => "containerd.runtime.sandbox.v1.Sandbox",
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::harness::{Cri, Handler, PodSpec, Version};
 
+mod by_path;
 mod crashes;
 mod isolation;
 mod namespaces;
