@@ -93,7 +93,7 @@ fn containers_join_what_no_process_holds() {
     assert_eq!(ipc["type"], "ipc");
     let path = ipc["path"].as_str().expect("a path").to_owned();
 
-    let app = BareShim::start(&host, &runtime, "app", &["sleep", "1000"], |config| {
+    let app = BareShim::start(&host, &runtime, "app", &["/bin/sleep", "1000"], |config| {
         config["annotations"] = json!({
             "io.kubernetes.cri.container-type": "container",
             "io.kubernetes.cri.sandbox-id": POD,
