@@ -14,7 +14,7 @@ mod ttrpc;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     ("annotations", annotations),
     ("answers", answers),
     ("bootstrap", bootstrap),
@@ -31,6 +31,7 @@ pub const TARGETS: [Target; 20] = [
     ("mounts", mounts),
     ("options", options),
     ("proc", proc),
+    ("sandbox", sandbox),
     ("state", state),
     ("stdio", stdio),
     ("task", task),
@@ -111,6 +112,11 @@ pub fn mounts(input: &[u8]) {
 /// The options of the OCI runtime.
 pub fn options(input: &[u8]) {
     crate::engine::oci::fuzz::options(input);
+}
+
+/// What kubelet wants of a sandbox.
+pub fn sandbox(input: &[u8]) {
+    crate::engine::sandbox::fuzz::config(input);
 }
 
 /// Files in `/proc`.

@@ -105,7 +105,7 @@ pub fn share(bundle: &Path, files: &[(&str, PathBuf)]) -> Result<(), BundleError
     written.map_err(|source| BundleError::Unwritten { path, source })
 }
 
-fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result<String> {
+pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result<String> {
     let Places {
         mounts: written,
         root,

@@ -1,5 +1,7 @@
 //! What the OCI runtime leaves in files, what containerd does, and how the one is changed.
 
+use std::path::PathBuf;
+
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
@@ -8,7 +10,7 @@ use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 use crate::sizing::Size;
 
 use super::bundle::Bundle;
-use super::config::with_oom_score;
+use super::config::{with_oom_score, with_shared};
 use super::log::last_error_of;
 use super::options::{self, Options};
 
@@ -30,6 +32,7 @@ pub(crate) fn bundle(input: &[u8]) {
     let Ok(config) = std::str::from_utf8(input) else {
         return;
     };
+    assert_shared(config);
     let change = || with_oom_score(config, SCORE);
     let Ok(changed) = assert_bounded(input.len(), EACH, ANYWAY, change) else {
         return;
@@ -53,6 +56,25 @@ pub(crate) fn bundle(input: &[u8]) {
         if let Some(process) = document.get_mut("process") {
             let process = process.as_object_mut().expect("what has a score");
             process.remove("oomScoreAdj");
+        }
+    }
+    assert_eq!(before, after);
+}
+
+/// That a container has its pod's files once, and all else as before.
+fn assert_shared(config: &str) {
+    let files = [("/etc/hosts", PathBuf::from("/b/hosts"))];
+    let share = |config: &str| with_shared(config, &files);
+    let Ok(changed) = assert_bounded(config.len(), EACH, ANYWAY, || share(config)) else {
+        return;
+    };
+    let (mut before, mut after) = (document(config), document(&changed));
+    let is_there = |mount: &serde_json::Value| mount["destination"] == "/etc/hosts";
+    let mounts = after["mounts"].as_array().expect("mounts");
+    assert!(mounts.iter().any(is_there), "{changed}");
+    for document in [&mut before, &mut after] {
+        if let Some(document) = document.as_object_mut() {
+            document.remove("mounts");
         }
     }
     assert_eq!(before, after);

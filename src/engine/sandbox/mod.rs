@@ -13,6 +13,8 @@
 
 mod config;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod init;
 pub(crate) mod maker;
 mod spec;
