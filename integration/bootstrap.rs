@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult};
 use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use crate::harness::{
     BareShim, ContainerSpec, Containerd, Service, Version, runtime_under_test, shim_program,
@@ -156,7 +157,7 @@ fn this_containerd_is_answered_as_it_asks() {
 fn a_start_that_cannot_succeed_says_why_in_one_sentence() {
     let host = Containerd::start();
     let shim = prepare(&host);
-    std::fs::remove_file(host.dir().join("bundles/a/config.json")).expect("config.json");
+    std::fs::write(shim.bundle().join("config.json"), "{").expect("config.json");
     let output = shim.command("start").output().expect("the shim runs");
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -164,4 +165,17 @@ fn a_start_that_cannot_succeed_says_why_in_one_sentence() {
         said.contains("config.json") && said.trim().lines().count() == 1,
         "{said}"
     );
+}
+
+/// That of a sandbox has none, and what it is to be comes later.
+#[test]
+fn a_container_without_a_configuration_is_refused_when_it_is_created() {
+    let host = Containerd::start();
+    let mut shim = prepare(&host);
+    std::fs::remove_file(shim.bundle().join("config.json")).expect("config.json");
+    let started = shim.try_start(shim.command("start"), &Any::new());
+    assert_eq!(started, Ok(()));
+    let (code, said) = shim.api().create(&shim.create_request()).unwrap_err();
+    assert_eq!(code, ttrpc::Code::INVALID_ARGUMENT, "{said}");
+    assert!(said.contains("config.json"), "{said}");
 }
