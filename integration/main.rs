@@ -37,3 +37,4 @@ mod starting;
 mod stopping;
 mod streams;
 mod trouble;
+mod upgrade;
