@@ -198,6 +198,21 @@ fn uninstalled_it_leaves_what_was_there_before() {
 }
 
 #[test]
+fn what_a_package_has_brought_stays_when_it_is_taken_away() {
+    let node = Node::with_config(USUAL);
+    node.must(&[]);
+    fs::create_dir_all(node.path("bin")).expect("a directory");
+    let knows_the_shim = "#!/bin/sh\n[ \"${2##*/}\" = containerd-shim-usher-v2 ]\n";
+    write_program(&node.path("bin/dpkg-query"), knows_the_shim);
+    let planned = node.install(&["--dry-run", "--remove"]).out();
+    assert!(!planned.contains("containerd-shim-usher-v2\n"), "{planned}");
+    let said = node.must(&["--remove"]);
+    assert!(said.contains("it belongs to a package"), "{said}");
+    assert_eq!(node.text(), USUAL);
+    assert_eq!(node.programs(), ["containerd-shim-usher-v2"]);
+}
+
+#[test]
 fn what_was_added_meanwhile_stays() {
     let node = Node::with_config(USUAL);
     node.must(&[]);

@@ -74,9 +74,10 @@ pub(super) struct Install {
     /// Where the programs are [default: where this one is]
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
-    /// The programs go to DIR/bin
-    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
-    prefix: PathBuf,
+    /// The programs go to DIR/bin [default: /usr where this one is in /usr/bin, as a package puts it there,
+    /// else /usr/local]
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
     /// containerd's configuration file [default: that of the running containerd, else
     /// /etc/containerd/config.toml]
     #[arg(long, value_name = "FILE")]
@@ -121,6 +122,13 @@ impl Install {
         }
         Ok(ExitCode::SUCCESS)
     }
+
+    /// Where the programs go; `own` is the directory of this one.
+    fn prefix(&self, own: Option<&Path>) -> &Path {
+        let of_packages = own == Some(Path::new("/usr/bin"));
+        let usual = if of_packages { "/usr" } else { "/usr/local" };
+        self.prefix.as_deref().unwrap_or(Path::new(usual))
+    }
 }
 
 // === impl Installer ===
@@ -134,12 +142,12 @@ impl Installer {
             wanted.path.clone(),
         );
         let containerd = node.program.clone()?;
-        let bin = place::resolve(&wanted.prefix).join("bin");
+        let own = std::env::current_exe().ok();
+        let own = own.and_then(|program| Some(program.parent()?.to_owned()));
+        let bin = place::resolve(wanted.prefix(own.as_deref())).join("bin");
         if wanted.remove && !wanted.force {
             refuse_while_needed(&bin.join(PROGRAM))?;
         }
-        let own = std::env::current_exe().ok();
-        let own = own.and_then(|program| Some(program.parent()?.to_owned()));
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
         // A link is followed: the file that it leads to is the one to change.
         let found = find_texts(place::resolve(&node.config), &containerd)?;
@@ -191,7 +199,12 @@ impl Installer {
         let shims = programs::running_shims(&self.bin.join(PROGRAM));
         units::remove(&self.wanted.units, shims > 0)?;
         self.configure()?;
-        programs::remove(&self.bin)?;
+        for program in programs::remove(&self.bin)? {
+            note(&format!(
+                "{} stays: it belongs to a package",
+                program.display()
+            ));
+        }
         note(&format!("{NAME} is taken away"));
         Ok(())
     }
@@ -302,7 +315,9 @@ impl Installer {
             |what: &str, file: &Path| stdout.text(format!("{what} {}\n", file.display()));
         if self.wanted.remove {
             let programs = programs::PROGRAMS.map(|program| self.bin.join(program));
-            let there = programs.into_iter().filter(|program| program.exists());
+            let there = programs
+                .into_iter()
+                .filter(|program| program.exists() && !programs::is_of_package(program));
             for file in there.chain(units::installed(&self.wanted.units)) {
                 says("would be removed:", &file)?;
             }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::super::containerd::{NAME, PROGRAM, output};
 use super::place;
@@ -69,13 +69,24 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<
     }
 }
 
-/// Takes all away.
-pub(super) fn remove(bin: &Path) -> Result<(), String> {
-    PROGRAMS.into_iter().try_for_each(|program| {
-        let file = bin.join(program);
+/// Takes all away but what belongs to a package. Says which that is.
+pub(super) fn remove(bin: &Path) -> Result<Vec<PathBuf>, String> {
+    let files = PROGRAMS.map(|program| bin.join(program));
+    let (of_packages, ours): (Vec<_>, Vec<_>) = files.into_iter().partition(|f| is_of_package(f));
+    for file in ours {
         place::remove(&file)
-            .map_err(|error| format!("{} cannot be removed: {error}", file.display()))
-    })
+            .map_err(|error| format!("{} cannot be removed: {error}", file.display()))?;
+    }
+    Ok(of_packages)
+}
+
+/// Has a Debian package brought this file, which takes it away when it goes?
+pub(super) fn is_of_package(file: &Path) -> bool {
+    let mut asking = Command::new("dpkg-query");
+    asking.arg("--search").arg(file);
+    asking.stdin(Stdio::null()).stdout(Stdio::null());
+    let asked = asking.stderr(Stdio::null()).status();
+    asked.is_ok_and(|status| status.success())
 }
 
 /// How many shims run this program. They keep it when it is replaced, but need it to clear away after their
