@@ -43,11 +43,22 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "install target/release/kubectl-usher",
         "changes the machine",
     ),
+    ("scripts/release", "compiles for ten minutes and more"),
     (
-        "docker",
-        "needs Docker and a registry; `scripts/test-kubernetes` builds images by the same files",
+        "skopeo",
+        "needs a registry; `scripts/test-kubernetes` makes images by the same function",
     ),
     ("sed s,image:", "is for an image in a registry"),
+    (
+        "sed -n s/^usher",
+        "reads what a release has beside its images",
+    ),
+    ("tar --extract --file usher-VERSION", "unpacks a release"),
+    (
+        "usher-VERSION-linux-amd64/bin/usher install",
+        "changes the machine; `install::` does so with directories of its own",
+    ),
+    ("apt", "changes the machine"),
     (
         "kubectl",
         "needs a cluster; `scripts/test-kubernetes` applies the same files, and looks at what is shown",

@@ -162,7 +162,7 @@ const PROGRAMS: [&str; 13] = [
     "kubectl ",
     "cargo ",
     "ctr ",
-    "docker ",
+    "skopeo ",
     "digest=",
     "sed ",
     "sudo ",

@@ -1,7 +1,6 @@
 //! An image made on the spot: no test needs a registry.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -34,50 +33,35 @@ impl Containerd {
     }
 }
 
-/// Makes an archive of images that have a root file system in common; `dir` is created for it.
+/// Makes an archive of images that have a root file system in common; `dir` is created for it. It is in the layout of
+/// `docker save`, which needs no digests but the layer's.
 #[track_caller]
 pub fn make_archive(dir: &Path, rootfs: &Path, images: &[Image]) -> PathBuf {
+    const LAYER: &str = "rootfs.tar";
     fs::create_dir(dir).expect("the images' directory");
-    let layer = dir.join("rootfs.tar");
+    let layer = dir.join(LAYER);
     tar(&layer, rootfs, &["."]);
-    make_archive_of_layers(dir, &[&layer], images)
-}
-
-/// Makes an archive, in the directory `dir`, of images that have these layers in common, the lowest
-/// first, each an archive itself. It is in the layout of `docker save`, which needs no digests but
-/// the layers'.
-#[track_caller]
-pub fn make_archive_of_layers(dir: &Path, layers: &[&Path], images: &[Image]) -> PathBuf {
-    let names: Vec<String> = (0..layers.len())
-        .map(|n| format!("layer-{n}.tar"))
-        .collect();
-    for (layer, name) in layers.iter().zip(&names) {
-        symlink(layer, dir.join(name)).expect("link a layer");
-    }
-    let digests: Vec<String> = layers.iter().map(|layer| sha256(layer)).collect();
-    let mut members = vec!["manifest.json".to_owned()];
-    members.extend(names.iter().cloned());
+    let digest = sha256(&layer);
+    let mut members = vec!["manifest.json".to_owned(), LAYER.to_owned()];
     let mut manifest = Vec::new();
     for (n, image) in images.iter().enumerate() {
         let config = json!({
             "architecture": architecture(),
             "os": "linux",
             "config": image.config,
-            "rootfs": { "type": "layers", "diff_ids": digests },
+            "rootfs": { "type": "layers", "diff_ids": [digest] },
         });
         let name = format!("config-{n}.json");
         fs::write(dir.join(&name), config.to_string()).expect("write the config");
         manifest.push(json!({
-            "Config": name, "RepoTags": [image.reference], "Layers": names,
+            "Config": name, "RepoTags": [image.reference], "Layers": [LAYER],
         }));
         members.push(name);
     }
     let manifest = Value::Array(manifest).to_string();
     fs::write(dir.join("manifest.json"), manifest).expect("write the manifest");
     let archive = dir.join("images.tar");
-    // Layers are links to where they are.
-    let mut words = vec!["--dereference"];
-    words.extend(members.iter().map(String::as_str));
+    let words: Vec<&str> = members.iter().map(String::as_str).collect();
     tar(&archive, dir, &words);
     archive
 }
@@ -91,7 +75,7 @@ fn architecture() -> &'static str {
 }
 
 #[track_caller]
-pub fn tar(archive: &Path, dir: &Path, members: &[&str]) {
+fn tar(archive: &Path, dir: &Path, members: &[&str]) {
     let mut command = Command::new("tar");
     command
         .arg("--create")

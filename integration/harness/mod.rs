@@ -63,7 +63,7 @@ pub use environment::{
 pub use events::CtrEvent;
 pub use fifo::Reader;
 pub use gate::Gates;
-pub use image::{Image, make_archive, make_archive_of_layers, tar};
+pub use image::{Image, make_archive};
 pub use leaks::zombies;
 pub use mount_ns::{Apart, MountNs};
 pub use pod_cgroup::{PodCgroup, annotate, await_value, on_v2};

@@ -1,4 +1,4 @@
-//! The DaemonSet that installs usher to a cluster's nodes, with the image that its Dockerfile describes.
+//! The DaemonSet that installs usher to a cluster's nodes, with its image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,9 +8,9 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, NODE, PATIENCE};
-use crate::dockerfile;
 use crate::harness::{eventually, poll, run};
 use crate::images::WITNESS;
+use crate::ours;
 use crate::pod::{Case, Pod, restarts, witness};
 use crate::settings::CONTAINERD_CONFIG;
 
@@ -413,8 +413,8 @@ fn assert_first_process_is_the_nodes(case: &Case) {
 
 /// The image in containerd's store, and what it is called there; its shim has some more bytes at its end.
 fn import(cluster: &Cluster, more: &[u8]) -> String {
-    dockerfile::import(cluster, "Dockerfile", REPOSITORY, |root| {
-        let shim = root.join("usher/containerd-shim-usher-v2");
+    ours::import(cluster, "usher", REPOSITORY, |parts| {
+        let shim = parts.join("containerd-shim-usher-v2");
         let bytes = fs::read(&shim).expect("the shim is in the image");
         fs::write(&shim, [&bytes, more].concat()).expect("the shim");
     })

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, NODE, PATIENCE};
-use crate::dockerfile::import;
 use crate::harness::{Finished, poll, run, shim_dir};
 use crate::installer::{REPOSITORY, apply_with_image};
+use crate::ours::import;
 use crate::pod::{Case, Pod, witness};
 
 const MANIFEST: &str = concat!(
@@ -29,7 +29,7 @@ impl<'a> View<'a> {
         let plugin = shim_dir().join("kubectl-usher").display().to_string();
         let link = ["ln", "-sf", &plugin, "/usr/local/bin/kubectl-usher"];
         assert!(run(cluster.on_machine(&link), PATIENCE).ok(), "ln");
-        let image = import(cluster, "Dockerfile", REPOSITORY, |_| {});
+        let image = import(cluster, "usher", REPOSITORY, |_| {});
         apply_with_image(cluster, MANIFEST, &image);
         let view = Self { cluster };
         let ready = || {

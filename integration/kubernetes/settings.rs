@@ -21,8 +21,10 @@ pub struct Programs {
     pub parts: PathBuf,
     /// containerd and ctr.
     pub containerd: PathBuf,
-    /// The lower layer of the installer's image.
-    pub installer_base: PathBuf,
+    /// Our own, as images have them.
+    pub statically_linked: PathBuf,
+    /// What else the DaemonSet's image has.
+    pub image_tools: PathBuf,
     /// What a node of its own runs on, if there is to be one, and the runc that it has.
     pub node_image: Option<PathBuf>,
     pub runc: PathBuf,
@@ -65,7 +67,8 @@ impl Programs {
             version: version.unwrap_or_else(|| panic!("kubelet --version says {said:?}")),
             kubernetes,
             parts: directory("USHER_TEST_CLUSTER_PARTS"),
-            installer_base: directory("USHER_TEST_INSTALLER_BASE").join("base.tar"),
+            statically_linked: directory("USHER_TEST_STATIC_PROGRAMS"),
+            image_tools: directory("USHER_TEST_IMAGE_TOOLS"),
             containerd: installed_program("containerd").with_file_name(""),
             node_image: std::env::var_os("USHER_TEST_NODE_IMAGE").map(PathBuf::from),
             runc: PathBuf::from(std::env::var_os("USHER_TEST_RUNC").unwrap_or_default()),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE};
-use crate::dockerfile;
 use crate::harness::{Finished, eventually, poll, run};
+use crate::ours;
 
 pub const NAME: &str = "usher-webhook";
 pub const MANIFEST: &str = concat!(
@@ -40,7 +40,7 @@ impl<'a> Webhook<'a> {
 
     /// The image is there, and the manifest names it (`tmp/webhook.yaml`).
     pub fn prepare(cluster: &'a Cluster) -> Self {
-        let image = dockerfile::import(cluster, "Dockerfile.webhook", REPOSITORY, |_| ());
+        let image = ours::import(cluster, "usher-webhook", REPOSITORY, |_| ());
         let text = fs::read_to_string(MANIFEST).expect("the manifest");
         let lines = text.lines().map(|line| match line.split_once("image: ") {
             Some((space, _)) if space.trim().is_empty() => format!("{space}image: {image}\n"),
