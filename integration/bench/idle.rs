@@ -65,7 +65,7 @@ fn settled_shims(host: &Containerd, pods: usize) -> Vec<u32> {
 
 /// The sum of the processes' proportional set sizes in MB: of a page that n processes share each
 /// is charged one n-th.
-fn memory(pids: &[u32]) -> f64 {
+pub fn memory(pids: &[u32]) -> f64 {
     let kilobytes = |pid: &u32| {
         let path = format!("/proc/{pid}/smaps_rollup");
         field(&fs::read_to_string(path).expect("a running shim"), "Pss:")

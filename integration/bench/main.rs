@@ -1,6 +1,7 @@
 //! What a pod costs with our shim, beside containerd's own, in one run with the same runc.
 //!
-//! `scripts/bench` runs it; `--quick` repeats less. All times are taken by this program or by the
+//! `scripts/bench` runs it; `--quick` repeats less. With `--pods` it makes pods as kubelet does, with a pause
+//! container and without, which takes containerd 2.3 or later. All times are taken by this program or by the
 //! containers, all other figures are the kernel's. The figures go to standard output as Markdown.
 
 #[path = "../harness/mod.rs"]
@@ -11,6 +12,7 @@ mod crowd;
 mod ending;
 mod figures;
 mod idle;
+mod pods;
 mod release;
 mod report;
 mod walltime;
@@ -51,6 +53,9 @@ impl Effort {
 
 fn main() {
     let effort = Effort::from_arguments();
+    if std::env::args().any(|argument| argument == "--pods") {
+        return pods::print(&effort);
+    }
     let runtimes = [runtime_under_test(), REFERENCE.to_owned()];
     let runtimes = [runtimes[0].as_str(), runtimes[1].as_str()];
     progress("wall time of ctr run --rm");

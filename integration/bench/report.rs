@@ -7,6 +7,7 @@ use super::Effort;
 use super::chain::Link;
 use super::ending::Step;
 use super::figures::Figures;
+use super::harness::installed_program;
 use super::idle::Pods;
 use super::release::Releases;
 
@@ -128,10 +129,11 @@ fn row(what: &str, [ours, theirs]: [String; 2], ratio: f64) {
 }
 
 /// Which machine this was, and when.
-fn machine() -> String {
+pub fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
-    let containerd = first_line("containerd", &["--version"]);
+    let containerd = installed_program("containerd").display().to_string();
+    let containerd = first_line(&containerd, &["--version"]);
     let containerd = containerd.split_whitespace().nth(2).unwrap_or("?");
     let runc = first_line("runc", &["--version"]);
     let runc = runc.trim_start_matches("runc version ");
