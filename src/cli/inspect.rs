@@ -1,5 +1,6 @@
 //! `usher inspect`: everything one asks when a pod hangs, first of all what it waits for.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -108,6 +109,10 @@ fn is_terminating(pod: &api::Pod) -> bool {
 /// For each container that waits: for what, since when, and what would end the wait.
 fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     let mut lines = Vec::new();
+    // What helps several is said once.
+    let helped = waiting(pod).filter(|(_, wait)| !wait.remedies.is_empty());
+    let are_several = helped.count() > 1;
+    let remedies: Vec<_> = waiting(pod).flat_map(|(_, wait)| &wait.remedies).collect();
     for (container, wait) in waiting(pod) {
         let obstacles: Vec<_> = wait.obstacles.iter().map(words::obstacle).collect();
         let since = time::seconds(&wait.since).or(time::seconds(&container.since));
@@ -139,9 +144,15 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
             _ => String::new(),
         };
         lines.push(styled(FAINT, format!("  {then}{by_hand}")));
-        let remedies = wait.remedies.iter().map(words::remedy);
-        lines.extend(remedies.map(|remedy| format!("  {remedy}")));
+        if !are_several {
+            let remedies = wait.remedies.iter().map(words::remedy);
+            lines.extend(remedies.map(|remedy| format!("  {remedy}")));
+        }
     }
+    if are_several {
+        lines.extend(words::remedies(&remedies));
+    }
+    lines.extend(never_created(pod));
     lines.extend(late(pod, now));
     let is_under_way = is_terminating(pod) && pod.ended.is_none();
     if let Some(termination) = pod.termination.as_ref().filter(|_| is_under_way) {
@@ -160,6 +171,20 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// The names for whom others wait and of which no container was created: misspelt ones are among them.
+fn never_created(pod: &api::Pod) -> Option<String> {
+    let never = api::Missing::MISSING_NEVER_CREATED;
+    let obstacles = waiting(pod).flat_map(|(_, wait)| &wait.obstacles);
+    let never = obstacles.filter(|obstacle| obstacle.missing.enum_value() == Ok(never));
+    let never: BTreeSet<_> = never.map(|obstacle| obstacle.container.as_str()).collect();
+    let created: Vec<_> = pod.containers.iter().map(|it| it.name.as_str()).collect();
+    let never = Vec::from_iter(never).join(", ");
+    let created = created.join(", ");
+    (!never.is_empty()).then(|| {
+        format!("never created: {never}; created so far: {created}; are the names those of the pod's spec?")
+    })
 }
 
 /// A run that is not complete though all its apps have ended: until when, and why.
@@ -442,6 +467,38 @@ mod tests {
             has the annotation usher/native-init: fetch, web";
         let text = plain(&text(&pod, None, 1012.0));
         assert_eq!(text.lines().nth(3), Some(expected), "{text}");
+    }
+
+    #[test]
+    fn what_helps_several_and_whose_name_may_be_misspelt_is_said_once() {
+        let mut pod = held();
+        pod.containers.push(pod.containers[0].clone());
+        pod.containers[1].name = "proxi".to_owned();
+        for container in &mut pod.containers {
+            let name = container.name.clone();
+            let wait = container.wait.as_mut().unwrap();
+            wait.obstacles[0].missing = api::Missing::MISSING_NEVER_CREATED.into();
+            let list = vec![name.clone()];
+            wait.remedies = vec![api::Remedy::from(&Remedy::NativeInit {
+                container: name.clone(),
+                list: list.clone(),
+            })];
+            if name == "proxi" {
+                let guest = Remedy::Guest {
+                    container: name,
+                    list,
+                };
+                wait.remedies.push(api::Remedy::from(&guest));
+            }
+        }
+        let text = plain(&text(&pod, None, 1012.0));
+        let expected = "  those of web, proxi that are the pod's own initContainers run at once where the \
+            annotation usher/native-init names them\n  \
+            what was added to the pod (kubectl debug) runs at once where the annotation usher/apps names \
+            the pod's apps, and nothing else\n  \
+            never created: proxy; created so far: web, proxi; are the names those of the pod's spec?\n";
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(text.matches("initContainers").count(), 1, "{text}");
     }
 
     #[test]

@@ -156,6 +156,30 @@ pub(super) fn remedy(remedy: &api::Remedy) -> String {
     )
 }
 
+/// The same where several containers wait: a line for each annotation.
+pub(super) fn remedies(all: &[&api::Remedy]) -> Vec<String> {
+    use api::RemedyFor::*;
+    let of = |helps: api::RemedyFor| {
+        let of = all
+            .iter()
+            .filter(move |it| it.for_.enum_value() == Ok(helps));
+        of.map(|it| it.container.as_str()).collect::<Vec<_>>()
+    };
+    let native = of(REMEDY_FOR_NATIVE_INIT).join(", ");
+    let native = (!native.is_empty()).then(|| {
+        format!(
+            "those of {native} that are the pod's own initContainers run at once where the annotation \
+             usher/native-init names them"
+        )
+    });
+    let guest = (!of(REMEDY_FOR_GUEST).is_empty()).then(|| {
+        "what was added to the pod (kubectl debug) runs at once where the annotation usher/apps names the \
+         pod's apps, and nothing else"
+            .to_owned()
+    });
+    native.into_iter().chain(guest).collect()
+}
+
 /// A state within a sentence.
 pub(super) fn state(state: EnumOrUnknown<api::State>) -> String {
     let known = api::state_of(state.enum_value_or_default());
