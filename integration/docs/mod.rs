@@ -275,13 +275,12 @@ fn the_worked_example_begins_from_what_there_is() {
         .collect();
     assert!(!differences.is_empty(), "the page shows no change");
     for block in &differences {
-        let before = page
+        let mut before = page
             .spans
             .iter()
             .filter(|span| span.at.line < block.at.line);
         let file = before
-            .filter(|span| span.text.starts_with("src/"))
-            .next_back()
+            .rfind(|span| span.text.starts_with("src/"))
             .expect("a file is named");
         let source = fs::read_to_string(root().join(&file.text)).expect("a source");
         let mut lines = source.lines().map(str::trim);
