@@ -145,7 +145,12 @@ impl Stream for Onlookers {
     type Item = io::Result<Client>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|client| client.map(Ok))
+        match ready!(self.0.poll_recv(context)) {
+            Some(client) => Poll::Ready(Some(Ok(client))),
+            // The others' server has been shut down first. Callers that end before their server is told to
+            // stop make it panic (ttrpc 0.10, `stop_listen`).
+            None => Poll::Pending,
+        }
     }
 }
 
@@ -417,6 +422,23 @@ mod tests {
             // Ours sees it too, and makes room.
             let (client, _) = &mut inside[1];
             assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn onlookers_do_not_end_when_nobody_is_let_in_any_more() {
+        test(async {
+            let Door {
+                clients,
+                mut onlookers,
+                ..
+            } = Door::new();
+            drop(clients);
+            let next = poll_fn(|context| {
+                let polled = Pin::new(&mut onlookers).poll_next(context);
+                Poll::Ready(polled.is_pending())
+            });
+            assert!(next.await);
         });
     }
 

@@ -1,4 +1,4 @@
-//! The smallest process that can hold the namespaces of a pod: a program of two hundred bytes, without a
+//! The smallest process that can hold the namespaces of a pod: a program of four hundred bytes, without a
 //! library, a file system or a heap, which is in this shim's own program and executed from memory.
 //!
 //! It does what the first process of a shared PID namespace has to (`pid_namespaces(7)`): it collects what
