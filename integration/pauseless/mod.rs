@@ -11,6 +11,7 @@ mod order;
 mod seen;
 mod sharing;
 mod sysctls;
+mod users;
 
 const BOTH: [Handler; 2] = [Handler::Usher, Handler::Pauseless];
 
