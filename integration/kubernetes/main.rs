@@ -101,6 +101,7 @@ const CASES: &[Named] = cases![
     starting::an_image_is_a_volume: Since(1, 35),
     traffic::a_sidecar_is_reached_until_the_apps_have_ended,
     traffic::a_sidecar_that_is_not_ready_has_no_endpoint,
+    traffic::a_port_of_a_pod_is_forwarded,
     stopping::apps_end_before_sidecars,
     stopping::a_shorter_grace_period_is_kept,
     stopping::a_forced_deletion_leaves_nothing,

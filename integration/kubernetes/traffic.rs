@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::cluster::PATIENCE;
-use crate::harness::poll;
+use crate::harness::{Background, poll};
 use crate::pod::{Case, Pod, script, with};
 
 /// Told to end, it waits until the test lets it.
@@ -92,4 +92,24 @@ pub fn a_sidecar_that_is_not_ready_has_no_endpoint(case: &Case) {
     await_endpoints(case, 0);
     std::fs::remove_file(case.shared_dir().join("not-ready")).expect("the file");
     await_endpoints(case, 1);
+}
+
+/// A way into a pod that nobody else needs: containerd enters the network of its sandbox for it.
+pub fn a_port_of_a_pod_is_forwarded(case: &Case) {
+    run(case);
+    let words = ["kubectl", "--namespace", &case.namespace];
+    let words = [&words[..], &["port-forward", "pod/pod", ":8080"]].concat();
+    let forward = Background::spawn(case.cluster.on_machine(&words));
+    let port = poll(PATIENCE, || {
+        let said = forward.stdout();
+        let (port, _) = said.split_once("127.0.0.1:")?.1.split_once(' ')?;
+        Some(port.to_owned())
+    });
+    let port = port.unwrap_or_else(|| panic!("{}\n{}", forward.stderr(), case.diagnosis()));
+    let script = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
+    );
+    let ask = ["timeout", "20", "bash", "-c", &script];
+    let answer = crate::harness::run(case.cluster.on_machine(&ask), PATIENCE);
+    assert!(answer.out().ends_with("served\n"), "{}", answer.err());
 }
