@@ -20,7 +20,11 @@ fn main() {
         &["control", "control_ttrpc"],
     );
     generate("runtime/v1/cri.proto", "cri", &["cri"]);
-    println!("cargo::rustc-link-arg-bins=-no-pie");
+    // With musl the compiler itself says so where it makes such programs, and else begins them in another way,
+    // which ends at once in one that is at a fixed address.
+    if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("musl") {
+        println!("cargo::rustc-link-arg-bins=-no-pie");
+    }
     println!("cargo::rerun-if-env-changed=USHER_REVISION");
     let given = std::env::var("USHER_REVISION").ok();
     let revision = given.or_else(from_git).unwrap_or_default();
