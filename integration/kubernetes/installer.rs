@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, NODE, PATIENCE};
 use crate::harness::{eventually, poll, run};
 use crate::images::WITNESS;
-use crate::ours;
+use crate::ours::{self, find};
 use crate::pod::{Case, Pod, restarts, witness};
 use crate::settings::CONTAINERD_CONFIG;
 
@@ -141,15 +141,15 @@ pub fn what_stays_on_a_node_has_no_rights_there(case: &Case) {
         assert!(of_node.starts_with(kind), "{of_node}");
         assert_ne!(in_what_stays(case, &format!("readlink {link}")), of_node);
     }
-    let writable = r"find / -path /proc -prune -o ! -type l -writable -print 2>/dev/null || :";
-    let writable = in_what_stays(case, writable);
+    let writable = find("", "$file != /proc/* && ! -L $file && -w $file");
+    let writable = in_what_stays(case, &writable);
     let outside = |path: &&str| !path.starts_with("/dev/");
     assert!(
         writable.lines().any(|path| path == "/dev/null"),
         "{writable}"
     );
     assert_eq!(writable.lines().find(outside), None, "{writable}");
-    assert_eq!(in_what_stays(case, "find /dev -type b"), "");
+    assert_eq!(in_what_stays(case, &find("/dev", "-b $file")), "");
     in_what_stays(case, "test ! -e /node && test ! -e /run/secrets");
     uninstall(case);
 }

@@ -70,6 +70,14 @@ fn collect(cluster: &Cluster, parts: &Path) {
     }
 }
 
+/// A script that names each file below a directory of which `test` is true: our image has no find(1).
+pub fn find(top: &str, test: &str) -> String {
+    format!(
+        "shopt -s globstar dotglob nullglob
+        for file in {top}/**; do if [[ {test} ]]; then echo \"$file\"; fi; done"
+    )
+}
+
 /// As Go calls it.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
