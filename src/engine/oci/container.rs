@@ -1,6 +1,5 @@
 //! A container: from a bundle to an init process that is parked, and back to nothing.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,7 +18,6 @@ use crate::stdio::{self, Owner, Paths, ProcessStdio, Setting, Streams};
 
 use super::checkpoint::Restore;
 use super::error::RuntimeError;
-use super::exit::RecordedExit;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
 use super::{Bundle, OciRuntime, Options, config, exit, insist, options};
@@ -147,13 +145,7 @@ impl Container for Arc<OciContainer> {
     }
 
     fn record_exit(&self, pid: i32, code: u32, at: SystemTime) {
-        // What has had no process leaves nothing to be read.
-        let Some(pid) = u32::try_from(pid).ok().and_then(NonZeroU32::new) else {
-            return;
-        };
-        if let Err(error) = exit::save(&self.bundle, RecordedExit { pid, code, at }) {
-            tracing::warn!(container = self.id, %error, "its exit is lost if this shim dies");
-        }
+        exit::record(&self.bundle, &self.id, pid, code, at);
     }
 
     fn tell(&self, streams: Option<&Streams>, message: &str, last_words: bool) {

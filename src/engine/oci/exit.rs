@@ -40,12 +40,24 @@ struct Document {
     status: u32,
 }
 
+/// Writes down how the init of the container, or sandbox, `id` has ended; zero is no process. What cannot be
+/// written down is no reason to keep the exit.
+pub(in crate::engine) fn record(bundle: &Path, id: &str, pid: i32, code: u32, at: SystemTime) {
+    // What has had no process leaves nothing to be read.
+    let Some(pid) = u32::try_from(pid).ok().and_then(NonZeroU32::new) else {
+        return;
+    };
+    if let Err(error) = save(bundle, RecordedExit { pid, code, at }) {
+        tracing::warn!(id, %error, "its exit is lost if this shim dies");
+    }
+}
+
 /// Writes it down.
 ///
 /// # Errors
 ///
 /// If the file cannot be written. There is none then, or that of before.
-pub(in crate::engine) fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
+fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
     let since = exit.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let nanos = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX);
     let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).map_err(io::Error::other)?;

@@ -21,7 +21,6 @@ mod spec;
 
 use std::fs;
 use std::io::Read;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -38,7 +37,7 @@ use crate::sizing::Size;
 use crate::stdio::{self, Streams};
 use crate::sys;
 
-use super::oci::exit::{self, RecordedExit};
+use super::oci::exit;
 use super::{
     Beginning, Born, Container, Created, Deletion, EngineError, Facts, Halt, LastLife, Order,
     SandboxOrder, Wishes,
@@ -147,12 +146,7 @@ impl Container for Arc<PodSandbox> {
     }
 
     fn record_exit(&self, pid: i32, code: u32, at: SystemTime) {
-        let Some(pid) = u32::try_from(pid).ok().and_then(NonZeroU32::new) else {
-            return;
-        };
-        if let Err(error) = exit::save(&self.bundle, RecordedExit { pid, code, at }) {
-            tracing::warn!(sandbox = self.id, %error, "its exit is lost if this shim dies");
-        }
+        exit::record(&self.bundle, &self.id, pid, code, at);
     }
 
     fn tell(&self, _: Option<&Streams>, words: &str, _: bool) {
