@@ -36,7 +36,7 @@ use crate::cri::{
 use crate::engine::sandbox::spec;
 use crate::engine::{Order, SandboxOrder};
 use crate::events::timestamp;
-use crate::pod::{CallError, CreateCall, Figures, KillCall, Kind, Pod, Status};
+use crate::pod::{CallError, CreateCall, Figures, KillCall, Kind, Pod, SandboxState, Status};
 use crate::task::{patience, pid, status};
 
 /// How long a sandbox that was killed may take to be gone.
@@ -71,25 +71,7 @@ impl Sandboxes {
         Sandboxes { pod }
     }
 
-    /// Waits for the end of a sandbox that was killed.
-    async fn gone(&self, id: &str) -> Result<(), CallError> {
-        let id = id.to_owned();
-        let name = id.clone();
-        let gone = self.pod.ask(move |actor, reply| actor.wait(&id, "", reply));
-        match tokio::time::timeout(ENDS_WITHIN, gone).await {
-            Ok(Err(error)) if error.kind != Kind::NotFound => Err(error),
-            Ok(_) => Ok(()),
-            Err(_) => Err(CallError::new(
-                Kind::DeadlineExceeded,
-                format!(
-                    "sandbox {name} was killed, and is not gone after {} s",
-                    ENDS_WITHIN.as_secs()
-                ),
-            )),
-        }
-    }
-
-    /// Ends a sandbox, if it is there.
+    /// Ends a sandbox, if it is there, and waits until nothing is left of it.
     async fn stop(&self, id: &str) -> Result<(), CallError> {
         let call = KillCall {
             id: id.to_owned(),
@@ -103,10 +85,32 @@ impl Sandboxes {
             .ask(move |actor, reply| actor.kill(call, reply))
             .await;
         match killed {
-            Err(error) if error.kind == Kind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => self.gone(id).await,
+            Err(error) if error.kind != Kind::NotFound => return Err(error),
+            _ => {}
         }
+        let name = id.to_owned();
+        let gone = self
+            .pod
+            .ask(move |actor, reply| actor.sandbox_gone(&name, reply));
+        tokio::time::timeout(ENDS_WITHIN, gone)
+            .await
+            .unwrap_or_else(|_| {
+                Err(CallError::new(
+                    Kind::DeadlineExceeded,
+                    format!(
+                        "sandbox {id} was killed, and is not gone after {} s",
+                        ENDS_WITHIN.as_secs()
+                    ),
+                ))
+            })
+    }
+
+    async fn state(&self, id: &str) -> ttrpc::Result<SandboxState> {
+        let id = id.to_owned();
+        let state = self
+            .pod
+            .ask(move |actor, reply| actor.sandbox_state(&id, reply));
+        state.await.map_err(status)
     }
 }
 
@@ -210,10 +214,7 @@ impl Sandbox for Sandboxes {
             .pod
             .ask(move |actor, reply| actor.start(&id, patience, gone, reply));
         let started = started.await.map_err(status)?;
-        let begun = self
-            .pod
-            .ask(move |actor, reply| actor.began(&req.sandbox_id, reply));
-        let begun = begun.await.map_err(status)?;
+        let created_at = self.state(&req.sandbox_id).await?.created_at;
         let shared = self.pod.ask(|actor, reply| actor.shared(reply));
         let spec = spec(&shared.await.map_err(status)?).map(|spec| Any {
             type_url: SPEC.to_owned(),
@@ -222,7 +223,7 @@ impl Sandbox for Sandboxes {
         });
         Ok(StartSandboxResponse {
             pid: pid(started),
-            created_at: MessageField::some(timestamp(begun)),
+            created_at: MessageField::some(timestamp(created_at)),
             spec: spec.into(),
             ..StartSandboxResponse::new()
         })
@@ -250,10 +251,6 @@ impl Sandbox for Sandboxes {
         req: StopSandboxRequest,
     ) -> ttrpc::Result<StopSandboxResponse> {
         self.stop(&req.sandbox_id).await.map_err(status)?;
-        let retired = self
-            .pod
-            .ask(move |actor, reply| actor.retire_later(&req.sandbox_id, reply));
-        retired.await.map_err(status)?;
         Ok(StopSandboxResponse::new())
     }
 
@@ -264,7 +261,7 @@ impl Sandbox for Sandboxes {
     ) -> ttrpc::Result<WaitSandboxResponse> {
         let exit = self
             .pod
-            .ask(move |actor, reply| actor.wait(&req.sandbox_id, "", reply));
+            .ask(move |actor, reply| actor.wait_sandbox(&req.sandbox_id, reply));
         let exit = exit.await.map_err(status)?;
         Ok(WaitSandboxResponse {
             exit_status: exit.code,
@@ -278,16 +275,10 @@ impl Sandbox for Sandboxes {
         _: &TtrpcContext,
         req: SandboxStatusRequest,
     ) -> ttrpc::Result<SandboxStatusResponse> {
-        let id = req.sandbox_id.clone();
-        let state = self
-            .pod
-            .ask(move |actor, reply| actor.state(&id, "", reply));
-        let state = state.await.map_err(status)?;
-        let id = req.sandbox_id.clone();
-        let begun = self.pod.ask(move |actor, reply| actor.began(&id, reply));
+        let state = self.state(&req.sandbox_id).await?;
         let mut said = SandboxStatusResponse {
             sandbox_id: req.sandbox_id,
-            created_at: MessageField::some(timestamp(begun.await.map_err(status)?)),
+            created_at: MessageField::some(timestamp(state.created_at)),
             ..SandboxStatusResponse::new()
         };
         let word = match state.status {
@@ -319,10 +310,7 @@ impl Sandbox for Sandboxes {
         _: &TtrpcContext,
         req: PingRequest,
     ) -> ttrpc::Result<PingResponse> {
-        let state = self
-            .pod
-            .ask(move |actor, reply| actor.state(&req.sandbox_id, "", reply));
-        state.await.map_err(status)?;
+        self.state(&req.sandbox_id).await?;
         Ok(PingResponse::new())
     }
 
@@ -332,14 +320,6 @@ impl Sandbox for Sandboxes {
         req: ShutdownSandboxRequest,
     ) -> ttrpc::Result<ShutdownSandboxResponse> {
         self.stop(&req.sandbox_id).await.map_err(status)?;
-        let id = req.sandbox_id.clone();
-        let deleted = self
-            .pod
-            .ask(move |actor, reply| actor.delete(&id, "", reply));
-        match deleted.await {
-            Err(error) if error.kind != Kind::NotFound => return Err(status(error)),
-            _ => {}
-        }
         let granted = self
             .pod
             .ask(move |actor, reply| actor.shutdown(&req.sandbox_id, reply));

@@ -14,6 +14,7 @@ use crate::record::Record;
 
 use super::bill::Bill;
 use super::process::Task;
+use super::sandbox::SandboxEnd;
 use super::scores::ScoreLog;
 use super::shim_end::ShimEnd;
 use super::signals::SignalOrder;
@@ -38,6 +39,7 @@ pub struct Actor {
     pub(super) mailbox: mpsc::Sender<Message>,
     messages: mpsc::Receiver<Message>,
     pub(super) shim_end: ShimEnd,
+    pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
     pub(super) bill: Bill,
     /// None if it is not the pod's alone, or not known yet.
@@ -76,6 +78,7 @@ impl Actor {
             mailbox: mailbox.clone(),
             messages,
             shim_end: ShimEnd::new(),
+            sandbox_end: SandboxEnd::default(),
             score_log: ScoreLog::default(),
             bill: Bill::default(),
             pod_cgroup: None,

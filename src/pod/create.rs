@@ -51,7 +51,9 @@ impl Actor {
     fn begin_create(&mut self, call: &CreateCall) -> Result<(Arc<dyn Container>, Halt), CallError> {
         let CreateCall { order, patience } = call;
         let (container, read) = self.node.engine.read(order, self.who.sandbox())?;
-        let plan = match self.knows_the_pod() {
+        // A sandbox of ours was told all that is to be known of the pod: containers need not say it again,
+        // and containerd may not have passed it on to them.
+        let plan = match self.who.has_own_sandbox() {
             true => None,
             false => Some(self.plan(order, &read)?),
         };
@@ -99,13 +101,6 @@ impl Actor {
             },
         );
         Ok((container, halt))
-    }
-
-    /// The sandbox was told all that is to be known of the pod: containers need not say it again, and
-    /// containerd may not have passed it on to them.
-    fn knows_the_pod(&self) -> bool {
-        let sandbox = self.who.sandbox();
-        sandbox.is_some_and(|sandbox| sandbox.bundle.is_some())
     }
 
     fn plan(&self, order: &Order, read: &Read) -> Result<Plan, CallError> {

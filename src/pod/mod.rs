@@ -50,6 +50,7 @@ pub use cgroup::{Figures, Members};
 pub use error::{CallError, Kind};
 pub use node::Node;
 pub use process::{Deleted, Exit, StateAnswer, Status};
+pub use sandbox::SandboxState;
 
 /// How many messages may wait for the actor. It handles one in microseconds; whoever finds the
 /// mailbox full waits.

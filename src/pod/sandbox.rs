@@ -1,23 +1,89 @@
 //! What only a sandbox is asked that is no container (see [`crate::sandbox`]).
+//!
+//! Its task goes as soon as its exit is told, as containerd deletes that of a pause container at its exit.
+//! But containerd asks of a sandbox until the pod is removed: so how it has ended is remembered.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
+
+use tokio::sync::oneshot;
 
 use crate::caught::Panicked;
 use crate::engine::Sandbox;
 use crate::lifecycle::ContainerId;
 
-use super::{Actor, CallError, Reply};
+use super::process::{Exit, Status, Task};
+use super::{Actor, Kind, Reply};
 
-/// How long a sandbox that was stopped is still told of. As a rule containerd has it removed at once, and
-/// with it the shim; where the pod is kept, as that of a finished Job, it asks nothing of it any more, and
-/// takes one that is not there for one that was stopped.
-const KEPT_FOR: Duration = Duration::from_secs(30);
+/// What is told of a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SandboxState {
+    pub status: Status,
+    /// Zero as long as it has no process.
+    pub pid: i32,
+    pub created_at: SystemTime,
+}
+
+/// The end of the pod's sandbox.
+#[derive(Debug, Default)]
+pub(super) struct SandboxEnd {
+    /// What is told of the last one that has ended.
+    last: Option<Ended>,
+    /// Who waits until it is gone.
+    waiting: Vec<Reply<()>>,
+}
+
+#[derive(Debug)]
+struct Ended {
+    id: ContainerId,
+    created_at: SystemTime,
+    exit: Exit,
+}
 
 impl Actor {
-    /// When a sandbox was created.
-    pub fn began(&mut self, id: &str, reply: Reply<SystemTime>) {
-        let began = self.task(id).map(|task| task.created_at);
-        let _ = reply.send(began);
+    /// Whether a sandbox is there, or how it has ended.
+    pub fn sandbox_state(&mut self, id: &str, reply: Reply<SandboxState>) {
+        let state = |task: &Task| SandboxState {
+            status: task.life.status(),
+            pid: task.init.pid,
+            created_at: task.created_at,
+        };
+        let answer = match (self.task(id), self.ended_sandbox(id)) {
+            (Ok(task), _) => Ok(state(task)),
+            (Err(_), Some(ended)) => Ok(SandboxState {
+                status: Status::Stopped(ended.exit),
+                pid: 0,
+                created_at: ended.created_at,
+            }),
+            (Err(error), None) => Err(error),
+        };
+        let _ = reply.send(answer);
+    }
+
+    /// Answers when a sandbox has ended.
+    pub fn wait_sandbox(&mut self, id: &str, reply: Reply<Exit>) {
+        match self.ended_sandbox(id) {
+            Some(ended) if self.task(id).is_err() => drop(reply.send(Ok(ended.exit))),
+            _ => self.wait(id, "", reply),
+        }
+    }
+
+    /// Answers when nothing is left of a sandbox that was killed.
+    pub fn sandbox_gone(&mut self, id: &str, reply: Reply<()>) {
+        let id = ContainerId::from(id);
+        let Some(task) = self.tasks.get(&id) else {
+            return drop(reply.send(Ok(())));
+        };
+        let life = &task.life;
+        let is_going = life.is_going() || life.has_deleter();
+        // One that lives goes when its exit is told.
+        let can_go = life.published().is_some() || !life.is_known();
+        let waiting = &mut self.sandbox_end.waiting;
+        // Callers that have given up are not kept.
+        waiting.retain(|waiting| !waiting.is_closed());
+        waiting.push(reply);
+        if can_go && !is_going {
+            self.delete_sandbox(&id);
+        }
     }
 
     /// What the pod's containers share.
@@ -25,38 +91,45 @@ impl Actor {
         let _ = reply.send(Ok(self.who.sandbox().cloned().unwrap_or_default()));
     }
 
-    /// A sandbox that was stopped goes by itself after a while, and its shim with it, if nothing else is
-    /// left of its pod.
-    pub fn retire_later(&mut self, id: &str, reply: Reply<()>) {
-        let _ = reply.send(Ok(()));
-        let id = ContainerId::from(id);
-        let Some(created_at) = self.tasks.get(&id).map(|task| task.created_at) else {
+    /// The exit of a container was told. If it is a sandbox that the shim has made, it goes now.
+    pub(super) fn sandbox_ended(&mut self, id: &ContainerId, exit: Exit) {
+        if !self.core.is_sandbox(id) || !self.who.has_own_sandbox() {
+            return;
+        }
+        let Some(task) = self.tasks.get(id) else {
             return;
         };
-        let wait = async {
-            tokio::time::sleep(KEPT_FOR).await;
-            Ok::<_, Panicked>(())
-        };
-        self.job(wait, move |actor, _| {
-            let is_it = actor
-                .tasks
-                .get(&id)
-                .is_some_and(|task| task.created_at == created_at && task.life.has_ended());
-            if is_it && actor.tasks.len() == 1 {
-                actor.retire(&id);
+        self.sandbox_end.last = Some(Ended {
+            id: id.clone(),
+            created_at: task.created_at,
+            exit,
+        });
+        // As a rule containerd asks for its removal at once.
+        self.shim_end.announce(id.clone());
+        self.delete_sandbox(id);
+    }
+
+    fn delete_sandbox(&mut self, id: &ContainerId) {
+        let (reply, answer) = oneshot::channel();
+        self.delete(id.as_str(), "", reply);
+        let deleted = async move { answer.await.unwrap_or_else(|_| Err(Panicked.into())) };
+        self.job(deleted, |actor, outcome| {
+            let outcome = match outcome {
+                Err(error) if error.kind != Kind::NotFound => {
+                    tracing::warn!(error = error.message, "the sandbox is not gone");
+                    Err(error)
+                }
+                _ => Ok(()),
+            };
+            for reply in actor.sandbox_end.waiting.drain(..) {
+                // Who has gone away need not be told.
+                let _ = reply.send(outcome.clone());
             }
         });
     }
 
-    fn retire(&mut self, id: &ContainerId) {
-        tracing::info!(sandbox = %id, "stopped long ago");
-        let (reply, answer) = tokio::sync::oneshot::channel();
-        self.delete(id.as_str(), "", reply);
-        let name = id.clone();
-        let deleted = async move { answer.await.unwrap_or_else(|_| Err(Panicked.into())) };
-        self.job(deleted, move |actor, _: Result<_, CallError>| {
-            let (reply, _) = tokio::sync::oneshot::channel();
-            actor.shutdown(name.as_str(), reply);
-        });
+    fn ended_sandbox(&self, id: &str) -> Option<&Ended> {
+        let last = self.sandbox_end.last.as_ref();
+        last.filter(|ended| ended.id.as_str() == id)
     }
 }

@@ -207,8 +207,9 @@ impl Actor {
         let delete = task.life.take_deleter();
         let now = self.now();
         self.record.note(now, id, What::Reported(code));
-        if let Some(reply) = delete {
-            self.begin_delete(id, reply);
+        match delete {
+            Some(reply) => self.begin_delete(id, reply),
+            None => self.sandbox_ended(id, exit),
         }
     }
 }

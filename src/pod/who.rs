@@ -53,4 +53,10 @@ impl Who {
     pub fn sandbox(&self) -> Option<&Sandbox> {
         self.sandbox.as_ref()
     }
+
+    /// Whether the shim has made the sandbox, and no OCI runtime.
+    pub fn has_own_sandbox(&self) -> bool {
+        let sandbox = self.sandbox();
+        sandbox.is_some_and(|sandbox| sandbox.bundle.is_some())
+    }
 }

@@ -1,22 +1,45 @@
 //! The service in front of an actor on a simulated node.
 
 use super::*;
-use crate::engine::sim::{SimBundle, SimEngine};
+use crate::engine::sim::{Deed, Fate, Fates, SimBundle, SimEngine};
 use crate::pod::Actor;
 use crate::pod::sim::SimNode;
+use crate::process::ExitStatus;
 
-/// Says whether the shim has ended.
-type HasEnded = Box<dyn Fn() -> bool>;
+/// A sandbox that was created on a simulated node.
+struct World {
+    sandboxes: Sandboxes,
+    engine: SimEngine,
+    shim: tokio::task::JoinHandle<()>,
+}
 
-/// A sandbox on a simulated node, which makes one of whatever bundle there is.
-fn on_a_node<F: Future>(test: impl FnOnce(Sandboxes, HasEnded) -> F) -> F::Output {
+impl World {
+    fn has_ended(&self) -> bool {
+        self.shim.is_finished()
+    }
+
+    /// Whether the pod is one that people are told of.
+    async fn is_listed(&self) -> bool {
+        let pod = &self.sandboxes.pod;
+        pod.ask(|actor, reply| actor.status(false, reply))
+            .await
+            .is_ok()
+    }
+}
+
+fn on_a_node<F: Future>(test: impl FnOnce(World) -> F) -> F::Output {
+    on_a_node_with(SimEngine::default(), test)
+}
+
+/// A sandbox is made of whatever bundle there is.
+fn on_a_node_with<F: Future>(engine: SimEngine, test: impl FnOnce(World) -> F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
     runtime.block_on(async {
-        let node = SimNode::new(SimEngine::default());
+        let node = SimNode::new(engine.clone());
         let annotations = [
             ("io.kubernetes.cri.container-type", "sandbox"),
             ("io.kubernetes.cri.sandbox-id", "s"),
@@ -26,7 +49,7 @@ fn on_a_node<F: Future>(test: impl FnOnce(Sandboxes, HasEnded) -> F) -> F::Outpu
             annotations: annotations.into(),
             ..SimBundle::default()
         };
-        node.engine.put("/bundles/s", bundle);
+        engine.put("/bundles/s", bundle);
         let (mut actor, pod) = Actor::new("sim", node.node());
         let shim = tokio::spawn(async move { actor.run().await });
         let sandboxes = Sandboxes::new(pod);
@@ -37,69 +60,143 @@ fn on_a_node<F: Future>(test: impl FnOnce(Sandboxes, HasEnded) -> F) -> F::Outpu
         };
         let context = TtrpcContext::default();
         sandboxes.create_sandbox(&context, request).await.unwrap();
-        test(sandboxes, Box::new(move || shim.is_finished())).await
+        test(World {
+            sandboxes,
+            engine,
+            shim,
+        })
+        .await
     })
 }
 
 macro_rules! ask {
-    ($sandboxes:expr, $method:ident, $request:ident) => {{
+    ($world:expr, $method:ident, $request:ident) => {{
         let request = $request {
             sandbox_id: "s".to_owned(),
             ..$request::new()
         };
-        $sandboxes.$method(&TtrpcContext::default(), request).await
+        let sandboxes = &$world.sandboxes;
+        sandboxes.$method(&TtrpcContext::default(), request).await
     }};
 }
 
-async fn state(sandboxes: &Sandboxes) -> String {
-    ask!(sandboxes, sandbox_status, SandboxStatusRequest)
+async fn state(world: &World) -> String {
+    ask!(world, sandbox_status, SandboxStatusRequest)
         .unwrap()
         .state
 }
 
+async fn exit_code(world: &World) -> u32 {
+    let exit = ask!(world, wait_sandbox, WaitSandboxRequest).unwrap();
+    assert!(exit.exited_at.is_some());
+    exit.exit_status
+}
+
 #[test]
 fn a_sandbox_is_ready_from_its_start_to_its_stop() {
-    on_a_node(async |sandboxes, has_ended| {
-        assert_eq!(state(&sandboxes).await, NOT_READY);
-        let started = ask!(sandboxes, start_sandbox, StartSandboxRequest).unwrap();
+    on_a_node(async |world| {
+        assert_eq!(state(&world).await, NOT_READY);
+        let started = ask!(world, start_sandbox, StartSandboxRequest).unwrap();
         assert!(started.pid > 0 && started.created_at.is_some());
-        assert_eq!(state(&sandboxes).await, READY);
-        ask!(sandboxes, ping_sandbox, PingRequest).unwrap();
+        assert_eq!(state(&world).await, READY);
+        ask!(world, ping_sandbox, PingRequest).unwrap();
+        assert!(world.is_listed().await);
         for _ in 0..2 {
-            ask!(sandboxes, stop_sandbox, StopSandboxRequest).unwrap();
-            assert_eq!(state(&sandboxes).await, NOT_READY);
+            ask!(world, stop_sandbox, StopSandboxRequest).unwrap();
+            // Its task has gone with it; what it was is told.
+            assert_eq!(state(&world).await, NOT_READY);
+            assert!(!world.is_listed().await);
+            assert!(world.engine.lock().left().containers.is_empty());
         }
-        let exit = ask!(sandboxes, wait_sandbox, WaitSandboxRequest).unwrap();
-        assert_eq!(exit.exit_status, 128 + KILL);
-        ask!(sandboxes, shutdown_sandbox, ShutdownSandboxRequest).unwrap();
+        let status = ask!(world, sandbox_status, SandboxStatusRequest).unwrap();
+        assert_eq!(status.created_at, started.created_at);
+        assert!(status.exited_at.is_some() && status.pid == 0);
+        ask!(world, ping_sandbox, PingRequest).unwrap();
+        assert_eq!(exit_code(&world).await, 128 + KILL);
+        ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(has_ended());
+        assert!(world.has_ended());
     });
 }
 
 #[test]
 fn one_that_was_never_started_can_be_removed() {
-    on_a_node(async |sandboxes, has_ended| {
-        ask!(sandboxes, shutdown_sandbox, ShutdownSandboxRequest).unwrap();
+    on_a_node(async |world| {
+        ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(has_ended());
+        assert!(world.has_ended());
+    });
+}
+
+#[test]
+fn one_that_died_is_gone_and_told_of() {
+    on_a_node(async |world| {
+        ask!(world, start_sandbox, StartSandboxRequest).unwrap();
+        let (waited, ()) = tokio::join!(exit_code(&world), async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            world.engine.init_dies("s", ExitStatus::Code(3));
+        });
+        assert_eq!(waited, 3);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!world.is_listed().await);
+        // A containerd that comes back asks again.
+        assert_eq!(exit_code(&world).await, 3);
+        assert_eq!(state(&world).await, NOT_READY);
+        ask!(world, stop_sandbox, StopSandboxRequest).unwrap();
+        ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(world.has_ended());
     });
 }
 
 #[test]
 fn the_shim_of_one_that_was_stopped_ends_though_nobody_removes_it() {
-    on_a_node(async |sandboxes, has_ended| {
-        ask!(sandboxes, start_sandbox, StartSandboxRequest).unwrap();
+    on_a_node(async |world| {
+        ask!(world, start_sandbox, StartSandboxRequest).unwrap();
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert!(!has_ended());
-        ask!(sandboxes, stop_sandbox, StopSandboxRequest).unwrap();
+        assert!(!world.has_ended());
+        ask!(world, stop_sandbox, StopSandboxRequest).unwrap();
         tokio::time::sleep(Duration::from_secs(20)).await;
-        assert!(!has_ended());
-        assert_eq!(state(&sandboxes).await, NOT_READY);
+        assert!(!world.has_ended());
+        assert_eq!(state(&world).await, NOT_READY);
         tokio::time::sleep(Duration::from_secs(20)).await;
-        assert!(has_ended());
+        assert!(world.has_ended());
         // Who comes then finds nobody, as containerd expects of what is gone.
-        ask!(sandboxes, shutdown_sandbox, ShutdownSandboxRequest).unwrap_err();
+        ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap_err();
+    });
+}
+
+/// What cannot be cleared away the first few times.
+#[derive(Debug)]
+struct Busy(u32);
+
+impl Fates for Busy {
+    fn of(&mut self, deed: Deed, _: &str) -> Fate {
+        match deed {
+            Deed::Forget | Deed::Delete if self.0 > 0 => {
+                self.0 -= 1;
+                Fate::fails_after(Duration::from_millis(1), "busy")
+            }
+            _ => Fate::well(),
+        }
+    }
+}
+
+#[test]
+fn one_that_cannot_be_cleared_away_is_tried_again_with_each_stop() {
+    on_a_node_with(SimEngine::with_fates(Busy(3)), async |world| {
+        ask!(world, start_sandbox, StartSandboxRequest).unwrap();
+        let refused = ask!(world, stop_sandbox, StopSandboxRequest).unwrap_err();
+        assert!(refused.to_string().contains("busy"), "{refused}");
+        assert_eq!(state(&world).await, NOT_READY);
+        let mut tries = 0;
+        while ask!(world, shutdown_sandbox, ShutdownSandboxRequest).is_err() {
+            tries += 1;
+            assert!(tries < 3);
+        }
+        assert!(world.engine.lock().left().containers.is_empty());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(world.has_ended());
     });
 }
 

@@ -22,6 +22,11 @@ use containerd_shim_protos::events::task::{
 };
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, MessageField};
+use containerd_shim_protos::sandbox_api::{
+    CreateSandboxRequest, ShutdownSandboxRequest, StartSandboxRequest, StopSandboxRequest,
+    WaitSandboxRequest,
+};
+use containerd_shim_protos::sandbox_async::Sandbox;
 use containerd_shim_protos::shim_async::Task;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -30,6 +35,8 @@ use ttrpc::r#async::TtrpcContext;
 use usher_core::simulator::Seen;
 
 use crate::events::Publish;
+use crate::pod::Pod;
+use crate::sandbox::Sandboxes;
 use crate::task::Service;
 
 /// The limit of a call that has none of its own.
@@ -103,7 +110,9 @@ struct Inner {
     away_until: Option<Instant>,
     /// Its connections.
     connections: CancellationToken,
-    shims: Vec<Arc<Service>>,
+    shims: Vec<Shim>,
+    /// Its shims make sandboxes themselves: there is no pause container.
+    is_pauseless: bool,
     tasks: BTreeMap<String, Known>,
     /// Events on their way, and when each is here.
     queue: VecDeque<(Instant, Any)>,
@@ -117,6 +126,13 @@ struct Inner {
     delays: VecDeque<Duration>,
 }
 
+/// What a shim serves.
+#[derive(Clone)]
+struct Shim {
+    tasks: Arc<Service>,
+    sandboxes: Sandboxes,
+}
+
 /// A task that it knows.
 #[derive(Clone, Debug)]
 struct Known {
@@ -128,9 +144,13 @@ struct Known {
 // === impl Containerd ===
 
 impl Containerd {
-    pub fn new() -> Containerd {
+    pub fn new(is_pauseless: bool) -> Containerd {
+        let inner = Inner {
+            is_pauseless,
+            ..Inner::default()
+        };
         let shared = Shared {
-            inner: Mutex::default(),
+            inner: Mutex::new(inner),
             news: Notify::new(),
             came: Notify::new(),
             is_back: Notify::new(),
@@ -147,8 +167,17 @@ impl Containerd {
     }
 
     /// A further shim, which gets what is created from now on.
-    pub fn adopt(&self, service: Service) {
-        self.inner().shims.push(Arc::new(service));
+    pub fn adopt(&self, pod: Pod) {
+        let shim = Shim {
+            tasks: Arc::new(Service::new(pod.clone())),
+            sandboxes: Sandboxes::new(pod),
+        };
+        self.inner().shims.push(shim);
+    }
+
+    /// Whether that is a sandbox without a container, which has no task that anybody could ask for.
+    pub fn is_sandbox(&self, id: &str) -> bool {
+        self.inner().is_pauseless && id.starts_with("pause-")
     }
 
     /// Waits until something has come for its own caller.
@@ -224,6 +253,9 @@ impl Containerd {
         for id in tasks {
             let containerd = self.clone();
             tokio::spawn(async move {
+                if containerd.is_sandbox(&id) {
+                    return containerd.await_sandbox(&id).await;
+                }
                 if let Ok((Status::STOPPED, code)) = containerd.state(&id).await {
                     containerd.exited(&id, code);
                 }
@@ -268,6 +300,7 @@ impl Containerd {
             .push((self.origin.elapsed(), id.clone(), notice.clone()));
         if let Notice::Exited { exec_id, code, .. } = &notice
             && exec_id.is_empty()
+            && !self.is_sandbox(&id)
         {
             self.exited(&id, *code);
         }
@@ -394,9 +427,32 @@ impl Containerd {
     pub async fn call<F: Future<Output = ttrpc::Result<u32>>>(
         &self,
         call: &'static str,
-        (id, exec_id): (&str, &str),
+        ids: (&str, &str),
         limit: Option<Duration>,
         work: impl FnOnce(Arc<Service>, TtrpcContext) -> F,
+    ) -> Result<u32, String> {
+        let work = |shim: Shim, context| work(shim.tasks, context);
+        self.call_shim(call, ids, limit, work).await
+    }
+
+    /// Asks the shim for something about a sandbox.
+    async fn ask<F: Future<Output = ttrpc::Result<u32>>>(
+        &self,
+        call: &'static str,
+        id: &str,
+        limit: Option<Duration>,
+        work: impl FnOnce(Sandboxes, TtrpcContext) -> F,
+    ) -> Result<u32, String> {
+        let work = |shim: Shim, context| work(shim.sandboxes, context);
+        self.call_shim(call, (id, ""), limit, work).await
+    }
+
+    async fn call_shim<F: Future<Output = ttrpc::Result<u32>>>(
+        &self,
+        call: &'static str,
+        (id, exec_id): (&str, &str),
+        limit: Option<Duration>,
+        work: impl FnOnce(Shim, TtrpcContext) -> F,
     ) -> Result<u32, String> {
         self.there().await;
         let (service, connections, number) = {
@@ -472,6 +528,16 @@ impl Containerd {
 
     /// Starts a task, or a process in it.
     async fn start(&self, id: &str, exec_id: &str, limit: Option<Duration>) -> Result<u32, String> {
+        if self.is_sandbox(id) {
+            let request = StartSandboxRequest {
+                sandbox_id: id.to_owned(),
+                ..StartSandboxRequest::new()
+            };
+            let started = self.ask("Start", id, limit, |shim, context| async move {
+                Ok(shim.start_sandbox(&context, request).await?.pid)
+            });
+            return started.await;
+        }
         let request = StartRequest {
             id: id.to_owned(),
             exec_id: exec_id.to_owned(),
@@ -514,6 +580,9 @@ impl Containerd {
             ..KillRequest::new()
         };
         let name = if signal == 0 { "Kill 0" } else { "Kill" };
+        if signal == 9 && !all && exec_id.is_empty() && self.is_sandbox(id) {
+            return self.stop_sandbox(id, limit).await;
+        }
         let killed = self.call(name, (id, exec_id), limit, |service, context| async move {
             service.kill(&context, request).await?;
             Ok(0)
@@ -574,18 +643,7 @@ impl Containerd {
             };
             inner.tasks.insert(id.to_owned(), known);
         }
-        let request = CreateTaskRequest {
-            id: id.to_owned(),
-            bundle: format!("/bundles/{id}"),
-            ..CreateTaskRequest::new()
-        };
-        let created = self.call(
-            "Create",
-            (id, ""),
-            patience,
-            |service, context| async move { Ok(service.create(&context, request).await?.pid) },
-        );
-        if let Err(why) = created.await {
+        if let Err(why) = self.create(id, patience).await {
             // What became of it is not known where the connection was lost: one that comes back finds
             // the bundle, and removes what it does not want.
             let containerd = self.clone();
@@ -602,11 +660,44 @@ impl Containerd {
         }
         let waits = self.clone();
         let waited = id.to_owned();
-        tokio::spawn(async move { waits.wait(&waited, "", None).await });
+        tokio::spawn(async move {
+            if waits.is_sandbox(&waited) {
+                return waits.await_sandbox(&waited).await;
+            }
+            let _ = waits.wait(&waited, "", None).await;
+        });
         self.see(match self.start(id, "", patience).await {
             Ok(_) => Seen::StartAnswered(id.to_owned(), Ok(())),
             Err(why) => Seen::StartFailed(id.to_owned(), why),
         });
+    }
+
+    async fn create(&self, id: &str, patience: Option<Duration>) -> Result<u32, String> {
+        let bundle = format!("/bundles/{id}");
+        if self.is_sandbox(id) {
+            let request = CreateSandboxRequest {
+                sandbox_id: id.to_owned(),
+                bundle_path: bundle,
+                ..CreateSandboxRequest::new()
+            };
+            let created = self.ask("Create", id, patience, |shim, context| async move {
+                shim.create_sandbox(&context, request).await?;
+                Ok(0)
+            });
+            return created.await;
+        }
+        let request = CreateTaskRequest {
+            id: id.to_owned(),
+            bundle,
+            ..CreateTaskRequest::new()
+        };
+        let created = self.call(
+            "Create",
+            (id, ""),
+            patience,
+            |service, context| async move { Ok(service.create(&context, request).await?.pid) },
+        );
+        created.await
     }
 
     /// Deletes a task, as often as it takes, and lets its shim go.
@@ -620,7 +711,11 @@ impl Containerd {
             {
                 return;
             }
-            match self.delete_once(id, "", limit).await {
+            let deleted = match self.is_sandbox(id) {
+                true => self.shut_sandbox_down(id, limit).await,
+                false => self.delete_once(id, "", limit).await,
+            };
+            match deleted {
                 Ok(_) => break,
                 Err(why) if why.contains("not found") => break,
                 // The shim has ended: what it had is for its `delete`.
@@ -631,8 +726,52 @@ impl Containerd {
         if let Some(task) = self.inner().tasks.get_mut(id) {
             task.is_deleted = true;
         }
-        self.shut_down(id).await;
+        if !self.is_sandbox(id) {
+            self.shut_down(id).await;
+        }
         self.has_news();
+    }
+
+    /// Hears of the end of a sandbox: it knows of it by nothing else.
+    async fn await_sandbox(&self, id: &str) {
+        if let Ok(code) = self.wait_sandbox(id).await {
+            self.exited(id, code);
+        }
+    }
+
+    async fn wait_sandbox(&self, id: &str) -> Result<u32, String> {
+        let request = WaitSandboxRequest {
+            sandbox_id: id.to_owned(),
+            ..WaitSandboxRequest::new()
+        };
+        let waited = self.ask("Wait", id, None, |shim, context| async move {
+            Ok(shim.wait_sandbox(&context, request).await?.exit_status)
+        });
+        waited.await
+    }
+
+    async fn stop_sandbox(&self, id: &str, limit: Option<Duration>) -> Result<u32, String> {
+        let request = StopSandboxRequest {
+            sandbox_id: id.to_owned(),
+            ..StopSandboxRequest::new()
+        };
+        let stopped = self.ask("StopSandbox", id, limit, |shim, context| async move {
+            shim.stop_sandbox(&context, request).await?;
+            Ok(0)
+        });
+        stopped.await
+    }
+
+    async fn shut_sandbox_down(&self, id: &str, limit: Duration) -> Result<u32, String> {
+        let request = ShutdownSandboxRequest {
+            sandbox_id: id.to_owned(),
+            ..ShutdownSandboxRequest::new()
+        };
+        let work = |shim: Sandboxes, context| async move {
+            shim.shutdown_sandbox(&context, request).await?;
+            Ok(0)
+        };
+        self.ask("ShutdownSandbox", id, Some(limit), work).await
     }
 
     /// Adds a process to a container.

@@ -71,7 +71,7 @@ pub struct SimulatedNode {
 }
 
 impl SimulatedNode {
-    pub fn new(case: &Case, faults: &Faults) -> SimulatedNode {
+    pub fn new(case: &Case, faults: &Faults, is_pauseless: bool) -> SimulatedNode {
         let runtime = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -79,7 +79,7 @@ impl SimulatedNode {
             .expect("a runtime");
         let entered = runtime.enter();
         let engine = SimEngine::with_fates(faults.fates());
-        let containerd = Containerd::new();
+        let containerd = Containerd::new(is_pauseless);
         let mut dice = Dice::new(faults.seed ^ 0x6f74_6865);
         let delays = (0..500).map(|_| Duration::from_millis(dice.within(0, faults.events)));
         containerd.delay_events(delays);
@@ -146,7 +146,7 @@ impl SimulatedNode {
         };
         let _entered = self.runtime.enter();
         let (mut actor, pod) = Actor::new("k8s.io", node);
-        self.containerd.adopt(Service::new(pod));
+        self.containerd.adopt(pod);
         self.sandboxes += 1;
         self.shims.push(tokio::spawn(async move {
             loop {
@@ -603,7 +603,8 @@ async fn others(
         if is_over.load(Ordering::Relaxed) {
             return;
         }
-        let tasks = containerd.tasks();
+        let mut tasks = containerd.tasks();
+        tasks.retain(|id| !containerd.is_sandbox(id));
         if tasks.is_empty() {
             continue;
         }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use usher_core::simulator::case::{Case, Fault};
+use usher_core::simulator::chance::Dice;
 use usher_core::simulator::kubelet::Log;
 use usher_core::simulator::promises::PROMISES;
 use usher_core::simulator::survey::{self, Broken, check, noting_panics, number};
@@ -72,19 +73,25 @@ static INJECTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new()
 struct World {
     case: Case,
     faults: Faults,
+    /// Its sandboxes are the shim's own, and no pause containers.
+    is_pauseless: bool,
 }
 
 impl World {
     fn of(seed: u64) -> World {
+        let case = Case::numbered(seed);
+        // Who makes pods by hand makes no sandboxes. A draw of its own: the others are as they were.
+        let is_pauseless = !case.by_hand && Dice::new(seed ^ 0x7061_7573).percent(30);
         World {
-            case: Case::numbered(seed),
+            case,
             faults: Faults::random(seed),
+            is_pauseless,
         }
     }
 
     /// Goes through it.
     fn live(&self) -> (SimulatedNode, Log, Account<'_>, Option<String>) {
-        let mut node = SimulatedNode::new(&self.case, &self.faults);
+        let mut node = SimulatedNode::new(&self.case, &self.faults, self.is_pauseless);
         let mut log = Log::default();
         let (panics, panic) = noting_panics(|| {
             self.case.live_on(&mut node, &mut log);
@@ -190,13 +197,21 @@ impl survey::World for World {
             faults,
             ..self.clone()
         });
-        faults.chain(cases).collect()
+        let with_pause = self.is_pauseless.then(|| World {
+            is_pauseless: false,
+            ..self.clone()
+        });
+        with_pause.into_iter().chain(faults).chain(cases).collect()
     }
 }
 
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.case, self.faults)
+        write!(f, "{}{}", self.case, self.faults)?;
+        match self.is_pauseless {
+            true => f.write_str("\n    without a pause container"),
+            false => Ok(()),
+        }
     }
 }
 

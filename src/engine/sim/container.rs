@@ -34,7 +34,9 @@ pub(super) struct SimContainer {
     pub engine: SimEngine,
     pub id: String,
     pub bundle: SimBundle,
-    directory: std::path::PathBuf,
+    pub directory: std::path::PathBuf,
+    /// It is a sandbox that needs no container.
+    pub is_sandbox: bool,
     checkpoint: String,
     lives: AtomicUsize,
 }
@@ -46,6 +48,7 @@ impl SimContainer {
             id: order.id.clone(),
             bundle,
             directory: order.bundle.clone(),
+            is_sandbox: order.sandbox.is_some(),
             checkpoint: order.checkpoint.clone(),
             lives: AtomicUsize::new(0),
         }

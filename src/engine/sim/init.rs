@@ -138,8 +138,10 @@ impl Init for SimInit {
     }
 
     fn shared(&self) -> Sandbox {
+        let container = &self.container;
         Sandbox {
             pid: self.pid(),
+            bundle: container.is_sandbox.then(|| container.directory.clone()),
             ..Sandbox::default()
         }
     }
