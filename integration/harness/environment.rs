@@ -85,6 +85,27 @@ pub fn words_for_missing(program: &str) -> String {
     }
 }
 
+/// Does a criu work with the running kernel? `USHER_TEST_CRIU` names one that has to; without it the one on the PATH
+/// need not.
+pub fn criu_works() -> bool {
+    let given = given_criu();
+    let criu = given.clone().unwrap_or_else(|| PathBuf::from("criu"));
+    let check = Command::new(&criu).arg("check").output();
+    let works = check.is_ok_and(|output| output.status.success());
+    if !works {
+        assert_eq!(given, None, "it does not work with this kernel");
+        eprintln!(
+            "left out: {} does not work with this kernel",
+            criu.display()
+        );
+    }
+    works
+}
+
+fn given_criu() -> Option<PathBuf> {
+    std::env::var_os("USHER_TEST_CRIU").map(PathBuf::from)
+}
+
 /// Where the programs of a containerd and its shims are found: first in the test's own `bin`, which
 /// is filled here.
 pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
@@ -93,6 +114,9 @@ pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
     if oci_runtime() != "runc" {
         // By a name that nobody has to be told: as on nodes where it stands in runc's place.
         symlink(program(&oci_runtime()), bin.join("runc")).expect("link the OCI runtime");
+    }
+    if let Some(criu) = given_criu() {
+        symlink(criu, bin.join("criu")).expect("link criu");
     }
     if shims == Shims::Ours {
         let built = shim_dir().join("containerd-shim-usher-v2");

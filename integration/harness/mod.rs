@@ -57,8 +57,8 @@ pub use cri::{Container, Cri, CriSettings, Handler, Pod, PodSpec};
 pub use ctr::{Status, Task};
 pub use ending::Stopped;
 pub use environment::{
-    Shims, Version, installed_path, installed_program, oci_runtime, scaled, shim_dir, shim_program,
-    time_scale, words_for_missing,
+    Shims, Version, criu_works, installed_path, installed_program, oci_runtime, scaled, shim_dir,
+    shim_program, time_scale, words_for_missing,
 };
 pub use events::CtrEvent;
 pub use fifo::Reader;

@@ -1,10 +1,7 @@
 //! Checkpoint and restore, by a real criu where one works with the running kernel.
-//!
-//! `USHER_TEST_CRIU` names a criu that has to work; without it the one on the PATH need not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use containerd_shim_protos::api::{CheckpointTaskRequest, CreateTaskRequest, Empty};
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
@@ -14,37 +11,16 @@ use ttrpc::proto::Code;
 
 use super::both;
 use crate::harness::{
-    Answer, BareShim, Containerd, CtrEvent, PATIENCE, TaskApi, eventually, runtime_under_test,
+    Answer, BareShim, Containerd, CtrEvent, PATIENCE, TaskApi, criu_works, eventually,
+    runtime_under_test,
 };
 
-/// The directory of a criu that works with the running kernel, to be put before the PATH; none if
-/// there is none.
-fn working_criu() -> Option<PathBuf> {
-    let given = std::env::var("USHER_TEST_CRIU").ok();
-    let criu = given.clone().unwrap_or_else(|| "criu".to_owned());
-    let check = Command::new(&criu).arg("check").output();
-    let works = check.is_ok_and(|output| output.status.success());
-    if !works {
-        assert_eq!(given, None, "it does not work with this kernel");
-        eprintln!("{criu} does not work with this kernel: nothing is checkpointed");
-    }
-    works.then(|| {
-        Path::new(&criu)
-            .parent()
-            .unwrap_or(Path::new(""))
-            .to_owned()
-    })
-}
-
-/// Starts the shim as [`BareShim::start`] does, with a criu of its own.
+/// Starts the shim as [`BareShim::start`] does, with a directory for criu's log.
 #[track_caller]
-fn start(host: &Containerd, shim: &mut BareShim<'_>, criu: &Path) {
+fn start(shim: &mut BareShim<'_>) {
     // As containerd makes it.
     fs::create_dir(shim.bundle().join("work")).unwrap();
-    let mut command = shim.command("start");
-    if criu.is_absolute() {
-        command.env("PATH", format!("{}:{}", criu.display(), host.path));
-    }
+    let command = shim.command("start");
     shim.try_start(command, &Any::new()).expect("start");
 }
 
@@ -63,18 +39,13 @@ fn await_more(host: &Containerd, than: u64) -> u64 {
 }
 
 /// A shim whose container counts, in the host's network namespace: criu needs iptables for another.
-fn counting<'host>(
-    host: &'host Containerd,
-    runtime: &str,
-    id: &str,
-    criu: &Path,
-) -> BareShim<'host> {
+fn counting<'host>(host: &'host Containerd, runtime: &str, id: &str) -> BareShim<'host> {
     let args = ["/bin/sh", "-c", COUNT];
     let mut shim = BareShim::prepare(host, runtime, id, &args, |config| {
         let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
         namespaces.retain(|namespace| namespace["type"] != "network");
     });
-    start(host, &mut shim, criu);
+    start(&mut shim);
     shim
 }
 
@@ -108,10 +79,12 @@ fn state(api: &TaskApi, id: &str) -> (String, bool) {
 
 #[test]
 fn a_container_goes_on_where_its_checkpoint_was_made() {
-    let Some(criu) = working_criu() else { return };
+    if !criu_works() {
+        return;
+    }
     let seen = both(|host, runtime| {
         let [kept, image] = ["kept", "image"].map(|name| host.dir().join(name));
-        let shim = counting(host, runtime, "a", &criu);
+        let shim = counting(host, runtime, "a");
         let api = shim.api().deadline(PATIENCE * 3);
         let (request, _output) = shim.create_request_with_stdio();
         api.create(&request).expect("Create");
@@ -128,7 +101,7 @@ fn a_container_goes_on_where_its_checkpoint_was_made() {
         fs::remove_file(host.shared_dir().join("count")).unwrap();
         fs::remove_dir_all(host.dir().join("bundles/a")).unwrap();
         // Under the same name: criu restores the cgroup as well.
-        let shim = counting(host, runtime, "a", &criu);
+        let shim = counting(host, runtime, "a");
         let api = shim.api().deadline(PATIENCE * 3);
         let (request, _output) = shim.create_request_with_stdio();
         let created = api.create(&restoring(request, &image)).expect("Create").pid;
@@ -170,10 +143,12 @@ fn a_container_goes_on_where_its_checkpoint_was_made() {
 
 #[test]
 fn a_container_is_deleted_while_its_checkpoint_ends_it() {
-    let Some(criu) = working_criu() else { return };
+    if !criu_works() {
+        return;
+    }
     let whole = both(|host, runtime| {
         let image = host.dir().join("image");
-        let shim = counting(host, runtime, "a", &criu);
+        let shim = counting(host, runtime, "a");
         let api = shim.api().deadline(PATIENCE * 3);
         let (request, _output) = shim.create_request_with_stdio();
         api.create(&request).expect("Create");
@@ -194,11 +169,13 @@ fn a_container_is_deleted_while_its_checkpoint_ends_it() {
 
 #[test]
 fn a_held_container_is_restored_when_its_turn_comes() {
-    let Some(criu) = working_criu() else { return };
+    if !criu_works() {
+        return;
+    }
     let host = Containerd::start();
     let image = host.dir().join("image");
     let runtime = runtime_under_test();
-    let shim = counting(&host, &runtime, "app", &criu);
+    let shim = counting(&host, &runtime, "app");
     let api = shim.api().deadline(PATIENCE * 3);
     let (request, _output) = shim.create_request_with_stdio();
     api.create(&request).expect("Create");
@@ -222,7 +199,7 @@ fn a_held_container_is_restored_when_its_turn_comes() {
     };
     let started = |id: &str, args: &[&str]| {
         let mut shim = BareShim::prepare(&host, &runtime, id, args, edit);
-        start(&host, &mut shim, &criu);
+        start(&mut shim);
         shim
     };
     let app = started("app", &["/bin/sh", "-c", COUNT]);
@@ -272,7 +249,7 @@ fn empty_image(host: &Containerd) -> PathBuf {
 #[test]
 fn a_restore_that_fails_says_why_and_the_task_can_be_deleted() {
     let seen = both(|host, runtime| {
-        let shim = counting(host, runtime, "a", Path::new(""));
+        let shim = counting(host, runtime, "a");
         let api = shim.api();
         let (request, _output) = shim.create_request_with_stdio();
         api.create(&restoring(request, &empty_image(host)))
@@ -295,7 +272,7 @@ fn a_restore_that_fails_says_why_and_the_task_can_be_deleted() {
 #[test]
 fn a_checkpoint_that_fails_says_where_criu_says_why_and_the_task_runs_on() {
     let seen = both(|host, runtime| {
-        let shim = counting(host, runtime, "a", Path::new(""));
+        let shim = counting(host, runtime, "a");
         let api = shim.api();
         let (request, _output) = shim.create_request_with_stdio();
         api.create(&request).expect("Create");

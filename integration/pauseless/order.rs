@@ -1,7 +1,7 @@
 //! The order of a pod's containers, as its annotations have it.
 
-use super::{is_known, with_each};
-use crate::harness::{Cri, CriSettings, Handler, Pod, PodSpec};
+use super::{BOTH, is_known, with_each};
+use crate::harness::{Container, Cri, CriSettings, Handler, Pod, PodSpec};
 
 /// A sidecar that is first and last, and a cleanup when the app has gone.
 const SHOP: &[(&str, &str)] = &[
@@ -16,37 +16,62 @@ const SHOP: &[(&str, &str)] = &[
     ),
 ];
 
-/// Runs the pod as kubelet would, and ends it.
-fn play(node: &Cri, handler: Handler) {
-    let pod = node.run_pod(&PodSpec::new("shop", handler).annotations(SHOP));
-    let app = pod.run("app", &["/bin/witness", "app", "--stop-after", "200ms"]);
-    let proxy = [
-        "/bin/witness",
-        "proxy",
-        "--ready-after",
-        "300ms",
-        "--listen",
-        "8080",
-    ];
-    let proxy = pod.run("proxy", &proxy);
-    let clean_up = ["/bin/witness", "clean-up", "--run-for", "100ms"];
-    let clean_up = pod.run("clean-up", &clean_up);
-    let record = node.await_event("app", "start");
-    record.assert_before(("proxy", "ready"), ("app", "start"));
-    assert!(!record.has("clean-up", "start"), "{record}");
-    // Kubelet asks all at once.
-    std::thread::scope(|scope| {
-        for container in [&proxy, &app, &clean_up] {
-            scope.spawn(|| container.stop(30));
+/// A pod that runs.
+struct Shop<'a> {
+    node: &'a Cri,
+    pod: Pod<'a>,
+    app: Container<'a>,
+    proxy: Container<'a>,
+    clean_up: Container<'a>,
+}
+
+impl<'a> Shop<'a> {
+    /// Makes it as kubelet would.
+    fn open(node: &'a Cri, handler: Handler) -> Self {
+        let pod = node.run_pod(&PodSpec::new("shop", handler).annotations(SHOP));
+        let app = pod.run("app", &["/bin/witness", "app", "--stop-after", "200ms"]);
+        let proxy = [
+            "/bin/witness",
+            "proxy",
+            "--ready-after",
+            "300ms",
+            "--listen",
+            "8080",
+        ];
+        let proxy = pod.run("proxy", &proxy);
+        let clean_up = ["/bin/witness", "clean-up", "--run-for", "100ms"];
+        let clean_up = pod.run("clean-up", &clean_up);
+        let record = node.await_event("app", "start");
+        record.assert_before(("proxy", "ready"), ("app", "start"));
+        assert!(!record.has("clean-up", "start"), "{record}");
+        Shop {
+            node,
+            pod,
+            app,
+            proxy,
+            clean_up,
         }
-    });
-    let record = node.record();
-    record.assert_before(("app", "exit"), ("clean-up", "start"));
-    record.assert_before(("clean-up", "exit"), ("proxy", "signal"));
-    for container in [&app, &proxy, &clean_up] {
-        assert_eq!(container.await_exit(), 0, "{}", container.name);
     }
-    pod.end();
+
+    /// Ends it as kubelet would, which asks all at once.
+    fn close(self) {
+        std::thread::scope(|scope| {
+            for container in [&self.proxy, &self.app, &self.clean_up] {
+                scope.spawn(|| container.stop(30));
+            }
+        });
+        let record = self.node.record();
+        record.assert_before(("app", "exit"), ("clean-up", "start"));
+        record.assert_before(("clean-up", "exit"), ("proxy", "signal"));
+        for container in [&self.app, &self.proxy, &self.clean_up] {
+            assert_eq!(container.await_exit(), 0, "{}", container.name);
+        }
+        self.pod.end();
+    }
+}
+
+fn play(node: &Cri, handler: Handler) {
+    Shop::open(node, handler).close();
 }
 
 #[test]
@@ -64,6 +89,43 @@ fn without_a_pause_container_no_annotation_has_to_be_passed_on() {
         ..CriSettings::default()
     });
     play(&node, Handler::Pauseless);
+}
+
+/// A node is switched over, or back, with pods on it.
+#[test]
+fn a_pod_keeps_the_sandbox_that_it_was_made_with() {
+    if !is_known() {
+        return;
+    }
+    let node = Cri::start();
+    for handler in BOTH {
+        let shop = Shop::open(&node, handler);
+        node.stop();
+        node.exchange_handlers();
+        node.restart();
+        assert!(shop.pod.is_ready());
+        assert_eq!(shop.app.exec(&["/bin/echo", "here"]).out(), "here\n");
+        let late = shop.pod.run("late", &["/bin/true"]);
+        assert_eq!(late.await_exit(), 0);
+        let new = node.run_pod(&PodSpec::new("new", handler));
+        assert_eq!(new.run("app", &["/bin/true"]).await_exit(), 0);
+        let holders = [&shop.pod, &new].map(|pod| {
+            let comm = std::fs::read_to_string(format!("/proc/{}/comm", pod.pid()));
+            comm.expect("it is there").trim().to_owned()
+        });
+        let mut expected = ["pause", "usher-sandbox"];
+        if handler == Handler::Pauseless {
+            expected.reverse();
+        }
+        assert_eq!(holders, expected);
+        new.stop();
+        new.remove();
+        shop.close();
+        node.stop();
+        node.exchange_handlers();
+        node.restart();
+        node.clear();
+    }
 }
 
 /// What is wrong in an annotation is said before anything runs.

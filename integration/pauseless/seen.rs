@@ -1,12 +1,14 @@
 //! What is told of a pod: to kubelet, and to people by `usher`.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
 use super::{is_known, with_each, with_each_in_a_network};
 use crate::control::usher;
-use crate::harness::{Cri, Handler, PATIENCE, PodSpec, eventually, poll, run};
+use crate::harness::{Cri, Handler, PATIENCE, PodSpec, criu_works, eventually, poll, run};
 
 #[test]
 fn a_pod_can_be_stopped_and_removed_more_than_once() {
@@ -157,4 +159,32 @@ fn usher_knows_a_pod_that_has_no_container_yet() {
     let said = run(usher(&node, &["ps"]), PATIENCE).out();
     assert!(said.contains("early"), "{said}");
     pod.end();
+}
+
+/// As kubelet's `/checkpoint` does.
+#[test]
+fn a_container_is_checkpointed_and_goes_on() {
+    if !criu_works() {
+        return;
+    }
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("kept", handler));
+        let count = "i=0; while :; do i=$((i+1)); echo $i > /shared/count; sleep 0.05; done";
+        let app = pod.run("app", &["/bin/sh", "-c", count]);
+        let counted = || {
+            let count = fs::read_to_string(node.shared_dir().join("count")).unwrap_or_default();
+            count.trim().parse::<u64>().unwrap_or_default()
+        };
+        eventually("it counts", PATIENCE, || counted() > 3);
+        let archive = node.dir().join("checkpoint.tar");
+        app.checkpoint(&archive);
+        let before = counted();
+        eventually("it goes on", PATIENCE, || counted() > before + 3);
+        let mut list = Command::new("tar");
+        list.arg("--list").arg("--file").arg(&archive);
+        let list = run(list, PATIENCE).out();
+        assert!(list.contains("checkpoint/pages-1.img"), "{list}");
+        fs::remove_file(&archive).expect("an archive");
+        pod.end();
+    });
 }

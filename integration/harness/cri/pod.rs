@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{
     Containerd, Cri, Finished, Handler, MessageField, PATIENCE, SETTLING, WITNESS, cri, eventually,
@@ -314,6 +314,17 @@ impl Container<'_> {
         let answer: Result<cri::StopContainerResponse, _> =
             self.node.call("StopContainer", &request);
         answer.unwrap_or_else(|e| panic!("StopContainer {}: {e}", self.name));
+    }
+
+    /// Writes an archive of its processes, which go on.
+    #[track_caller]
+    pub fn checkpoint(&self, archive: &Path) {
+        let mut request = cri::CheckpointContainerRequest::new();
+        request.container_id.clone_from(&self.id);
+        request.location = archive.display().to_string();
+        let answer: Result<cri::CheckpointContainerResponse, _> =
+            self.node.call("CheckpointContainer", &request);
+        answer.unwrap_or_else(|e| panic!("CheckpointContainer {}: {e}", self.name));
     }
 
     #[track_caller]
