@@ -205,6 +205,9 @@ impl Cluster {
         for name in ["containerd", "ctr", "containerd-shim-runc-v2"] {
             symlink(self.programs.containerd.join(name), bin.join(name)).expect("a link");
         }
+        if let Some(runc) = &self.programs.runc {
+            symlink(runc, bin.join("runc")).expect("a link");
+        }
         if self.node == Node::Bare {
             write_program(&bin.join("systemctl"), SYSTEMCTL);
         }

@@ -85,7 +85,8 @@ impl Guest {
             put(programs.containerd.join(name), "guest/bin");
         }
         put(programs.kubernetes.join("bin/kubelet"), "guest/bin");
-        put(programs.runc.join("usr/bin/runc"), "guest/bin");
+        let runc = programs.runc.clone().expect("the runc of the node");
+        put(runc, "guest/bin");
         for name in ["bridge", "host-local", "loopback"] {
             put(programs.parts.join("usr/lib/cni").join(name), "guest/cni");
         }

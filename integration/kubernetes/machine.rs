@@ -43,6 +43,8 @@ fake kernel.panic 10
 fake kernel.panic_on_oops 1
 fake kernel.keys.root_maxkeys 1000000
 fake kernel.keys.root_maxbytes 25000000
+# One that shows all: without it no user namespace may mount another (mount_namespaces(7), "fully visible").
+mkdir /run/proc && mount -t proc proc /run/proc
 ip link set lo up
 ip addr add 10.88.0.1/32 dev lo
 # Who calls a guest by that address, which is the guest's own too, does not come from it.

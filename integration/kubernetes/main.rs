@@ -55,6 +55,8 @@ enum Needs {
     Since(u32, u32),
     /// A node of its own, with systemd, cgroup v2, a current kernel and all rights.
     Guest,
+    /// A runc that knows them, and a kubelet that has them without being told.
+    UserNamespaces,
     /// To see the files of the node from here.
     Here,
     /// The same, and what Kubernetes has had since this version.
@@ -74,7 +76,7 @@ macro_rules! cases {
     (@needs $needs:expr) => { $needs };
 }
 
-use Needs::{Guest, Here, HereSince, Since};
+use Needs::{Guest, Here, HereSince, Since, UserNamespaces};
 
 /// Its image lies on the node, and the API server calls it there. Before there are no matchConditions.
 const WEBHOOK: Needs = HereSince(1, 28);
@@ -97,7 +99,7 @@ const CASES: &[Named] = cases![
     starting::native_sidecars_work_as_under_runc: Since(1, 29),
     starting::a_recursive_read_only_mount_is_one: Since(1, 29),
     starting::a_container_is_resized_in_place: Since(1, 33),
-    starting::a_pod_in_a_user_namespace_starts_in_order: Guest,
+    starting::a_pod_in_a_user_namespace_starts_in_order: UserNamespaces,
     starting::an_image_is_a_volume: Since(1, 35),
     traffic::a_sidecar_is_reached_until_the_apps_have_ended,
     traffic::a_sidecar_that_is_not_ready_has_no_endpoint,
@@ -286,6 +288,7 @@ impl Needs {
             Needs::Nothing => true,
             Needs::Since(major, minor) => programs.version >= (*major, *minor),
             Needs::Guest => on_guest,
+            Needs::UserNamespaces => programs.version >= (1, 33) && programs.has_user_namespaces(),
             Needs::Here => !on_guest,
             Needs::HereSince(major, minor) => !on_guest && programs.version >= (*major, *minor),
         }

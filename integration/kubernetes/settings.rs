@@ -25,9 +25,10 @@ pub struct Programs {
     pub statically_linked: PathBuf,
     /// What else the DaemonSet's image has.
     pub image_tools: PathBuf,
-    /// What a node of its own runs on, if there is to be one, and the runc that it has.
+    /// What a node of its own runs on, if there is to be one.
     pub node_image: Option<PathBuf>,
-    pub runc: PathBuf,
+    /// The node's runc, if it is not the machine's.
+    pub runc: Option<PathBuf>,
 }
 
 const TOKEN: &str = "of-the-test";
@@ -71,8 +72,21 @@ impl Programs {
             image_tools: directory("USHER_TEST_IMAGE_TOOLS"),
             containerd: installed_program("containerd").with_file_name(""),
             node_image: std::env::var_os("USHER_TEST_NODE_IMAGE").map(PathBuf::from),
-            runc: PathBuf::from(std::env::var_os("USHER_TEST_RUNC").unwrap_or_default()),
+            runc: std::env::var_os("USHER_TEST_RUNC")
+                .map(|directory| PathBuf::from(directory).join("usr/bin/runc")),
         })
+    }
+
+    /// Can the node's runc join a user namespace with its mounts (1.2 and later)?
+    pub fn has_user_namespaces(&self) -> bool {
+        let runc = self.runc.clone().unwrap_or_else(|| PathBuf::from("runc"));
+        let mut version = Command::new(runc);
+        version.arg("--version");
+        let said = run(version, Duration::from_secs(60)).out();
+        // `runc version 1.5.2`
+        let mut numbers = said.trim_start_matches("runc version ").split('.');
+        let mut next = || numbers.next()?.parse::<u32>().ok();
+        next().zip(next()).is_some_and(|version| version >= (1, 2))
     }
 
     /// Does kubelet know sidecars (`restartPolicy` of an init container)?
