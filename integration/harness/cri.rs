@@ -178,6 +178,11 @@ impl CriSettings {
     }
 }
 
+/// What a pause container executes.
+pub(super) fn pause_program() -> PathBuf {
+    build("pause", PAUSE_SOURCE)
+}
+
 /// The network of pods: a bridge in containerd's own.
 pub(super) fn write_network(dir: &Path) {
     let network = json!({
@@ -264,7 +269,7 @@ impl Cri {
 
     fn import(&self, has_pause: bool) {
         let rootfs = self.dir().join("rootfs");
-        fs::copy(build("pause", PAUSE_SOURCE), rootfs.join("pause")).expect("copy pause");
+        fs::copy(pause_program(), rootfs.join("pause")).expect("copy pause");
         let env = ["PATH=/bin"];
         let mut images = vec![Image {
             reference: WITNESS,

@@ -106,13 +106,17 @@ fn compile(name: &str, text: &str, program: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::cri::pause_program;
 
-    /// Run alone, this also leaves a witness for a machine that has no compiler.
+    /// Run alone, this also leaves them for a machine that has no compiler.
     #[test]
-    fn the_witness_is_a_program_without_libraries() {
-        let program = fs::read(witness()).expect("the witness");
-        let loader = b"/ld-linux";
-        assert!(program.starts_with(b"\x7fELF"));
-        assert!(!program.windows(loader.len()).any(|bytes| bytes == loader));
+    fn what_containers_execute_needs_no_libraries() {
+        for path in [witness(), &pause_program()] {
+            let program = fs::read(path).expect("a program");
+            let loader = b"/ld-linux";
+            assert!(program.starts_with(b"\x7fELF"), "{}", path.display());
+            let mut words = program.windows(loader.len());
+            assert!(words.all(|bytes| bytes != loader), "{}", path.display());
+        }
     }
 }
