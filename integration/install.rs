@@ -87,7 +87,7 @@ impl Node {
         let script = self.path("bin/systemctl");
         fs::create_dir_all(self.path("bin")).expect("a directory");
         let text = format!(
-            "#!/bin/sh\ncd {0}\necho $* >>asked\n{then}\n",
+            "#!/bin/sh\n[ $1 != is-system-running ] || exit\ncd {0}\necho $* >>asked\n{then}\n",
             self.path("").display()
         );
         write_program(&script, &text);
@@ -484,6 +484,28 @@ fn containerd_is_restarted_when_its_configuration_has_changed() {
     assert_eq!(node.asked_of_systemctl(), "");
     node.must(&["--restart", "--remove"]);
     assert_eq!(node.asked_of_systemctl(), "restart containerd\n");
+}
+
+#[test]
+fn without_systemd_nothing_is_changed_where_it_would_be_needed() {
+    let node = Node::with_config(USUAL);
+    node.place_systemctl("exit 1");
+    let script = node.path("bin/systemctl");
+    write_program(&script, "#!/bin/sh\necho offline\nexit 1\n");
+    for option in ["--restart", "--stop-unit"] {
+        let said = node.must_fail(&[option]);
+        let expected = format!("{option} needs systemd, and this machine does not run it");
+        assert!(said.contains(&expected), "{said}");
+        assert_eq!(node.text(), USUAL);
+        assert!(!node.path("usr/bin").exists());
+    }
+    node.must(&[]);
+    // There is nothing to restart containerd for.
+    node.must(&["--restart"]);
+    let said = node.must_fail(&["--restart", "--remove"]);
+    assert!(said.contains("--restart needs systemd"), "{said}");
+    node.must(&["--remove"]);
+    assert_eq!(node.text(), USUAL);
 }
 
 #[test]

@@ -175,6 +175,7 @@ impl Installer {
     /// Puts all into place.
     fn install(&self) -> Result<(), String> {
         let outdated = programs::outdated(&self.binaries, &self.bin)?;
+        self.need_systemd()?;
         self.try_it()?;
         for program in programs::install(&outdated, &self.binaries, &self.bin)? {
             note(&format!("{} is in place", program.display()));
@@ -195,6 +196,7 @@ impl Installer {
     }
 
     fn remove(&self) -> Result<(), String> {
+        self.need_systemd()?;
         self.try_it()?;
         let shims = programs::running_shims(&self.bin.join(PROGRAM));
         units::remove(&self.wanted.units, shims > 0)?;
@@ -209,11 +211,35 @@ impl Installer {
         Ok(())
     }
 
+    /// Where systemd is needed, is there one? Asked before anything is changed.
+    fn need_systemd(&self) -> Result<(), String> {
+        let is_changed = self.planned != self.found.texts || self.restart_wanted().exists();
+        let (option, instead) = match () {
+            () if self.wanted.restart && is_changed => (
+                "--restart",
+                "leave it out, and restart containerd by what has started it",
+            ),
+            () if self.wanted.stop_unit => ("--stop-unit", "leave it out"),
+            () => return Ok(()),
+        };
+        match units::has_systemd() {
+            true => Ok(()),
+            false => Err(format!(
+                "{option} needs systemd, and this machine does not run it: {instead}"
+            )),
+        }
+    }
+
+    /// The file that says that containerd is to be restarted.
+    fn restart_wanted(&self) -> PathBuf {
+        place::beside(&self.found.config, "restart")
+    }
+
     /// Puts the planned configuration into place. If containerd does not come back with it, although it
     /// started when tried, the old one comes back.
     fn configure(&self) -> Result<(), String> {
         let config = self.found.config.display();
-        let restart_wanted = place::beside(&self.found.config, "restart");
+        let restart_wanted = self.restart_wanted();
         if self.planned == self.found.texts {
             note(&format!("{config} needs no change"));
             if self.wanted.restart && restart_wanted.exists() && !restart(&restart_wanted) {

@@ -79,6 +79,16 @@ pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether systemd runs on this machine.
+pub(super) fn has_systemd() -> bool {
+    let mut systemctl = Command::new("systemctl");
+    systemctl.arg("is-system-running").stdin(Stdio::null());
+    // It fails where systemd runs and has something to complain of, too.
+    systemctl
+        .output()
+        .is_ok_and(|output| output.stdout.trim_ascii() != b"offline")
+}
+
 /// Whether systemd does it. What it says against it goes to standard error, and nothing to standard output.
 pub(super) fn systemctl(words: &[&str]) -> bool {
     let mut command = Command::new("systemctl");
