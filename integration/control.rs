@@ -218,6 +218,41 @@ fn a_stop_of_all_waits_for_a_shim_that_is_slow_to_answer() {
 }
 
 #[test]
+fn what_is_killed_by_a_stop_is_not_said_to_be_told() {
+    let host = Containerd::start();
+    host.run(&GATED.witness("web", &[]));
+    pod_that(&host, "held", |pod| {
+        container(pod, "web")["state"] == "held"
+    });
+    let stopped = run(usher(&host, &["stop", "pod1"]), PATIENCE);
+    assert!(stopped.ok(), "{stopped:?}");
+    let said = stopped.out();
+    assert!(!said.contains("told to stop"), "{said}");
+    assert!(
+        said.contains("killed: its program was not executed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_pod_whose_app_has_done_its_work_is_listed_so_also_when_nothing_is_left_of_it() {
+    let host = Containerd::start();
+    host.run(&ContainerSpec::new("work").witness(&["--run-for", "0s"]));
+    assert_eq!(host.wait_exit("work"), 0);
+    let listed = || {
+        let pods = says(&host, &["ps", "--all"], "work");
+        let row = pods.lines().find(|line| line.contains(" work "));
+        let row = row.unwrap_or_else(|| panic!("{pods}"));
+        let cells: Vec<_> = row.split_whitespace().skip(2).take(2).collect();
+        cells.join(" ")
+    };
+    // As `kubectl get pods` has it.
+    assert_eq!(listed(), "0/1 Completed");
+    host.delete("work");
+    assert_eq!(listed(), "0/1 Completed");
+}
+
+#[test]
 fn a_stop_has_the_grace_period_it_is_given() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("deaf").witness(&["--ignore-term"]));
@@ -227,6 +262,10 @@ fn a_stop_has_the_grace_period_it_is_given() {
         PATIENCE,
     );
     assert!(stopped.ok(), "{stopped:?}");
+    let said = stopped.out();
+    assert!(said.contains("deaf: deaf is told to stop"), "{said}");
+    let killed = "deaf: deaf has exited with 137, killed: the grace period was over";
+    assert!(said.contains(killed), "{said}");
     assert_eq!(host.wait_exit("deaf"), 137);
     assert!(host.record().has("deaf", "signal"));
     let pod = run(usher(&host, &["inspect", "deaf", "-o", "json"]), PATIENCE);
@@ -367,6 +406,9 @@ fn a_sidecar_that_is_unwell_is_restarted_and_it_is_told_which_probe_says_so() {
         .take(2)
         .map(|event| (&event["probe"], &event["number"], &event["threshold"]))
         .collect();
+    let reason = &container(&pod, "proxy")["failedProbe"]["reason"];
+    let reason = reason.as_str().unwrap_or_default();
+    assert!(reason.contains("the command ended with 1"), "{pod:#}");
     let (liveness, once, twice) = ("liveness".into(), 1.into(), 2.into());
     let expected = [(&liveness, &once, &twice), (&liveness, &twice, &twice)];
     assert_eq!(failures, expected, "{pod:#}");

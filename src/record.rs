@@ -62,6 +62,8 @@ pub struct Past {
     pub oom_kills: u32,
     /// The SIGKILLs that it got, and why.
     pub kills: BTreeMap<Why, u32>,
+    /// The last time that a probe of it failed: whoever has the name next may be there because of it.
+    pub failed_probe: Option<(Time, Box<FailedProbe>)>,
     pub is_gone: bool,
 }
 
@@ -107,11 +109,7 @@ pub enum What {
     NotRestarted(Box<str>),
     OomKilled,
     /// A probe has begun to fail, or has failed too often.
-    ProbeFailed {
-        probe: ProbeKind,
-        failures: u32,
-        threshold: u32,
-    },
+    ProbeFailed(Box<FailedProbe>),
     /// A hook is over: well, or not and why.
     HookOver(HookKind, Option<Box<str>>),
     /// The postStart handler of a restart in place is over: well, or not and why.
@@ -128,6 +126,17 @@ pub enum What {
     StepOver(Step),
     GraceOver,
     SandboxKilled,
+}
+
+/// An attempt of a probe that has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedProbe {
+    pub probe: ProbeKind,
+    /// In a row; so many are too many.
+    pub failures: u32,
+    pub threshold: u32,
+    /// In one sentence, which is short: words from outside.
+    pub reason: Box<str>,
 }
 
 // === what happened ===
@@ -163,6 +172,7 @@ impl Record {
             restarts: 0,
             oom_kills: 0,
             kills: BTreeMap::new(),
+            failed_probe: None,
             is_gone: false,
         };
         let has_room = self.names.len() < NAMES_AT_MOST;
@@ -173,6 +183,7 @@ impl Record {
                     restarts: past.restarts.saturating_add(1),
                     oom_kills: past.oom_kills,
                     kills: std::mem::take(&mut past.kills),
+                    failed_probe: past.failed_probe.take(),
                     ..fresh
                 }
             }
@@ -215,18 +226,23 @@ impl Record {
                 probe,
                 failures,
                 threshold,
+                reason,
             } => {
+                let failed = FailedProbe {
+                    probe: *probe,
+                    failures: *failures,
+                    threshold: *threshold,
+                    reason: Box::from(reason.as_str()),
+                };
                 // A startup probe fails until it succeeds: that is what it is there for. And of many
                 // failures in a row the first and the last tell all.
                 let is_news = *probe == ProbeKind::Liveness && *failures == 1;
                 if is_news || failures >= threshold {
-                    let (probe, failures, threshold) = (*probe, *failures, *threshold);
-                    let what = What::ProbeFailed {
-                        probe,
-                        failures,
-                        threshold,
-                    };
+                    let what = What::ProbeFailed(Box::new(failed.clone()));
                     self.note_of_name(now, name, what);
+                }
+                if let Some(past) = self.names.iter_mut().find(|past| past.is_called(name)) {
+                    past.failed_probe = Some((now, Box::new(failed)));
                 }
             }
             Report::PostStarted { name, outcome } => {
@@ -301,8 +317,7 @@ impl Record {
     }
 
     fn note_of_name(&mut self, now: Time, name: &str, what: What) {
-        let is_it = |past: &Past| past.name == name && past.kind == ContainerKind::Workload;
-        if let Some(index) = self.names.iter().position(is_it) {
+        if let Some(index) = self.names.iter().position(|past| past.is_called(name)) {
             self.note_of(now, index, what);
         }
     }
@@ -352,6 +367,11 @@ impl Record {
 }
 
 impl Past {
+    /// Whether it is the past of the workload container of that name.
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name && self.kind == ContainerKind::Workload
+    }
+
     fn executed(&mut self, now: Time) {
         match self.executed {
             // A second life of the same container.
@@ -505,28 +525,48 @@ mod tests {
         assert_eq!(kills, [(Why::PassedOn, 1), (Why::GraceOver, 2), (probe, 1)]);
     }
 
+    fn probe_failed(probe: ProbeKind, failures: u32, reason: &str) -> Report {
+        Report::ProbeFailed {
+            name: "proxy".to_owned(),
+            probe,
+            failures,
+            threshold: 3,
+            reason: reason.to_owned(),
+        }
+    }
+
+    #[test]
+    fn why_a_probe_failed_last_is_known_of_the_one_that_comes_after_it_too() {
+        let (mut record, _) = with("proxy", Role::Sidecar);
+        record.decided(
+            at(2),
+            &probe_failed(ProbeKind::Startup, 1, "nobody listens"),
+        );
+        record.decided(at(3), &probe_failed(ProbeKind::Startup, 2, "it says 503"));
+        assert_eq!(record.events().count(), 0);
+        let second = ContainerId::from("id2");
+        record.creates(
+            at(4),
+            &second,
+            ("proxy", ContainerKind::Workload, Role::Sidecar),
+        );
+        let (when, failed) = record.names()[0].failed_probe.as_ref().unwrap();
+        assert_eq!((*when, failed.reason.as_ref()), (at(3), "it says 503"));
+    }
+
     #[test]
     fn of_failures_in_a_row_those_that_tell_something_are_kept() {
         let (mut record, _) = with("proxy", Role::Sidecar);
         for probe in [ProbeKind::Startup, ProbeKind::Liveness] {
             for failures in 1..=3 {
-                let (name, threshold) = ("proxy".to_owned(), 3);
-                let report = Report::ProbeFailed {
-                    name,
-                    probe,
-                    failures,
-                    threshold,
-                };
-                record.decided(at(2), &report);
+                record.decided(at(2), &probe_failed(probe, failures, "no"));
             }
         }
         let kept: Vec<_> = record
             .events()
-            .map(|(name, event)| match event.what {
-                What::ProbeFailed {
-                    probe, failures, ..
-                } => (name, probe, failures),
-                ref other => panic!("{other:?}"),
+            .map(|(name, event)| match &event.what {
+                What::ProbeFailed(failed) => (name, failed.probe, failed.failures),
+                other => panic!("{other:?}"),
             })
             .collect();
         let name = Some("proxy");

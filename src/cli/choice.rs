@@ -4,8 +4,12 @@ use crate::api;
 
 use super::output::Failure;
 
-/// The pod that is called so: by its name, its namespace and name, its id, or how that begins. One that
-/// lives counts more than one that has ended, and of those the one that ended last.
+/// The beginning of an id has so many characters: what is shorter may be a name that is gone, or misspelt.
+pub(super) const BEGINNING: usize = 4;
+
+/// The pod that is called so: by its name, its namespace and name, its id, or how that begins. The one that
+/// is called so most exactly counts; then one that lives more than one that has ended, and of those the one
+/// that ended last.
 ///
 /// # Errors
 ///
@@ -15,32 +19,27 @@ pub fn choose<T>(
     pods: Vec<T>,
     pod: impl Fn(&T) -> &api::Pod,
 ) -> Result<Option<T>, Failure> {
-    let (living, ended): (Vec<T>, Vec<T>) =
-        pods.into_iter().partition(|one| pod(one).ended.is_none());
-    if let Some(found) = only(which, living, &pod)? {
-        return Ok(Some(found));
-    }
-    let at = |one: &T| pod(one).ended.as_ref().map(|at| (at.seconds, at.nanos));
-    let ended = ended
-        .into_iter()
-        .filter(|one| is_called(which, pod(one)) > 0);
-    Ok(ended.max_by_key(at))
-}
-
-/// Of those that are called so the one that is called so most exactly.
-fn only<T>(
-    which: &str,
-    living: Vec<T>,
-    pod: &impl Fn(&T) -> &api::Pod,
-) -> Result<Option<T>, Failure> {
-    let best = living.iter().map(|one| is_called(which, pod(one))).max();
-    let Some(best) = best.filter(|best| *best > 0) else {
+    let best = pods.iter().map(|one| how_exactly(which, pod(one))).max();
+    let Some(best) = best.filter(|best| *best > Exactly::Not) else {
         return Ok(None);
     };
-    let mut candidates: Vec<_> = living
+    let called = pods
         .into_iter()
-        .filter(|one| is_called(which, pod(one)) == best)
-        .collect();
+        .filter(|one| how_exactly(which, pod(one)) == best);
+    let (living, ended): (Vec<T>, Vec<T>) = called.partition(|one| pod(one).ended.is_none());
+    let at = |one: &T| pod(one).ended.as_ref().map(|at| (at.seconds, at.nanos));
+    match living.is_empty() {
+        true => Ok(ended.into_iter().max_by_key(at)),
+        false => only(which, living, &pod),
+    }
+}
+
+/// The one that there is.
+fn only<T>(
+    which: &str,
+    mut candidates: Vec<T>,
+    pod: &impl Fn(&T) -> &api::Pod,
+) -> Result<Option<T>, Failure> {
     match (candidates.pop(), candidates.is_empty()) {
         (found, true) => Ok(found),
         (last, false) => {
@@ -54,14 +53,24 @@ fn only<T>(
     }
 }
 
-/// How exactly a pod is called so; 0 if it is not.
-fn is_called(which: &str, pod: &api::Pod) -> u8 {
+/// How exactly a pod is called by some words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Exactly {
+    Not,
+    /// Its id begins so.
+    Beginning,
+    Name,
+    /// As no other is.
+    Full,
+}
+
+fn how_exactly(which: &str, pod: &api::Pod) -> Exactly {
     let full = format!("{}/{}", namespace(pod), pod.name);
     match which {
-        _ if which == pod.id || which == full || which == full_name(pod) => 3,
-        _ if which == pod.name => 2,
-        _ if which.len() >= 4 && pod.id.starts_with(which) => 1,
-        _ => 0,
+        _ if which == pod.id || which == full || which == full_name(pod) => Exactly::Full,
+        _ if which == pod.name => Exactly::Name,
+        _ if which.len() >= BEGINNING && pod.id.starts_with(which) => Exactly::Beginning,
+        _ => Exactly::Not,
     }
 }
 
@@ -146,5 +155,15 @@ mod tests {
         assert_eq!(named("web", &pods).unwrap().as_deref(), Some("aaaa2"));
         pods.push(pod("shop", "web", "bbbb4"));
         assert_eq!(named("web", &pods).unwrap().as_deref(), Some("bbbb4"));
+    }
+
+    #[test]
+    fn who_has_a_name_counts_more_than_whose_id_begins_so() {
+        let pods = [
+            ended(5, pod("shop", "face", "aaaa1")),
+            pod("shop", "web", "faceb2"),
+        ];
+        assert_eq!(named("face", &pods).unwrap().as_deref(), Some("aaaa1"));
+        assert_eq!(named("faceb", &pods).unwrap().as_deref(), Some("faceb2"));
     }
 }

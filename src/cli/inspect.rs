@@ -23,7 +23,7 @@ use crate::api;
 /// Works for an hour after the pod has ended.
 #[derive(Debug, Args)]
 pub struct Inspect {
-    /// The pod: its name, namespace/name, or the beginning of its id
+    /// The pod: its name, namespace/name, or the first characters of its id, four or more
     pod: String,
     #[command(flatten)]
     output: Output,
@@ -69,6 +69,7 @@ pub(super) fn text(pod: &api::Pod, node: Option<&str>, now: f64) -> String {
     facts(&mut text, pod, node, now);
     let _ = write!(text, "\n{}", containers(pod, now));
     kills(&mut text, pod);
+    failed_probes(&mut text, pod, now);
     limits(&mut text, pod);
     text
 }
@@ -144,6 +145,10 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
             _ => String::new(),
         };
         lines.push(styled(FAINT, format!("  {then}{by_hand}")));
+        if is_waiting_for_a_probe(wait) {
+            let failed = failed_probe(container, now);
+            lines.extend(failed.map(|failed| format!("  {failed}")));
+        }
         if !are_several {
             let remedies = wait.remedies.iter().map(words::remedy);
             lines.extend(remedies.map(|remedy| format!("  {remedy}")));
@@ -369,6 +374,41 @@ fn kills(text: &mut String, pod: &api::Pod) {
     }
 }
 
+fn is_waiting_for_a_probe(wait: &api::Wait) -> bool {
+    let mut obstacles = wait.obstacles.iter();
+    let probe = Ok(api::Missing::MISSING_STARTUP_PROBE);
+    obstacles.any(|obstacle| obstacle.missing.enum_value() == probe)
+}
+
+/// Why a probe of it failed when one did for the last time.
+fn failed_probe(container: &api::Container, now: f64) -> Option<String> {
+    let failed = container.failed_probe.as_ref()?;
+    let ago = time::seconds(&failed.at).map_or(0.0, |at| now - at);
+    let probe = words::word(failed.probe);
+    Some(format!(
+        "its {probe} probe failed last {} ago: {}",
+        span(ago),
+        styled(WARNING, &failed.reason)
+    ))
+}
+
+/// Whose probes have failed, but for what is said above, and what is past: a startup probe fails until it
+/// succeeds.
+fn failed_probes(text: &mut String, pod: &api::Pod, now: f64) {
+    for container in &pod.containers {
+        let is_said = container.wait.as_ref().is_some_and(is_waiting_for_a_probe);
+        let failed = container.failed_probe.as_ref();
+        let is_startup =
+            failed.is_some_and(|it| it.probe.enum_value() == Ok(api::Probe::PROBE_STARTUP));
+        if let Some(failed) = failed_probe(container, now)
+            && !is_said
+            && !(is_startup && container.ready)
+        {
+            let _ = writeln!(text, "{}: {failed}", styled(BOLD, &container.name));
+        }
+    }
+}
+
 /// The limits of the cgroups, as the kernel has them.
 fn limits(text: &mut String, pod: &api::Pod) {
     let mut table = Table::new(["CGROUP", "MEMORY", "MEMORY LIMIT", "CPU LIMIT"]);
@@ -557,6 +597,38 @@ mod tests {
         let expected = "web was killed: the grace period was over\n\
             web was killed 3 times: its liveness probe has failed\n";
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn why_a_probe_fails_is_said_where_it_is_waited_for_and_else_at_the_end() {
+        let mut pod = held();
+        let web = &mut pod.containers[0];
+        web.failed_probe = MessageField::some(api::FailedProbe {
+            probe: api::Probe::PROBE_STARTUP.into(),
+            at: at(1010),
+            reason: "connection refused".to_owned(),
+            ..api::FailedProbe::new()
+        });
+        let said = "its startup probe failed last 2.00s ago: connection refused";
+        let lines = |pod: &api::Pod| {
+            let text = plain(&text(pod, None, 1012.0));
+            let lines = text.lines().enumerate();
+            let lines = lines.filter(|(_, line)| line.contains("probe failed"));
+            Vec::from_iter(lines.map(|(number, line)| (number, line.to_owned())))
+        };
+        // Stopped for it, say.
+        let expected = format!("web: {said}");
+        assert_eq!(lines(&pod), [(12, expected)]);
+        let wait = pod.containers[0].wait.as_mut().unwrap();
+        wait.obstacles[0].missing = api::Missing::MISSING_STARTUP_PROBE.into();
+        assert_eq!(lines(&pod), [(3, format!("    {said}"))]);
+        // It has succeeded since.
+        pod.containers[0].wait = MessageField::none();
+        pod.containers[0].ready = true;
+        assert_eq!(lines(&pod), []);
+        let failed = pod.containers[0].failed_probe.as_mut().unwrap();
+        failed.probe = api::Probe::PROBE_LIVENESS.into();
+        assert_eq!(lines(&pod).len(), 1);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use ttrpc::r#async::transport::Socket;
 
 use crate::api::{self, ControlClient, Ended};
 
-use super::choice::{choose, namespace};
+use super::choice::{BEGINNING, choose, namespace};
 use super::output::{Failure, warn};
 
 /// How long a shim may take to answer.
@@ -146,6 +146,10 @@ impl Node {
         })?;
         found.ok_or_else(|| {
             Failure::because(match silent {
+                0 if (1..BEGINNING).contains(&which.len()) => format!(
+                    "there is no pod {which:?} on this node, nor was there in the last hour; of an id \
+                     the first {BEGINNING} characters are the least; see usher ps --all"
+                ),
                 0 => format!(
                     "there is no pod {which:?} on this node, nor was there in the last hour; see usher ps --all"
                 ),

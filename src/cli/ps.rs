@@ -14,7 +14,8 @@ use crate::api;
 
 /// Lists the pods of this node, those without annotations of usher too
 ///
-/// READY counts the sidecars and apps that are ready. STATUS is Init:1/2 while init containers run,
+/// READY counts the sidecars and apps that are ready; one that has ended is not, so that a pod that has done
+/// its work is 0/1 and Completed, as for kubectl. STATUS is Init:1/2 while init containers run,
 /// Init:Error when one has failed, Sidecar:0/1 while sidecars are being started, Running, Defer:1/4 and
 /// Terminating while the pod ends, and then Completed, Stopped, Terminated, Failed or Error.
 ///

@@ -16,7 +16,7 @@ use crate::api;
 /// one of a pod that terminates, and a defer container before that cannot be released.
 #[derive(Debug, Args)]
 pub(super) struct Release {
-    /// The pod: its name, namespace/name, or the beginning of its id
+    /// The pod: its name, namespace/name, or the first characters of its id, four or more
     pod: String,
     /// The container: its name in the pod, or its id
     container: String,

@@ -10,7 +10,7 @@ use clap::Args;
 use super::choice::full_name;
 use super::node::{AskedToStop, Node, Silence, complaint};
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Stdout, styled, warn};
-use super::time;
+use super::{time, words};
 use crate::api;
 use crate::plan::parse_duration;
 
@@ -21,7 +21,7 @@ use crate::plan::parse_duration;
 /// down, stop kubelet first.
 #[derive(Debug, Args)]
 pub(super) struct Stop {
-    /// The pods: their names, namespace/name, or the beginnings of their ids
+    /// The pods: their names, namespace/name, or the first characters of their ids, four or more
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pods: Vec<String>,
     /// All pods of this node
@@ -51,6 +51,8 @@ struct Stopping {
     title: String,
     began: Instant,
     gives_up: Instant,
+    /// The SIGKILLs that its containers had got before.
+    kills: BTreeMap<String, Vec<api::Kills>>,
     /// What was said of its containers last.
     states: BTreeMap<String, String>,
 }
@@ -174,8 +176,11 @@ impl Stops<'_> {
         let began = Instant::now();
         let limit = Duration::try_from_secs_f64(within).unwrap_or_default();
         let limit = limit.saturating_add(BEYOND_GRACE);
+        let title = title(&pod);
+        let containers = pod.containers.into_iter();
         let one = Stopping {
-            title: title(&pod),
+            title,
+            kills: containers.map(|it| (it.name, it.kills)).collect(),
             began,
             gives_up: began.checked_add(limit).unwrap_or(began),
             states: BTreeMap::new(),
@@ -225,6 +230,20 @@ impl Stops<'_> {
 }
 
 impl Stopping {
+    /// Why a container has got SIGKILL, if it has since this began.
+    fn killed(&self, container: &api::Container) -> Option<&'static str> {
+        let before = self.kills.get(&container.name);
+        let before = |why| {
+            let mut kills = before.into_iter().flatten();
+            kills
+                .find(|kills| kills.why == why)
+                .map_or(0, |it| it.count)
+        };
+        let mut kills = container.kills.iter();
+        let since = kills.find(|kills| kills.count > before(kills.why))?;
+        Some(words::why(since.why))
+    }
+
     /// A line for each container of which there is something new to say.
     fn show(&mut self, pod: &api::Pod, stdout: &mut Stdout) -> Result<(), Failure> {
         use api::State::*;
@@ -232,10 +251,17 @@ impl Stopping {
         for container in &pod.containers {
             let state = container.state.enum_value_or_default();
             let news = match (state, container.exit_code) {
-                (STATE_STOPPING, _) => "is told to stop".to_owned(),
+                (STATE_STOPPING, _) => match self.killed(container) {
+                    Some(why) => format!("is killed: {why}"),
+                    None => "is told to stop".to_owned(),
+                },
                 (STATE_STOPPED | STATE_GONE, Some(0)) => "has exited with 0".to_owned(),
                 (STATE_STOPPED | STATE_GONE, Some(code)) => {
-                    format!("has exited with {}", styled(BAD, code))
+                    let code = styled(BAD, code);
+                    match self.killed(container) {
+                        Some(why) => format!("has exited with {code}, killed: {why}"),
+                        None => format!("has exited with {code}"),
+                    }
                 }
                 _ => continue,
             };

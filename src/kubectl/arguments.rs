@@ -59,7 +59,7 @@ pub struct Whereabouts {
 pub enum Command {
     /// Lists the pods of a namespace that run under usher, or those of all
     ///
-    /// READY counts the sidecars and apps that are ready. STATUS is Init:1/2 while init containers run,
+    /// READY counts the sidecars and apps that are ready; one that has ended is not. STATUS is Init:1/2 while init containers run,
     /// Init:Error when one has failed, Sidecar:0/1 while sidecars are being started, Running, Defer:1/4 and
     /// Terminating while the pod ends, and then Completed, Stopped, Terminated, Failed or Error.
     ///

@@ -18,9 +18,10 @@ impl Actor {
         let now = self.now();
         let target = self.target(&id);
         let (Some((init, from, halt)), Some(probe)) = (target, self.core.probe(now, &id)) else {
+            let gone = Err("its container is gone".to_owned());
             return self
                 .core
-                .handle_probed(now, &id, life, false, Duration::ZERO);
+                .handle_probed(now, &id, life, gone, Duration::ZERO);
         };
         self.bill.is_for_a_probe();
         let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &halt).await) };
@@ -33,8 +34,7 @@ impl Actor {
             let cost = actor.bill.charge(cost);
             debug!(container = %id, ?outcome, ?cost, "probed");
             let now = actor.now();
-            let succeeded = outcome.is_ok();
-            actor.core.handle_probed(now, &id, life, succeeded, cost);
+            actor.core.handle_probed(now, &id, life, outcome, cost);
         });
     }
 

@@ -190,6 +190,7 @@ impl Actor {
             wait: clock.wait(live.and_then(|live| live.wait.as_ref())),
             role_origin: origin.map(api::RoleOrigin::from).unwrap_or_default().into(),
             optional: origin.is_some() && self.core.is_optional(&past.name),
+            failed_probe: clock.failed_probe(past),
             ..api::Container::new()
         }
     }
@@ -243,6 +244,18 @@ impl Clock {
             remedies: wait.remedies.iter().map(api::Remedy::from).collect(),
             ..api::Wait::new()
         })
+    }
+
+    fn failed_probe(self, past: &Past) -> MessageField<api::FailedProbe> {
+        let failed = past.failed_probe.as_ref();
+        MessageField(failed.map(|(at, failed)| {
+            Box::new(api::FailedProbe {
+                probe: api::Probe::from(failed.probe).into(),
+                at: self.some(*at),
+                reason: failed.reason.to_string(),
+                ..api::FailedProbe::new()
+            })
+        }))
     }
 
     fn late(self, late: Option<&Lateness>) -> MessageField<api::Late> {
@@ -315,14 +328,11 @@ fn tell(event: &mut api::Event, what: &What) -> api::What {
             api::What::WHAT_NOT_RESTARTED
         }
         What::OomKilled => api::What::WHAT_OOM_KILLED,
-        What::ProbeFailed {
-            probe,
-            failures,
-            threshold,
-        } => {
-            event.probe = Some(api::Probe::from(*probe).into());
-            event.number = *failures;
-            event.threshold = Some(*threshold);
+        What::ProbeFailed(failed) => {
+            event.probe = Some(api::Probe::from(failed.probe).into());
+            event.number = failed.failures;
+            event.threshold = Some(failed.threshold);
+            event.reason = Some(failed.reason.to_string());
             api::What::WHAT_PROBE_FAILED
         }
         What::HookOver(kind, why) => over_or_failed(event, (*kind).into(), why),

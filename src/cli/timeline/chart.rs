@@ -318,7 +318,11 @@ fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
         WHAT_PROBE_FAILED => {
             let probe = words::word(event.probe.unwrap_or_default());
             let (failures, threshold) = (event.number, event.threshold.unwrap_or_default());
-            let text = format!("{probe} probe failed {failures} of {threshold} times");
+            let mut text = format!("{probe} probe failed {failures} of {threshold} times");
+            // Shims of before do not say why.
+            if !reason.is_empty() {
+                text = format!("{text}: {reason}");
+            }
             pen.mark(at, Kind::Failure, text);
         }
         WHAT_HOOK_OVER if is_post_start => {
@@ -554,6 +558,10 @@ pub(super) mod tests {
             threshold: Some(3),
             ..event(300, "web", WHAT_PROBE_FAILED)
         };
+        let for_a_reason = api::Event {
+            reason: Some("connection refused".to_owned()),
+            ..probe.clone()
+        };
         let again = api::Event {
             hook: Some(api::Hook::HOOK_POST_START.into()),
             ..event(400, "web", WHAT_HOOK_OVER)
@@ -564,9 +572,13 @@ pub(super) mod tests {
             ..again.clone()
         };
         assert_eq!(
-            marks(&row_with(vec![probe, again, failed])),
+            marks(&row_with(vec![probe, for_a_reason, again, failed])),
             [
                 (Kind::Failure, "liveness probe failed 3 of 3 times"),
+                (
+                    Kind::Failure,
+                    "liveness probe failed 3 of 3 times: connection refused"
+                ),
                 (Kind::Again, "postStart handler was executed once more"),
                 (Kind::Failure, "postStart handler failed: it exited with 1"),
             ]

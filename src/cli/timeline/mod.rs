@@ -25,7 +25,7 @@ use chart::Chart;
 /// ended.
 #[derive(Debug, Args)]
 pub struct Timeline {
-    /// The pod: its name, namespace/name, or the beginning of its id
+    /// The pod: its name, namespace/name, or the first characters of its id, four or more
     pod: String,
     /// Writes a picture into this file instead
     #[arg(long, value_name = "FILE", conflicts_with = "format")]

@@ -177,14 +177,14 @@ impl PostStart {
 // === what happened ===
 
 impl Pod {
-    /// What became of [`Action::Probe`], and how much CPU time the attempt took of those who do not
-    /// belong to the pod.
+    /// What became of [`Action::Probe`]: it succeeded, or the reason why it failed; and how much CPU time
+    /// the attempt took of those who do not belong to the pod.
     pub fn handle_probed(
         &mut self,
         now: Time,
         id: &ContainerId,
         life: u64,
-        succeeded: bool,
+        outcome: Result<(), String>,
         cost: Duration,
     ) {
         self.now = now;
@@ -193,8 +193,8 @@ impl Pod {
         let expected = self.allowance.over(now, life, cost, known);
         self.reach(id, |hand| {
             hand.container.probe_cost = expected.or(known);
-            hand.answered_for_more(life, succeeded);
-            hand.watched(life, succeeded);
+            hand.answered_for_more(life, outcome.is_ok());
+            hand.watched(life, outcome);
         });
         self.settle(now);
     }
@@ -283,7 +283,7 @@ impl Pod {
 }
 
 impl Hand<'_> {
-    fn watched(&mut self, life: u64, succeeded: bool) {
+    fn watched(&mut self, life: u64, outcome: Result<(), String>) {
         let now = self.now;
         let Some(running) = self.container.life.as_running_mut() else {
             return;
@@ -296,15 +296,15 @@ impl Hand<'_> {
         };
         // As a ticker does: the next attempt is a period after the last one began.
         probing.next = Some(probing.began.after(probing.probe.period).max(now));
-        match (succeeded, probe) {
-            (true, ProbeKind::Startup) => {
+        match (outcome, probe) {
+            (Ok(()), ProbeKind::Startup) => {
                 let plan = self.plan.map(|plan| plan.container(&self.container.name));
                 let probe = plan.and_then(|plan| plan.liveness_probe.as_ref());
                 running.watch = Watch::liveness(probe, running.since, now);
                 self.note_if_started();
             }
-            (true, ProbeKind::Liveness) => probing.failures = 0,
-            (false, _) => {
+            (Ok(()), ProbeKind::Liveness) => probing.failures = 0,
+            (Err(reason), _) => {
                 probing.failures = probing.failures.saturating_add(1);
                 let (failures, threshold) = (probing.failures, probing.probe.failure_threshold);
                 self.out.report(Report::ProbeFailed {
@@ -312,6 +312,7 @@ impl Hand<'_> {
                     probe,
                     failures,
                     threshold,
+                    reason,
                 });
             }
         }

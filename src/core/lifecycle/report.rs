@@ -23,12 +23,13 @@ pub enum Report {
     },
     /// A sidecar is started: what waited for it may go on.
     Started { name: String, took: Duration },
-    /// An attempt of a probe failed.
+    /// An attempt of a probe failed, and why: words from outside.
     ProbeFailed {
         name: String,
         probe: ProbeKind,
         failures: u32,
         threshold: u32,
+        reason: String,
     },
     /// The postStart handler of a container that was restarted in place is over, well or not.
     PostStarted {
@@ -113,10 +114,11 @@ impl fmt::Display for Report {
                 probe,
                 failures,
                 threshold,
+                reason,
             } => {
                 write!(
                     f,
-                    "{probe} probe of {name} failed {failures} of {threshold} times"
+                    "{probe} probe of {name} failed {failures} of {threshold} times: {reason}"
                 )
             }
             Report::PostStarted {

@@ -410,7 +410,10 @@ impl World {
             Event::Probed(id, life, ready) => {
                 let cost = self.script_of(&id).probe_costs;
                 self.see(Seen::Probed(id.to_string(), cost));
-                self.pod.handle_probed(self.now, &id, life, ready, cost);
+                let outcome = ready
+                    .then_some(())
+                    .ok_or_else(|| "it is not ready".to_owned());
+                self.pod.handle_probed(self.now, &id, life, outcome, cost);
             }
             Event::ExecOver(id, exec) => self.pod.handle_exec_over(self.now, &id, exec),
             Event::PostStarted(id, life) => {

@@ -311,13 +311,14 @@ impl Model {
                     *ready |= succeeds;
                     fork.pasts[fork.slots[n].name].has_started |= succeeds;
                 }
+                let outcome = succeeds.then_some(()).ok_or_else(String::new);
                 fork.pod
-                    .handle_probed(now, &self.id(n), life, succeeds, Duration::ZERO);
+                    .handle_probed(now, &self.id(n), life, outcome, Duration::ZERO);
             }
             Event::ProbedLate(n) => {
                 let life = fork.slots[n].late_probe.take().unwrap();
                 fork.pod
-                    .handle_probed(now, &self.id(n), life, true, Duration::ZERO);
+                    .handle_probed(now, &self.id(n), life, Ok(()), Duration::ZERO);
             }
             Event::Exits(n, code) => {
                 self.spend_exit(fork, n, code);
