@@ -45,6 +45,13 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ),
     ("scripts/release", "compiles for ten minutes and more"),
     (
+        "git clone --branch v",
+        "is for two releases, each of which compiles for ten minutes and more",
+    ),
+    ("/tmp/one/scripts/release", "is the first of the two"),
+    ("/tmp/two-elsewhere/scripts/release", "is the second"),
+    ("diff --recursive /tmp/out-1", "compares the two"),
+    (
         "skopeo",
         "needs a registry; `scripts/test-kubernetes` makes images by the same function",
     ),
@@ -54,6 +61,7 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "reads what a release has beside its images",
     ),
     ("tar --extract --file usher-VERSION", "unpacks a release"),
+    ("sha256sum --check", "looks at the files of a release"),
     (
         "usher-VERSION-linux-amd64/bin/usher install",
         "changes the machine; `install::` does so with directories of its own",
