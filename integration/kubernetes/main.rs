@@ -133,6 +133,7 @@ const CASES: &[Named] = cases![
     defers::a_job_runs_them_when_its_app_has_ended,
     defers::one_whose_probe_succeeds_gets_more_time,
     defers::one_at_work_gets_more_time,
+    restarts::an_app_that_a_rule_restarts_runs_when_the_end_is_over: Since(1, 34),
     resources::a_pods_overhead_is_kept: Since(1, 23),
     resources::a_limit_ranges_defaults_apply,
     resources::a_pod_grows_and_shrinks_with_a_container: Since(1, 33),

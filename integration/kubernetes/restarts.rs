@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::pod::{Case, Pod, restarts, script, with, witness};
+use crate::pod::{Case, Pod, exit_code, restarts, script, with, witness};
 
 /// An init container, two sidecars of which the second is ready when the test says so, and an app whose
 /// end takes a while.
@@ -171,6 +171,65 @@ pub fn all_containers_are_restarted_by_a_rule(case: &Case) {
     let order = ["init", "proxy", "app"];
     assert_eq!(starts, [order, order].concat(), "{record}");
     case.await_ready("pod");
+}
+
+/// KEP-5307: an exit code after which kubelet starts one container again, in a pod that nothing else is started
+/// again in. usher is not told of it: the run is complete, what has done its part has done it, and the app runs
+/// once more when the end is over.
+pub fn an_app_that_a_rule_restarts_runs_when_the_end_is_over(case: &Case) {
+    let rule = json!({
+        "action": "Restart", "exitCodes": { "operator": "In", "values": [42] },
+    });
+    let app = "test -e /shared/again && exec witness app --run-for 1s
+        witness mark app start; touch /shared/again; until test -e /shared/go; do sleep 0.1; done
+        witness mark app exit; exit 42";
+    let app = with(
+        script("app", app),
+        json!({ "restartPolicy": "Never", "restartPolicyRules": [rule] }),
+    );
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/pre-exit", "flush")
+        .annotation("usher/post-exit", "clean-up")
+        .annotation("usher/restart-policy", "Never")
+        .probed("proxy")
+        .container(witness(
+            "proxy",
+            &["--ready-after", "200ms", "--exit", "143"],
+        ))
+        .container(app)
+        .container(witness("flush", &["--run-for", "500ms"]))
+        // Longer than kubelet's back-off, so that the app is created again meanwhile.
+        .container(witness("clean-up", &["--run-for", "15s"]))
+        .spec("restartPolicy", "Never");
+    case.create(&pod);
+    case.await_ready("pod");
+    case.touch("go");
+    let pod = case.await_phase("pod", "Succeeded");
+    let record = case.record();
+    // The first of each name, and the app's last.
+    for (earlier, later) in [
+        (("proxy", "ready"), ("app", "start")),
+        (("app", "exit"), ("flush", "start")),
+        (("flush", "exit"), ("clean-up", "start")),
+        (("clean-up", "exit"), ("proxy", "signal")),
+    ] {
+        record.assert_before(earlier, later);
+    }
+    let starts = record.0.iter().filter(|event| event.what == "start");
+    let starts: Vec<_> = starts.map(|event| &*event.name).collect();
+    assert_eq!(
+        starts,
+        ["proxy", "app", "flush", "clean-up", "app"],
+        "{record}"
+    );
+    let last = |name: &str, what: &str| record.all(name, what).last().map(|event| event.at_ns);
+    assert!(last("proxy", "exit") < last("app", "start"), "{record}");
+    assert_eq!(restarts(&pod, "app"), 1, "{}", case.diagnosis());
+    for name in ["proxy", "app", "flush", "clean-up"] {
+        assert_eq!(exit_code(&pod, name), Some(0), "{}", case.diagnosis());
+    }
 }
 
 /// KEP-753: "It should restart the containers in the right order after the node reboot".

@@ -322,9 +322,10 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         _ => &[],
     };
     words.extend(fixed.iter().map(|word| word.to_string()));
+    // What cases are about, where it is off by itself; and what `kubectl debug` needs.
     let gates = match cluster.programs.version {
-        // What `kubectl debug` needs.
         (..1, _) | (1, ..23) => Some("EphemeralContainers=true"),
+        (1, 34) => Some("ContainerRestartRules=true"),
         (1, 36..) => Some("ContainerStopSignals=true"),
         _ => None,
     };
