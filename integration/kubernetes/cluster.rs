@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use crate::harness::{Finished, poll, run, write_program};
 
 use super::guest::Guest;
+use super::hierarchies;
 use super::images;
 use super::machine::Machine;
 use super::settings::{self, Programs};
@@ -100,7 +101,7 @@ impl Cluster {
             guest.prepare(&cluster);
         } else {
             cluster.place_programs();
-            cluster.make_cgroups();
+            hierarchies::make(&cluster.name());
         }
         settings::write(&cluster);
         cluster.switch_on();
@@ -444,44 +445,6 @@ impl Cluster {
         let path = file.path().display().to_string();
         self.kubectl(&[words, &["--filename", &path]].concat())
     }
-
-    // --- its cgroups ---
-
-    fn hierarchies() -> Vec<PathBuf> {
-        let top = Path::new("/sys/fs/cgroup");
-        if top.join("cgroup.controllers").exists() {
-            return vec![top.to_owned()];
-        }
-        let entries = fs::read_dir(top).expect("the cgroup file systems");
-        let dirs = entries.map(|entry| entry.expect("an entry").path());
-        dirs.filter(|dir| dir.join("cgroup.procs").exists())
-            .collect()
-    }
-
-    fn make_cgroups(&self) {
-        for hierarchy in Self::hierarchies() {
-            let dir = hierarchy.join(self.name());
-            fs::create_dir_all(&dir).expect("a cgroup");
-            for file in ["cpuset.cpus", "cpuset.mems"] {
-                if let Ok(all) = fs::read(hierarchy.join(file)) {
-                    let _ = fs::write(dir.join(file), all);
-                }
-            }
-        }
-    }
-
-    fn remove_cgroups(&self) {
-        for hierarchy in Self::hierarchies() {
-            let top = hierarchy.join(self.name());
-            let gone = || {
-                remove_below(&top);
-                (!top.exists()).then_some(())
-            };
-            if poll(Duration::from_secs(20), gone).is_none() {
-                eprintln!("left behind: cgroup {}", top.display());
-            }
-        }
-    }
 }
 
 /// One that does nothing for a while.
@@ -535,21 +498,11 @@ pub fn held<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A cgroup is removed when those below it are.
-fn remove_below(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_below(&entry.path());
-        }
-    }
-    let _ = fs::remove_dir(dir);
-}
-
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.switch_off();
         if self.guest.is_none() {
-            self.remove_cgroups();
+            hierarchies::remove(&self.name());
         }
         if std::env::var_os("USHER_TEST_KEEP").is_some() {
             self.dir.disable_cleanup(true);

@@ -16,6 +16,7 @@ mod defers;
 mod examples;
 mod figures;
 mod guest;
+mod hierarchies;
 mod images;
 mod installer;
 mod jobs;
