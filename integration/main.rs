@@ -38,3 +38,4 @@ mod stopping;
 mod streams;
 mod trouble;
 mod upgrade;
+mod upstream;

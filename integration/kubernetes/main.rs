@@ -32,6 +32,7 @@ mod settings;
 mod starting;
 mod stopping;
 mod traffic;
+mod upstream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -207,6 +208,11 @@ fn main() -> ExitCode {
         let all = CASES.iter().chain(ALONE).chain(INSTALLER_CASES);
         all.for_each(|case| println!("{}", case.name));
         return ExitCode::SUCCESS;
+    }
+    if let [option, words @ ..] = &words[..]
+        && option == "--upstream"
+    {
+        return upstream::run(words);
     }
     let Some(programs) = Programs::from_environment() else {
         eprintln!("no cluster was named: these tests are run by scripts/test-kubernetes");

@@ -172,7 +172,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
     )
 }
 
-fn network() -> String {
+/// What gives pods an address.
+pub fn network() -> String {
     json!({
         "cniVersion": "0.4.0",
         "name": "pods",
