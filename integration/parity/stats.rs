@@ -31,6 +31,8 @@ const WORK: &str = "dd if=/dev/zero of=/shared/block bs=65536 count=64 conv=fsyn
 /// Fields that are zero or not as it happens.
 const CHANCE: &[&str] = &[
     // Version 1.
+    "rss",
+    "total_rss",
     "active_anon",
     "total_active_anon",
     "inactive_anon",
