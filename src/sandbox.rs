@@ -42,6 +42,11 @@ use crate::task::{patience, pid, status};
 /// How long a sandbox that was killed may take to be gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long containerd has to read that a sandbox is shut down, before its shim ends. Go's ttrpc client takes an
+/// answer that it finds together with the end of the connection for none, one time in two (`dispatch` in its
+/// `client.go`); then the pod is not removed, and kubelet has to ask again.
+const READS_WITHIN: Duration = Duration::from_millis(300);
+
 /// The signal that ends it (`signal(7)`).
 const KILL: u32 = 9;
 
@@ -320,11 +325,13 @@ impl Sandbox for Sandboxes {
         req: ShutdownSandboxRequest,
     ) -> ttrpc::Result<ShutdownSandboxResponse> {
         self.stop(&req.sandbox_id).await.map_err(status)?;
-        let granted = self
-            .pod
-            .ask(move |actor, reply| actor.shutdown(&req.sandbox_id, reply));
-        // One that comes when the pod is over gets what it wants.
-        let _ = granted.await;
+        let pod = self.pod.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(READS_WITHIN).await;
+            let granted = pod.ask(move |actor, reply| actor.shutdown(&req.sandbox_id, reply));
+            // One that comes when the pod is over gets what it wants.
+            let _ = granted.await;
+        });
         Ok(ShutdownSandboxResponse::new())
     }
 

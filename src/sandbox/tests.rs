@@ -114,6 +114,9 @@ fn a_sandbox_is_ready_from_its_start_to_its_stop() {
         ask!(world, ping_sandbox, PingRequest).unwrap();
         assert_eq!(exit_code(&world).await, 128 + KILL);
         ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap();
+        // Who has asked can read the answer before the connection ends.
+        tokio::time::sleep(READS_WITHIN / 2).await;
+        assert!(!world.has_ended());
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(world.has_ended());
     });
