@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::Record;
 use crate::pod::{Case, Pod, exit_code, restarts, script, with, witness};
 
 /// An init container, two sidecars of which the second is ready when the test says so, and an app whose
@@ -137,19 +138,33 @@ pub fn containerd_restarted_while_a_pod_ends(case: &Case) {
     while_a_pod_ends(case, "containerd");
 }
 
+/// An app that ends with 42 when the test says so, after which a rule has kubelet take this action; and what it
+/// executes from then on.
+fn app_under_a_rule(action: &str, again: &str) -> Value {
+    let rule = json!({
+        "action": action, "exitCodes": { "operator": "In", "values": [42] },
+    });
+    let text = format!(
+        "test -e /shared/again && exec {again}
+        witness mark app start; touch /shared/again; until test -e /shared/go; do sleep 0.1; done
+        witness mark app exit; exit 42"
+    );
+    with(
+        script("app", &text),
+        json!({ "restartPolicy": "Never", "restartPolicyRules": [rule] }),
+    )
+}
+
+/// What has been executed, in its order.
+fn starts(record: &Record) -> Vec<&str> {
+    let starts = record.0.iter().filter(|event| event.what == "start");
+    starts.map(|event| &*event.name).collect()
+}
+
 /// KEP-5532: an exit code by which kubelet starts all containers of a pod anew, in the same sandbox. All of
 /// them are told to stop, and come again.
 pub fn all_containers_are_restarted_by_a_rule(case: &Case) {
-    let rule = json!({
-        "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] },
-    });
-    let app = "test -e /shared/again && exec witness app
-        witness mark app start; touch /shared/again; until test -e /shared/go; do sleep 0.1; done
-        witness mark app exit; exit 42";
-    let app = with(
-        script("app", app),
-        json!({ "restartPolicy": "Never", "restartPolicyRules": [rule] }),
-    );
+    let app = app_under_a_rule("RestartAllContainers", "witness app");
     let pod = Pod::new("pod")
         .annotation("usher/init", "init")
         .annotation("usher/sidecars", "proxy")
@@ -166,10 +181,8 @@ pub fn all_containers_are_restarted_by_a_rule(case: &Case) {
         ["init", "proxy", "app"].iter().all(twice)
     });
     record.assert_before(("app", "exit"), ("proxy", "signal"));
-    let starts = record.0.iter().filter(|event| event.what == "start");
-    let starts: Vec<_> = starts.map(|event| &*event.name).collect();
     let order = ["init", "proxy", "app"];
-    assert_eq!(starts, [order, order].concat(), "{record}");
+    assert_eq!(starts(&record), [order, order].concat(), "{record}");
     case.await_ready("pod");
 }
 
@@ -177,16 +190,7 @@ pub fn all_containers_are_restarted_by_a_rule(case: &Case) {
 /// again in. usher is not told of it: the run is complete, what has done its part has done it, and the app runs
 /// once more when the end is over.
 pub fn an_app_that_a_rule_restarts_runs_when_the_end_is_over(case: &Case) {
-    let rule = json!({
-        "action": "Restart", "exitCodes": { "operator": "In", "values": [42] },
-    });
-    let app = "test -e /shared/again && exec witness app --run-for 1s
-        witness mark app start; touch /shared/again; until test -e /shared/go; do sleep 0.1; done
-        witness mark app exit; exit 42";
-    let app = with(
-        script("app", app),
-        json!({ "restartPolicy": "Never", "restartPolicyRules": [rule] }),
-    );
+    let app = app_under_a_rule("Restart", "witness app --run-for 1s");
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
@@ -217,10 +221,8 @@ pub fn an_app_that_a_rule_restarts_runs_when_the_end_is_over(case: &Case) {
     ] {
         record.assert_before(earlier, later);
     }
-    let starts = record.0.iter().filter(|event| event.what == "start");
-    let starts: Vec<_> = starts.map(|event| &*event.name).collect();
     assert_eq!(
-        starts,
+        starts(&record),
         ["proxy", "app", "flush", "clean-up", "app"],
         "{record}"
     );

@@ -60,10 +60,7 @@ impl Programs {
         let mut kubelet = Command::new(kubernetes.join("bin/kubelet"));
         kubelet.arg("--version");
         let said = run(kubelet, Duration::from_secs(60)).out();
-        // `Kubernetes v1.34.4`
-        let mut numbers = said.trim().trim_start_matches("Kubernetes v").split('.');
-        let mut next = || numbers.next()?.parse().ok();
-        let version = next().zip(next());
+        let version = version_after("Kubernetes v", &said);
         Some(Self {
             version: version.unwrap_or_else(|| panic!("kubelet --version says {said:?}")),
             kubernetes,
@@ -83,16 +80,20 @@ impl Programs {
         let mut version = Command::new(runc);
         version.arg("--version");
         let said = run(version, Duration::from_secs(60)).out();
-        // `runc version 1.5.2`
-        let mut numbers = said.trim_start_matches("runc version ").split('.');
-        let mut next = || numbers.next()?.parse::<u32>().ok();
-        next().zip(next()).is_some_and(|version| version >= (1, 2))
+        version_after("runc version ", &said).is_some_and(|version| version >= (1, 2))
     }
 
     /// Does kubelet know sidecars (`restartPolicy` of an init container)?
     pub fn has_native_sidecars(&self) -> bool {
         self.version >= (1, 29)
     }
+}
+
+/// Major and minor of what a program says of itself, like `Kubernetes v1.34.4`.
+fn version_after(words: &str, said: &str) -> Option<(u32, u32)> {
+    let mut numbers = said.trim().trim_start_matches(words).split('.');
+    let mut next = || numbers.next()?.parse().ok();
+    next().zip(next())
 }
 
 /// Writes all files below `etc`.
