@@ -43,6 +43,7 @@ enum Runtime {
 /// Where the programs are. `scripts/test-kubernetes` says it in the environment.
 struct Parts {
     tests: PathBuf,
+    images: PathBuf,
     kubernetes: PathBuf,
     /// etcd's package has no part in this; that of the network's plugins has.
     packages: PathBuf,
@@ -168,6 +169,7 @@ impl Parts {
         let directory = |name| PathBuf::from(std::env::var_os(name).expect(name));
         Self {
             tests: directory("USHER_TEST_UPSTREAM"),
+            images: directory("USHER_TEST_UPSTREAM_IMAGES"),
             kubernetes: directory("USHER_TEST_KUBERNETES"),
             packages: directory("USHER_TEST_CLUSTER_PARTS"),
             runc: directory("USHER_TEST_RUNC"),
@@ -177,7 +179,7 @@ impl Parts {
 
     /// Kubelet and the tests know it by its name.
     fn name_of_pause(&self) -> String {
-        let names = self.tests.join("images/names");
+        let names = self.images.join("names");
         let names = fs::read_to_string(names).expect("the names of images");
         let mut found = names.lines().filter_map(|line| line.strip_prefix("Pause "));
         found.next().expect("an image of that name").to_owned()
@@ -216,7 +218,7 @@ impl<'a> Suite<'a> {
             dir: dir.expect("a directory"),
             machine: None,
         };
-        for name in ["report", "tmp", "var-lib", "work"] {
+        for name in ["report", "tmp", "var-lib", "work", "tests", "work-tests"] {
             fs::create_dir(suite.path(name)).expect("a directory of the machine");
         }
         suite.place_programs();
@@ -316,7 +318,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
         );
         let mut command = self.machine().command(&[node]);
         command.arg(self.dir.path());
-        command.arg(&self.parts.tests).arg(&self.parts.kubernetes);
+        let parts = self.parts;
+        command.args([&parts.tests, &parts.images, &parts.kubernetes]);
         command.env("PATH", search_path());
         let choice = |name: &str, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.into());
         let filter = choice("USHER_TEST_UPSTREAM_FILTER", USUAL);
