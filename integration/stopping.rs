@@ -73,6 +73,7 @@ fn the_signal_that_was_asked_for_is_the_one_that_is_delivered() {
     host.kill("proxy", "SIGQUIT");
     host.kill("web", "SIGINT");
     host.wait_exit("proxy");
+    host.await_event("web", "signal");
     let record = host.record();
     assert_eq!(
         record.first("proxy", "signal").unwrap().detail,
