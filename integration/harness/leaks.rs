@@ -291,6 +291,8 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
         dir.join("run/fifo"),
         dir.join("run/usher"),
         ended.clone(),
+        // What crun 1.28 mounts over directories that a container is not to see.
+        runc.join(namespace).join(".empty-directory"),
         runc.join(namespace),
         runc,
     ];

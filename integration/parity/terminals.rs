@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{both, script};
 use crate::harness::{
     Background, BareShim, Containerd, PATIENCE, Reader, TaskApi, eventually, runtime_under_test,
+    words_for_missing,
 };
 
 /// A shim with a task that runs a script, in a terminal.
@@ -357,14 +358,17 @@ fn nothing_of_a_console_is_left_when_the_runtime_fails() {
         let request = exec_in_terminal(&shim, "one", "true");
         let before = fs::read_dir(shim.bundle()).expect("the bundle").count();
         let mut broken = request.clone();
-        let process = json!({ "args": ["/bin/nope"], "cwd": "/", "user": { "uid": 0, "gid": 0 } });
+        let process = json!({
+            "args": ["/bin/nope"], "cwd": "/", "env": ["PATH=/bin"], "user": { "uid": 0, "gid": 0 },
+        });
         broken.spec.as_mut().expect("a spec").value = process.to_string().into_bytes();
         api.exec(&broken).expect("Exec");
         let refused = api.start("a", "one").expect_err("no such program").1;
         api.delete("a", "one").expect("Delete");
         let after = fs::read_dir(shim.bundle()).expect("the bundle").count();
         // The reference leaves a log.
-        (refused.contains("no such file"), after <= before + 1)
+        let named = refused.contains(&words_for_missing("/bin/nope"));
+        (named, after <= before + 1)
     });
     assert_eq!(seen, (true, true));
 }
