@@ -202,7 +202,9 @@ impl<'host> BareShim<'host> {
 
     /// The request that executes another program in the task, without stdio.
     pub fn exec_request(&self, exec_id: &str, args: &[&str]) -> ExecProcessRequest {
-        let process = json!({ "args": args, "cwd": "/", "user": { "uid": 0, "gid": 0 } });
+        let process = json!({
+            "args": args, "cwd": "/", "env": ["PATH=/bin"], "user": { "uid": 0, "gid": 0 },
+        });
         let spec = Any {
             type_url: "types.containerd.io/opencontainers/runtime-spec/1/Process".to_owned(),
             value: process.to_string().into_bytes(),
@@ -243,6 +245,7 @@ pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
     let text = host.must(&["oci", "spec"]);
     let mut config: Value = serde_json::from_str(&text).expect("a config");
     config["process"]["args"] = json!(args);
+    config["process"]["env"] = json!(["PATH=/bin"]);
     config["root"] = json!({ "path": host.dir().join("rootfs"), "readonly": false });
     config["linux"]["cgroupsPath"] = json!(format!("/{}/{id}", host.namespace));
     let shared = json!({

@@ -81,6 +81,7 @@ pub fn oci_runtime() -> String {
 pub fn words_for_missing(program: &str) -> String {
     match oci_runtime().as_str() {
         "crun" => format!("executable file `{program}` not found"),
+        "youki" => format!("executable '{program}' not found"),
         _ => format!("exec: \"{program}\": stat {program}: no such file"),
     }
 }

@@ -116,9 +116,11 @@ impl ContainerSpec {
     fn command_line(&self, host: &Containerd, command: &[&str]) -> Vec<String> {
         let mut line: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
         line.extend(["--runtime".to_owned(), self.runtime.clone()]);
+        // An image always has one, and youki runs nothing without.
         let shared = self
             .clone()
-            .mount(&host.shared_dir().display().to_string(), "/shared");
+            .mount(&host.shared_dir().display().to_string(), "/shared")
+            .option(&["--env", "PATH=/bin"]);
         line.extend(shared.options);
         let rootfs = || host.dir().join("rootfs").display().to_string();
         if self.image.is_none() {

@@ -1,7 +1,7 @@
 //! What the OCI runtime says about a failure: its log in JSON, one object after another.
 //!
-//! runc and crun up to 1.21 write each in a line, crun 1.28 in several. What is no such object, half of one
-//! that was never finished, or text, is skipped.
+//! runc and crun up to 1.21 write each in a line, crun 1.28 in several, youki with words of its own. What is no
+//! such object, half of one that was never finished, or text, is skipped.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -20,6 +20,7 @@ const FALSE_BEGINNINGS: usize = 256;
 #[serde(default)]
 struct Entry {
     level: String,
+    #[serde(alias = "message")]
     msg: String,
 }
 
@@ -44,7 +45,7 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
         };
         let mut entries = Deserializer::from_str(object).into_iter::<Entry>();
         let errors = entries.by_ref().map_while(Result::ok);
-        let errors = errors.filter(|entry| entry.level == "error");
+        let errors = errors.filter(|entry| entry.level.eq_ignore_ascii_case("error"));
         last = errors.last().map(|entry| entry.msg).or(last);
         // Where the first that is none begins; if that is here, the next is looked for behind its brace.
         rest = object
@@ -58,7 +59,7 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What runc 1.1, crun 1.8 and crun 1.28 write for the same.
+    /// What runc 1.1, crun 1.8, crun 1.28 and youki 0.7 write for the same.
     const RUNC: &str = r#"{"level":"error","msg":"container does not exist","time":"2026-11-22T20:38:09Z"}
 "#;
     const CRUN: &str = r#"{"msg":"error opening file `/run/crun/a/status`: No such file or directory","level":"error","time":"2026-11-22T20:38:09.074364Z"}
@@ -68,6 +69,8 @@ mod tests {
   "level": "error",
   "time": "2026-11-22T20:38:09.074364Z"
 }
+"#;
+    const YOUKI: &str = r#"{"timestamp":"2026-11-22T20:38:09.074364Z","level":"ERROR","message":"error in executing command: container a does not exist.","target":"youki"}
 "#;
     const OPENING: &str = "error opening file `/run/crun/a/status`: No such file or directory";
 
@@ -96,9 +99,15 @@ mod tests {
             (RUNC, "container does not exist"),
             (CRUN, OPENING),
             (CRUN_1_28, OPENING),
+            (
+                YOUKI,
+                "error in executing command: container a does not exist.",
+            ),
         ] {
             assert_eq!(error_of(log).as_deref(), Some(expected), "{log}");
-            let others = log.replace(r#""error""#, r#""warning""#);
+            let others = log
+                .replace(r#""error""#, r#""warning""#)
+                .replace(r#""ERROR""#, r#""WARN""#);
             assert_eq!(error_of(&others), None, "{others}");
             let both = format!("{RUNC}{log}{others}");
             assert_eq!(error_of(&both).as_deref(), Some(expected), "{both}");
@@ -107,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_is_none_is_skipped() {
-        for log in [RUNC, CRUN, CRUN_1_28] {
+        for log in [RUNC, CRUN, CRUN_1_28, YOUKI] {
             let expected = error_of(log);
             assert!(expected.is_some());
             for length in 0..log.trim_end().len() {
