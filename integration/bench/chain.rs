@@ -5,7 +5,8 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::figures::Figures;
-use super::harness::{ContainerSpec, Containerd, REFERENCE, Settings};
+use super::harness::{ContainerSpec, Containerd, REFERENCE};
+use super::walltime::quiet_host;
 
 /// The stages of the measured pod. A sidecar without a probe is started when its program is.
 const CHAIN: [Link; 4] = [
@@ -137,11 +138,4 @@ fn end(host: &Containerd, names: &[String]) {
         names.iter().all(|name| record.has(name, "start")),
         "{record}"
     );
-}
-
-fn quiet_host() -> Containerd {
-    Containerd::start_with(&Settings {
-        log_level: "info",
-        ..Settings::default()
-    })
 }

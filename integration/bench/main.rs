@@ -1,7 +1,8 @@
 //! What a pod costs with our shim, beside containerd's own, in one run with the same runc.
 //!
 //! `scripts/bench` runs it; `--quick` repeats less. With `--pods` it makes pods as kubelet does, with a pause
-//! container and without, which takes containerd 2.3 or later. All times are taken by this program or by the
+//! container and without, which takes containerd 2.3 or later. With `--profile` it says whose the time of a run, an
+//! exec and a pod is. All times are taken by this program or by the
 //! containers, all other figures are the kernel's. The figures go to standard output as Markdown.
 
 #[path = "../harness/mod.rs"]
@@ -13,6 +14,8 @@ mod ending;
 mod figures;
 mod idle;
 mod pods;
+mod processes;
+mod profile;
 mod release;
 mod report;
 mod walltime;
@@ -58,6 +61,9 @@ fn main() {
     }
     let runtimes = [runtime_under_test(), REFERENCE.to_owned()];
     let runtimes = [runtimes[0].as_str(), runtimes[1].as_str()];
+    if std::env::args().any(|argument| argument == "--profile") {
+        return profile::print(runtimes, &effort);
+    }
     progress("wall time of ctr run --rm");
     let runs = walltime::run(runtimes, effort.pairs);
     progress("wall time of ctr task exec");

@@ -11,12 +11,13 @@ const PROGRAM: &str = "/bin/true";
 /// Milliseconds of `ctr run --rm`, of each runtime.
 pub fn run(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
-    side_by_side(pairs, |which, id| {
+    let times = side_by_side(pairs, |which, id| {
         let spec = ContainerSpec::new(id).runtime(runtimes[which]);
         let fifo_dir = host.dir().join("fifo").display().to_string();
-        spec.args(&[PROGRAM])
-            .ctr_command(&host, &["run", "--rm", "--fifo-dir", &fifo_dir])
-    })
+        let run = ["run", "--rm", "--fifo-dir", &fifo_dir];
+        milliseconds(spec.args(&[PROGRAM]).ctr_command(&host, &run))
+    });
+    times.map(Figures::from_iter)
 }
 
 /// Milliseconds of `ctr task exec` into a container of each runtime.
@@ -27,43 +28,45 @@ pub fn exec(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
         let spec = ContainerSpec::new(id).runtime(runtime);
         host.run(&spec.args(&["/bin/sleep", "100000"]));
     }
-    side_by_side(pairs, |which, id| {
+    let times = side_by_side(pairs, |which, id| {
         let fifo_dir = host.dir().join("fifo").display().to_string();
         let exec = ["tasks", "exec", "--fifo-dir", &fifo_dir, "--exec-id", id];
-        host.ctr_command(&[&exec[..], &[containers[which], PROGRAM]].concat())
-    })
+        milliseconds(host.ctr_command(&[&exec[..], &[containers[which], PROGRAM]].concat()))
+    });
+    times.map(Figures::from_iter)
 }
 
 /// Neither shim logs more than on a node.
-fn quiet_host() -> Containerd {
+pub fn quiet_host() -> Containerd {
     Containerd::start_with(&Settings {
         log_level: "info",
         ..Settings::default()
     })
 }
 
-/// Milliseconds of the commands that are made for either of two runtimes and a new id.
-fn side_by_side(pairs: usize, make: impl Fn(usize, &str) -> Command) -> [Figures; 2] {
-    let once = |which: usize, id: &str| {
-        let mut command = make(which, id);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let begin = Instant::now();
-        let status = command.status().expect("ctr");
-        let milliseconds = begin.elapsed().as_secs_f64() * 1e3;
-        assert!(status.success(), "{command:?}: {status}");
-        milliseconds
-    };
+/// What is measured with either of two runtimes and a new id.
+pub fn side_by_side<T>(pairs: usize, mut once: impl FnMut(usize, &str) -> T) -> [Vec<T>; 2] {
     for which in 0..2 {
         // The first fills the page cache.
         once(which, &format!("warm-up-{which}"));
     }
-    let mut times = [Vec::new(), Vec::new()];
+    let mut measured = [Vec::new(), Vec::new()];
     for pair in 0..pairs {
         // Who comes first changes, so that neither always runs in the other's wake.
         for turn in 0..2 {
             let which = (pair + turn) % 2;
-            times[which].push(once(which, &format!("pair-{pair}-{which}")));
+            measured[which].push(once(which, &format!("pair-{pair}-{which}")));
         }
     }
-    times.map(Figures::from_iter)
+    measured
+}
+
+/// How long a command takes, in milliseconds.
+fn milliseconds(mut command: Command) -> f64 {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let begin = Instant::now();
+    let status = command.status().expect("ctr");
+    let milliseconds = begin.elapsed().as_secs_f64() * 1e3;
+    assert!(status.success(), "{command:?}: {status}");
+    milliseconds
 }
