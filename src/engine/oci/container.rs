@@ -18,6 +18,7 @@ use crate::stdio::{self, Owner, Paths, ProcessStdio, Setting, Streams};
 
 use super::checkpoint::Restore;
 use super::error::RuntimeError;
+use super::forget::forget;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
 use super::{Bundle, OciRuntime, Options, config, exit, insist, options};
@@ -93,7 +94,7 @@ impl Container for Arc<OciContainer> {
     ) -> Result<Born, EngineError> {
         let runtime = self.runtime.under(halt);
         self.write_score(last.oom_score);
-        if !last.is_forgotten {
+        if !last.is_forgotten && !self.forgets() {
             runtime.clear(&self.id).await?;
         }
         await_end(last.cgroup.as_deref(), halt).await?;
@@ -113,7 +114,7 @@ impl Container for Arc<OciContainer> {
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
-        Ok(self.runtime.delete(&self.id, false).await?)
+        Ok(self.forget_by(&self.runtime).await?)
     }
 
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
@@ -124,7 +125,7 @@ impl Container for Arc<OciContainer> {
         let removal = async {
             match how {
                 Deletion::Rest => Ok(()),
-                Deletion::Usual => runtime.delete(&self.id, false).await,
+                Deletion::Usual => self.forget_by(&runtime).await,
                 Deletion::ByForce => {
                     let called = Halt::default();
                     called.call();
@@ -263,6 +264,19 @@ impl OciContainer {
             runtime.update(&self.id, resources.as_bytes()).await?;
         }
         Ok(child)
+    }
+
+    /// Has it forgotten without the OCI runtime, where that can be: its init has ended.
+    fn forgets(&self) -> bool {
+        !self.has_poststop_hooks && forget(&self.runtime, &self.id)
+    }
+
+    /// Has it forgotten, its init has ended.
+    async fn forget_by(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
+        match self.forgets() {
+            true => Ok(()),
+            false => runtime.delete(&self.id, false).await,
+        }
     }
 
     /// Removes what a creation has left that came to nothing: some runtimes leave something when they

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one method a verb; how long they take, why they fail |
 //! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs` | what is read of a bundle, what is changed in it, containerd's options, how it has ended |
-//! | `container.rs`, `restoration.rs` | a container: made, made again, restored, removed |
+//! | `container.rs`, `restoration.rs`, `forget.rs` | a container: made, made again, restored, removed |
 //! | `init.rs`, `release.rs` | its init process: released, killed, frozen, changed |
 //! | `exec.rs` | further processes |
 //! | `checkpoint.rs` | what criu writes and reads |
@@ -21,6 +21,7 @@ mod container;
 mod error;
 mod exec;
 pub mod exit;
+mod forget;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod init;

@@ -1,0 +1,175 @@
+//! Having a container that has ended forgotten, in runc's place.
+//!
+//! `runc delete` removes the cgroups that it has noted in `<root>/<id>/state.json`, and then that directory. It
+//! is a process of its own that does so, for many times the cost. What else it may have to do (units of systemd's,
+//! groups of resctrl, hooks) is left to it, as is whatever stands in a state that is unknown here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::cgroup::{is_named_after, remains};
+
+use super::OciRuntime;
+use super::runtime::DEFAULT_BINARY;
+
+/// All that runc notes of a container, up to 1.5 (`libcontainer/container_linux.go`, `State`).
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    #[serde(rename = "id")]
+    _id: IgnoredAny,
+    #[serde(rename = "init_process_pid")]
+    _init_process_pid: IgnoredAny,
+    #[serde(rename = "init_process_start")]
+    _init_process_start: IgnoredAny,
+    #[serde(rename = "created")]
+    _created: IgnoredAny,
+    #[serde(rename = "config")]
+    _config: IgnoredAny,
+    #[serde(default)]
+    rootless: bool,
+    cgroup_paths: BTreeMap<String, PathBuf>,
+    #[serde(rename = "namespace_paths")]
+    _namespace_paths: IgnoredAny,
+    #[serde(rename = "external_descriptors")]
+    _external_descriptors: IgnoredAny,
+    #[serde(default)]
+    intel_rdt_path: String,
+}
+
+/// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if runc
+/// has to do that: whatever is missing then, it would have removed as well.
+pub fn forget(runtime: &OciRuntime, id: &str) -> bool {
+    let program = Path::new(&runtime.binary).file_name();
+    // Others that keep such a state may have more to do, wherever they note that.
+    if program != Some(OsStr::new(DEFAULT_BINARY)) || runtime.systemd_cgroup {
+        return false;
+    }
+    let directory = runtime.state_dir(id);
+    let Some(cgroups) = own_cgroups(&directory, id) else {
+        return false;
+    };
+    // A cgroup is not removed while anything lives in it.
+    remains::remove(&cgroups) && fs::remove_dir_all(&directory).is_ok()
+}
+
+/// The cgroups of a container, if they are nobody else's and all that there is of it.
+fn own_cgroups(state: &Path, id: &str) -> Option<BTreeSet<PathBuf>> {
+    let state = fs::read(state.join("state.json")).ok()?;
+    let state: State = serde_json::from_slice(&state).ok()?;
+    let is_all = !state.rootless && state.intel_rdt_path.is_empty();
+    let cgroups: BTreeSet<PathBuf> = state.cgroup_paths.into_values().collect();
+    let are_own = cgroups.iter().all(|cgroup| is_named_after(cgroup, id));
+    (is_all && are_own && !cgroups.is_empty()).then_some(cgroups)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::engine::oci::Options;
+    use crate::reaper::Reaper;
+
+    use super::*;
+
+    struct Node {
+        directory: tempfile::TempDir,
+        runtime: OciRuntime,
+    }
+
+    impl Node {
+        /// With a container `web` that has ended.
+        fn new(options: &Options, change: impl FnOnce(&mut Value)) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let at = |name: &str| directory.path().join(name);
+            let options = Options {
+                root: at("runc").display().to_string(),
+                ..options.clone()
+            };
+            let runtime = OciRuntime::new(&options, "default", &at("bundle"), Reaper::default());
+            fs::create_dir_all(runtime.state_dir("web")).unwrap();
+            let mut state = json!({
+                "id": "web", "init_process_pid": 7, "init_process_start": 9,
+                "created": "2026-11-23T19:44:58.446957783Z", "config": { "rootfs": "/" },
+                "cgroup_paths": { "memory": at("memory/web"), "pids": at("pids/web") },
+                "namespace_paths": {}, "external_descriptors": [],
+            });
+            for cgroup in ["memory/web/inner", "pids/web", "memory/other"] {
+                fs::create_dir_all(at(cgroup)).unwrap();
+            }
+            change(&mut state);
+            let file = runtime.state_dir("web").join("state.json");
+            fs::write(file, state.to_string()).unwrap();
+            Self { directory, runtime }
+        }
+
+        fn has(&self, name: &str) -> bool {
+            self.directory.path().join(name).exists()
+        }
+
+        fn is_known(&self) -> bool {
+            self.runtime.state_dir("web").join("state.json").exists()
+        }
+    }
+
+    #[test]
+    fn nothing_of_what_runc_has_noted_is_left() {
+        for version in [
+            json!({}),
+            json!({ "rootless": false, "intel_rdt_path": "" }),
+        ] {
+            let node = Node::new(&Options::default(), |state| {
+                state
+                    .as_object_mut()
+                    .unwrap()
+                    .extend(version.as_object().unwrap().clone());
+            });
+            assert!(forget(&node.runtime, "web"));
+            assert!(!node.runtime.state_dir("web").exists());
+            assert!(!node.has("memory/web") && !node.has("pids/web") && node.has("memory/other"));
+        }
+    }
+
+    #[test]
+    fn where_runc_may_have_more_to_do_nothing_is_done() {
+        let usual = Options::default();
+        let other = Options {
+            binary_name: "/usr/bin/sysbox-runc".to_owned(),
+            ..usual.clone()
+        };
+        let systemd = Options {
+            systemd_cgroup: true,
+            ..usual.clone()
+        };
+        let refused = |options: &Options, key: &str, value: Value| {
+            let node = Node::new(options, |state| state[key] = value);
+            assert!(!forget(&node.runtime, "web"), "{options:?} {key}");
+            assert!(node.is_known() && node.has("memory/web/inner") && node.has("pids/web"));
+        };
+        refused(&other, "id", json!("web"));
+        refused(&systemd, "id", json!("web"));
+        refused(&usual, "intel_rdt_path", json!("/sys/fs/resctrl/web"));
+        refused(&usual, "rootless", json!(true));
+        refused(&usual, "of_a_later_runc", json!(1));
+        refused(&usual, "cgroup_paths", json!({}));
+        refused(
+            &usual,
+            "cgroup_paths",
+            json!({ "pids": "/sys/fs/cgroup/pids/shared" }),
+        );
+    }
+
+    #[test]
+    fn one_in_whose_cgroup_something_lives_is_not_forgotten() {
+        let node = Node::new(&Options::default(), |_| {});
+        // What keeps a directory is to it what keeps a cgroup.
+        fs::write(node.directory.path().join("pids/web/process"), "").unwrap();
+        assert!(!forget(&node.runtime, "web"));
+        assert!(node.is_known());
+    }
+}
