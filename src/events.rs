@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use containerd_shim::event::Event;
-use containerd_shim::util::convert_to_any;
 use containerd_shim_protos::api::ForwardRequest;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::well_known_types::timestamp::Timestamp;
 use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim_async::{Client, EventsClient};
@@ -20,6 +19,8 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use ttrpc::Code;
 use ttrpc::r#async::transport::Socket;
+
+use crate::packed::Pack;
 
 /// A point in time as the messages have it.
 pub fn timestamp(at: SystemTime) -> Timestamp {
@@ -42,6 +43,22 @@ const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
+
+/// What containerd is told of.
+pub trait Event: containerd_shim::event::Event {
+    /// Packs it.
+    ///
+    /// # Errors
+    ///
+    /// The library's, if it is too large to be encoded.
+    fn pack(&self) -> containerd_shim_protos::protobuf::Result<Any>;
+}
+
+impl<E: containerd_shim::event::Event + Pack> Event for E {
+    fn pack(&self) -> containerd_shim_protos::protobuf::Result<Any> {
+        Pack::pack(self)
+    }
+}
 
 /// Where events go.
 pub trait Publish: fmt::Debug + Send + Sync {
@@ -103,16 +120,15 @@ impl Publish for Publisher {
     fn publish(&self, event: Box<dyn Event>) {
         let Some(queue) = &self.queue else { return };
         let topic = event.topic();
-        let packed = convert_to_any(event).map(|event| (timestamp(SystemTime::now()), event));
-        let (time, event) = match packed {
+        let packed = match event.pack() {
             Ok(packed) => packed,
             Err(error) => return tracing::error!(topic, %error, "an event could not be encoded"),
         };
         let mut envelope = Envelope::new();
-        envelope.set_timestamp(time);
+        envelope.set_timestamp(timestamp(SystemTime::now()));
         envelope.set_namespace(self.namespace.clone());
         envelope.set_topic(topic);
-        envelope.set_event(event);
+        envelope.set_event(packed);
         let mut events = queue.lock();
         if events.len() >= AT_MOST && events.remove(1).is_some() {
             tracing::warn!(

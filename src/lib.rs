@@ -72,6 +72,7 @@ pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod grpc;
+mod packed;
 pub mod pod;
 pub mod probe;
 pub mod reaper;

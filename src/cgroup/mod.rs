@@ -28,9 +28,10 @@ use std::{fs, io};
 
 use cgroups_rs::fs::Controllers;
 use cgroups_rs::fs::cgroup::get_cgroups_relative_paths_by_pid;
-use containerd_shim::util::convert_to_any;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use nix::errno::Errno;
+
+use crate::packed::Pack;
 
 use hierarchy::Hierarchy;
 use v1::V1;
@@ -100,8 +101,8 @@ impl Cgroup {
     /// One sentence if they cannot be encoded.
     pub fn metrics(&self) -> Result<Any, String> {
         let metrics = match &self.version {
-            Version::V1(cgroup) => convert_to_any(Box::new(cgroup.metrics())),
-            Version::V2(cgroup) => convert_to_any(Box::new(cgroup.metrics())),
+            Version::V1(cgroup) => cgroup.metrics().pack(),
+            Version::V2(cgroup) => cgroup.metrics().pack(),
         };
         metrics.map_err(|error| format!("figures of the container's cgroup: {error}"))
     }

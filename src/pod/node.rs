@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use containerd_shim::event::Event;
-
 use crate::api::Archive;
 use crate::clock::Clock;
 use crate::engine::Engine;
-use crate::events::Publish;
+use crate::events::{Event, Publish};
 use crate::plan::Rules;
 
 /// All that the actor knows of the node that it is on. Faults come from here, and nowhere else: a test
@@ -23,7 +21,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub(super) fn publish(&self, event: impl Event) {
+    pub(super) fn publish(&self, event: impl Event + 'static) {
         self.publisher.publish(Box::new(event));
     }
 }

@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use containerd_shim::event::Event;
 use tokio::time::Instant;
 
 use crate::api;
 use crate::clock::Clock;
 use crate::engine::sim::SimEngine;
-use crate::events::Publish;
+use crate::events::{Event, Publish};
 use crate::plan::Rules;
 use crate::pod::Node;
 

@@ -10,8 +10,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use containerd_shim::event::Event;
-use containerd_shim::util::convert_to_any;
 use containerd_shim_protos::api::{
     CreateTaskRequest, DeleteRequest, ExecProcessRequest, KillRequest, ShutdownRequest,
     StartRequest, StateRequest, Status, WaitRequest,
@@ -34,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use ttrpc::r#async::TtrpcContext;
 use usher_core::simulator::Seen;
 
-use crate::events::Publish;
+use crate::events::{Event, Publish};
 use crate::pod::Pod;
 use crate::sandbox::Sandboxes;
 use crate::task::Service;
@@ -377,7 +375,7 @@ fn notice(event: &Any) -> (String, Notice) {
 
 impl Publish for Containerd {
     fn publish(&self, event: Box<dyn Event>) {
-        let event = convert_to_any(event).expect("an event that can be encoded");
+        let event = event.pack().expect("an event that can be encoded");
         let mut inner = self.inner();
         let delay = match inner.delays.len() {
             0 | 1 => inner.delays.front().copied(),

@@ -24,6 +24,7 @@ use ttrpc::{Code, get_status};
 
 use crate::engine::Order;
 use crate::events;
+use crate::packed::Pack;
 use crate::pod::{
     CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members, Pod,
     Status as TaskStatus,
@@ -247,7 +248,7 @@ impl Task for Service {
                     exec_id: exec_id.clone(),
                     ..ProcessDetails::new()
                 };
-                containerd_shim::util::convert_to_any(Box::new(details)).ok()
+                details.pack().ok()
             });
             ProcessInfo {
                 pid: process,
