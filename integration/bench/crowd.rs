@@ -4,45 +4,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use super::harness::{ContainerSpec, Containerd, Settings};
+use super::harness::{ContainerSpec, Containerd};
 use super::idle::CONTAINERS;
+use super::walltime::quiet_host;
 
 /// So many clients at once leave no core of a small machine without work.
-const CLIENTS: usize = 8;
+pub const CLIENTS: usize = 8;
 
 /// Seconds until `pods` pods of [`CONTAINERS`] containers run, of each runtime.
 pub fn measure(runtimes: [&str; 2], pods: usize) -> [f64; 2] {
-    runtimes.map(|runtime| {
-        let host = Containerd::start_with(&Settings {
-            log_level: "info",
-            ..Settings::default()
-        });
-        let next = AtomicUsize::new(0);
-        let begin = Instant::now();
-        thread::scope(|scope| {
-            for _ in 0..CLIENTS {
-                scope.spawn(|| {
-                    loop {
-                        // As kubelet does: a pod's containers one after another, pods side by side.
-                        let pod = next.fetch_add(1, Ordering::Relaxed);
-                        if pod >= pods {
-                            return;
-                        }
-                        (0..CONTAINERS).for_each(|container| start(&host, runtime, pod, container));
-                    }
-                });
-            }
-        });
-        begin.elapsed().as_secs_f64()
+    runtimes.map(|runtime| start(&quiet_host(), runtime, pods))
+}
+
+/// Seconds until so many pods run.
+pub fn start(host: &Containerd, runtime: &str, pods: usize) -> f64 {
+    // As kubelet does: a pod's containers one after another, pods side by side.
+    each_pod(pods, |pod| {
+        for container in 0..CONTAINERS {
+            let id = format!("pod-{pod}-{container}");
+            let spec = ContainerSpec::new(&id).runtime(runtime);
+            let spec = spec.args(&["/bin/sleep", "100000"]);
+            host.run(&spec.in_pod(&format!("pod-{pod}"), &id));
+        }
     })
 }
 
-fn start(host: &Containerd, runtime: &str, pod: usize, container: usize) {
-    let id = format!("pod-{pod}-{container}");
-    let spec = ContainerSpec::new(&id).runtime(runtime);
-    host.run(
-        &spec
-            .args(&["/bin/sleep", "100000"])
-            .in_pod(&format!("pod-{pod}"), &id),
-    );
+/// Seconds until something has been done with each of so many pods, some at a time.
+pub fn each_pod(pods: usize, work: impl Fn(usize) + Sync) -> f64 {
+    let next = AtomicUsize::new(0);
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                loop {
+                    let pod = next.fetch_add(1, Ordering::Relaxed);
+                    if pod >= pods {
+                        return;
+                    }
+                    work(pod);
+                }
+            });
+        }
+    });
+    begin.elapsed().as_secs_f64()
 }

@@ -1,5 +1,8 @@
 //! Medians and spreads.
 
+/// One of the figures of something.
+pub type FigureOf<T> = fn(&T) -> f64;
+
 /// Measurements of one thing, in order of size.
 pub struct Figures(Vec<f64>);
 

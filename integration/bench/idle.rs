@@ -5,7 +5,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::Effort;
-use super::harness::{ContainerSpec, Containerd, Settings};
+use super::harness::{ContainerSpec, Containerd};
+use super::walltime::quiet_host;
 
 /// Containers of a pod.
 pub const CONTAINERS: usize = 5;
@@ -22,10 +23,7 @@ pub struct Pods {
 }
 
 pub fn measure(runtime: &str, effort: &Effort) -> Pods {
-    let host = Containerd::start_with(&Settings {
-        log_level: "info",
-        ..Settings::default()
-    });
+    let host = quiet_host();
     start_pod(&host, runtime, 0);
     let shims = settled_shims(&host, 1);
     let alone = memory(&shims);
@@ -56,7 +54,7 @@ fn start_pod(host: &Containerd, runtime: &str, pod: usize) {
 }
 
 /// The shims, after what they do upon a start is over.
-fn settled_shims(host: &Containerd, pods: usize) -> Vec<u32> {
+pub fn settled_shims(host: &Containerd, pods: usize) -> Vec<u32> {
     sleep(Duration::from_secs(2));
     let shims = host.shims();
     assert_eq!(shims.len(), pods, "one shim a pod");

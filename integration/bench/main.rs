@@ -2,7 +2,7 @@
 //!
 //! `scripts/bench` runs it; `--quick` repeats less. With `--pods` it makes pods as kubelet does, with a pause
 //! container and without, which takes containerd 2.3 or later. With `--profile` it says whose the time of a run, an
-//! exec and a pod is. All times are taken by this program or by the
+//! exec and a pod is, and with `--scale` what many pods and a large one cost. All times are taken by this program or by the
 //! containers, all other figures are the kernel's. The figures go to standard output as Markdown.
 
 #[path = "../harness/mod.rs"]
@@ -18,6 +18,7 @@ mod processes;
 mod profile;
 mod release;
 mod report;
+mod scale;
 mod walltime;
 
 use harness::{REFERENCE, runtime_under_test};
@@ -34,6 +35,9 @@ pub struct Effort {
     idle: std::time::Duration,
     /// Releases of a held container, starts of a whole pod.
     releases: usize,
+    /// Pods on one node, containers in one pod, of `--scale`.
+    many_pods: usize,
+    many_containers: usize,
 }
 
 impl Effort {
@@ -44,12 +48,15 @@ impl Effort {
         } else {
             (40, 50, 30, 10, 25)
         };
+        let (many_pods, many_containers) = if quick { (20, 40) } else { (200, 250) };
         Self {
             pairs,
             crowd,
             pods,
             idle: std::time::Duration::from_secs(idle),
             releases,
+            many_pods,
+            many_containers,
         }
     }
 }
@@ -63,6 +70,9 @@ fn main() {
     let runtimes = [runtimes[0].as_str(), runtimes[1].as_str()];
     if std::env::args().any(|argument| argument == "--profile") {
         return profile::print(runtimes, &effort);
+    }
+    if std::env::args().any(|argument| argument == "--scale") {
+        return scale::print(runtimes, &effort);
     }
     progress("wall time of ctr run --rm");
     let runs = walltime::run(runtimes, effort.pairs);

@@ -1,11 +1,11 @@
 //! What a pod costs as kubelet makes it: with a pause container under containerd's own shim and ours, and
 //! without one. All pods are in the node's network, for what a network costs is the network's.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::figures::Figures;
+use super::crowd::each_pod;
+use super::figures::{FigureOf, Figures};
 use super::harness::{Cri, CriSettings, Handler, Pod, PodSpec};
 use super::idle::memory;
 use super::report::machine;
@@ -14,9 +14,6 @@ use super::{Effort, progress};
 /// Beside each other, in this order.
 const HANDLERS: [Handler; 3] = [Handler::Runc, Handler::Usher, Handler::Pauseless];
 
-/// As many ask at once as when a crowd of pods is started by `ctr`.
-const CLIENTS: usize = 8;
-
 /// Milliseconds of one pod's life.
 struct Life {
     sandbox: f64,
@@ -24,9 +21,6 @@ struct Life {
     first_line: f64,
     end: f64,
 }
-
-/// One of the figures of something.
-type FigureOf<T> = fn(&T) -> f64;
 
 /// What many pods of a runtime take.
 struct Crowd {
@@ -153,24 +147,11 @@ fn live(node: &Cri, handler: Handler, n: usize) -> Life {
 
 fn crowd(handler: Handler, pods: usize) -> Crowd {
     let node = node();
-    let next = AtomicUsize::new(0);
-    let begin = Instant::now();
-    thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(|| {
-                loop {
-                    let pod = next.fetch_add(1, Ordering::Relaxed);
-                    if pod >= pods {
-                        return;
-                    }
-                    let spec = PodSpec::new(&format!("pod-{pod}"), handler);
-                    let pod: Pod = node.run_pod(&spec);
-                    pod.run("app", &["/bin/sleep", "100000"]);
-                }
-            });
-        }
+    let started = each_pod(pods, |pod| {
+        let spec = PodSpec::new(&format!("pod-{pod}"), handler);
+        let pod: Pod = node.run_pod(&spec);
+        pod.run("app", &["/bin/sleep", "100000"]);
     });
-    let started = begin.elapsed().as_secs_f64();
     // What they do upon a start is over then.
     thread::sleep(Duration::from_secs(2));
     let containers = node.containers();

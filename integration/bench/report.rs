@@ -124,7 +124,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
     }
 }
 
-fn row(what: &str, [ours, theirs]: [String; 2], ratio: f64) {
+pub fn row(what: &str, [ours, theirs]: [String; 2], ratio: f64) {
     println!("| {what} | {ours} | {theirs} | {ratio:.2} |");
 }
 

@@ -1,0 +1,162 @@
+//! Many pods on a node, and many containers in a pod: what each of them costs must not grow with their number.
+
+use std::fs;
+use std::slice;
+use std::thread::sleep;
+use std::time::Instant;
+
+use super::crowd::{self, CLIENTS};
+use super::figures::{FigureOf, Figures};
+use super::harness::{ContainerSpec, Containerd};
+use super::idle::{CONTAINERS, memory, settled_shims};
+use super::report::{machine, row};
+use super::walltime::quiet_host;
+use super::{Effort, progress};
+
+/// What runs in a container that does nothing.
+const LASTING: &[&str] = &["/bin/sleep", "100000"];
+
+/// Clock ticks of the kernel's in a second (`sysconf(_SC_CLK_TCK)`).
+const TICKS: f64 = 100.0;
+
+/// What many pods of a runtime take.
+struct Node {
+    /// Seconds until all run, and until all are gone.
+    started: f64,
+    ended: f64,
+    /// Of the shims, of one pod, in MB.
+    memory: f64,
+    /// Processor time of all shims in a second of the node's, in milliseconds.
+    at_rest: f64,
+}
+
+/// Milliseconds that a client waits for a container of a pod.
+struct Containers {
+    started: Figures,
+    ended: Figures,
+}
+
+/// Prints the table.
+pub fn print(runtimes: [&str; 2], effort: &Effort) {
+    let nodes = runtimes.map(|runtime| {
+        progress(&format!(
+            "{} pods of {CONTAINERS} of {runtime}",
+            effort.many_pods
+        ));
+        node(runtime, effort)
+    });
+    let host = quiet_host();
+    let pods = runtimes.map(|runtime| {
+        [CONTAINERS, effort.many_containers].map(|containers| {
+            progress(&format!("a pod of {containers} of {runtime}"));
+            pod(&host, runtime, containers)
+        })
+    });
+    println!("{}\n", machine());
+    println!("| | {} | {} | ratio |", runtimes[0], runtimes[1]);
+    println!("|---|---|---|---|");
+    let figures: [(String, &str, FigureOf<Node>); 4] = [
+        (
+            format!(
+                "{} pods of {CONTAINERS}, {CLIENTS} at a time: until all run",
+                effort.many_pods
+            ),
+            "s",
+            |node| node.started,
+        ),
+        ("until all are gone".to_owned(), "s", |node| node.ended),
+        ("memory of the shims, a pod".to_owned(), "MB", |node| {
+            node.memory
+        }),
+        (
+            "processor time of all shims at rest, in a second".to_owned(),
+            "ms",
+            |node| node.at_rest,
+        ),
+    ];
+    for (what, unit, figure) in figures {
+        let values = [figure(&nodes[0]), figure(&nodes[1])];
+        row(
+            &what,
+            values.map(|value| format!("{value:.2} {unit}")),
+            values[0] / values[1],
+        );
+    }
+    for (n, containers) in [CONTAINERS, effort.many_containers].into_iter().enumerate() {
+        let [ours, theirs] = [&pods[0][n], &pods[1][n]];
+        for (what, ours, theirs) in [
+            ("started", &ours.started, &theirs.started),
+            ("ended and deleted", &ours.ended, &theirs.ended),
+        ] {
+            row(
+                &format!("a container in a pod of {containers}, {what}, median (p10 … p90)"),
+                [ours.text("ms"), theirs.text("ms")],
+                ours.median() / theirs.median(),
+            );
+        }
+    }
+}
+
+fn node(runtime: &str, effort: &Effort) -> Node {
+    let host = quiet_host();
+    let pods = effort.many_pods;
+    let started = crowd::start(&host, runtime, pods);
+    let shims = settled_shims(&host, pods);
+    let memory = memory(&shims) / pods as f64;
+    let before: f64 = shims.iter().map(processor_time).sum();
+    sleep(effort.idle);
+    let after: f64 = shims.iter().map(processor_time).sum();
+    let ended = crowd::each_pod(pods, |pod| {
+        let ids: Vec<_> = (0..CONTAINERS).map(|n| format!("pod-{pod}-{n}")).collect();
+        end(&host, &ids);
+    });
+    Node {
+        started,
+        ended,
+        memory,
+        at_rest: (after - before) / effort.idle.as_secs_f64() * 1e3,
+    }
+}
+
+/// One after another, the last that was started first.
+fn pod(host: &Containerd, runtime: &str, containers: usize) -> Containers {
+    let ids: Vec<_> = (0..containers).map(|n| format!("one-{n}")).collect();
+    let timed = |work: &dyn Fn()| {
+        let begin = Instant::now();
+        work();
+        begin.elapsed().as_secs_f64() * 1e3
+    };
+    let start = |id: &String| {
+        let spec = ContainerSpec::new(id).runtime(runtime).args(LASTING);
+        timed(&|| host.run(&spec.clone().in_pod("one", id)))
+    };
+    let started = ids.iter().map(start).collect();
+    let ended = ids
+        .iter()
+        .rev()
+        .map(|id| timed(&|| end(host, slice::from_ref(id))));
+    Containers {
+        started,
+        ended: ended.collect(),
+    }
+}
+
+/// Who stops a pod kills all of its containers before it waits for one.
+fn end(host: &Containerd, ids: &[String]) {
+    for id in ids {
+        host.must(&["tasks", "kill", "--signal", "KILL", id]);
+    }
+    for id in ids.iter().rev() {
+        host.must(&["tasks", "delete", "--force", id]);
+        host.must(&["containers", "delete", id]);
+    }
+}
+
+/// Of a process, in seconds (`proc_pid_stat(5)`).
+fn processor_time(pid: &u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running shim");
+    let (_, fields) = stat.rsplit_once(')').expect("a process's name");
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / TICKS
+}
