@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use containerd_shim_protos::api::ForwardRequest;
+use containerd_shim_protos::protobuf;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::well_known_types::timestamp::Timestamp;
 use containerd_shim_protos::shim::event::Envelope;
@@ -44,18 +45,18 @@ const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(60);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 
-/// What containerd is told of.
+/// What containerd is told of. Unlike [`Pack`] it can be a trait object: events of all kinds wait in one queue.
 pub trait Event: containerd_shim::event::Event {
     /// Packs it.
     ///
     /// # Errors
     ///
     /// The library's, if it is too large to be encoded.
-    fn pack(&self) -> containerd_shim_protos::protobuf::Result<Any>;
+    fn pack(&self) -> protobuf::Result<Any>;
 }
 
 impl<E: containerd_shim::event::Event + Pack> Event for E {
-    fn pack(&self) -> containerd_shim_protos::protobuf::Result<Any> {
+    fn pack(&self) -> protobuf::Result<Any> {
         Pack::pack(self)
     }
 }
@@ -163,17 +164,31 @@ async fn send_all(queue: Arc<Queue>, address: PathBuf) {
                 queue.sent.notify_waiters();
             }
             Err(error) if is_final(&error) => {
-                tracing::warn!(%error, "containerd refuses an event, which is dropped");
+                tracing::warn!(
+                    error = said(&error),
+                    "containerd refuses an event, which is dropped"
+                );
                 queue.lock().pop_front();
                 queue.sent.notify_waiters();
             }
             Err(error) => {
-                tracing::debug!(%error, "containerd does not take an event, trying again");
+                tracing::debug!(
+                    error = said(&error),
+                    "containerd does not take an event, trying again"
+                );
                 containerd = None;
                 sleep(retry).await;
                 retry = retry.saturating_mul(2).min(LAST_RETRY);
             }
         }
+    }
+}
+
+/// Its words. ttrpc would show the whole status, for which it needs the descriptors that [`Pack`] does without.
+fn said(error: &ttrpc::Error) -> String {
+    match error {
+        ttrpc::Error::RpcStatus(status) => status.message().to_owned(),
+        other => other.to_string(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Messages within messages, which say what they are (`google.protobuf.Any`).
 //!
 //! containerd-shim's own function for it asks the message for its descriptor. With the first one the descriptors of
-//! the whole protocol are parsed and indexed, and stay: that were 400 kB of every shim, for a name. So the packages
+//! the whole protocol are parsed and indexed, and stay: that was 400 kB of every shim, for a name. So the packages
 //! of those that are packed stand here.
 
 use containerd_shim_protos::cgroups::metrics as v1;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use super::LASTING;
 use super::harness::{ContainerSpec, Containerd};
 use super::idle::CONTAINERS;
 use super::walltime::quiet_host;
@@ -23,7 +24,7 @@ pub fn start(host: &Containerd, runtime: &str, pods: usize) -> f64 {
         for container in 0..CONTAINERS {
             let id = format!("pod-{pod}-{container}");
             let spec = ContainerSpec::new(&id).runtime(runtime);
-            let spec = spec.args(&["/bin/sleep", "100000"]);
+            let spec = spec.args(LASTING);
             host.run(&spec.in_pod(&format!("pod-{pod}"), &id));
         }
     })

@@ -4,9 +4,9 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::Effort;
 use super::harness::{ContainerSpec, Containerd};
 use super::walltime::quiet_host;
+use super::{Effort, LASTING};
 
 /// Containers of a pod.
 pub const CONTAINERS: usize = 5;
@@ -46,9 +46,7 @@ pub fn measure(runtime: &str, effort: &Effort) -> Pods {
 fn start_pod(host: &Containerd, runtime: &str, pod: usize) {
     for container in 0..CONTAINERS {
         let id = format!("pod-{pod}-{container}");
-        let spec = ContainerSpec::new(&id)
-            .runtime(runtime)
-            .args(&["/bin/sleep", "100000"]);
+        let spec = ContainerSpec::new(&id).runtime(runtime).args(LASTING);
         host.run(&spec.in_pod(&format!("pod-{pod}"), &id));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! `scripts/bench` runs it; `--quick` repeats less. With `--pods` it makes pods as kubelet does, with a pause
 //! container and without, which takes containerd 2.3 or later. With `--profile` it says whose the time of a run, an
-//! exec and a pod is, and with `--scale` what many pods and a large one cost. All times are taken by this program or by the
-//! containers, all other figures are the kernel's. The figures go to standard output as Markdown.
+//! exec and a pod is, and with `--scale` what many pods and a large one cost. All times are taken by this program, by
+//! the containers or by the kernel, all other figures are the kernel's. The figures go to standard output as Markdown.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -22,6 +22,9 @@ mod scale;
 mod walltime;
 
 use harness::{REFERENCE, runtime_under_test};
+
+/// What runs in a container that does nothing.
+const LASTING: &[&str] = &["/bin/sleep", "100000"];
 
 /// How often each thing is measured.
 pub struct Effort {

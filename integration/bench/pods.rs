@@ -9,7 +9,7 @@ use super::figures::{FigureOf, Figures};
 use super::harness::{Cri, CriSettings, Handler, Pod, PodSpec};
 use super::idle::memory;
 use super::report::machine;
-use super::{Effort, progress};
+use super::{Effort, LASTING, progress};
 
 /// Beside each other, in this order.
 const HANDLERS: [Handler; 3] = [Handler::Runc, Handler::Usher, Handler::Pauseless];
@@ -150,7 +150,7 @@ fn crowd(handler: Handler, pods: usize) -> Crowd {
     let started = each_pod(pods, |pod| {
         let spec = PodSpec::new(&format!("pod-{pod}"), handler);
         let pod: Pod = node.run_pod(&spec);
-        pod.run("app", &["/bin/sleep", "100000"]);
+        pod.run("app", LASTING);
     });
     // What they do upon a start is over then.
     thread::sleep(Duration::from_secs(2));

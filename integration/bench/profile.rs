@@ -13,11 +13,10 @@ use super::idle::CONTAINERS;
 use super::processes::{Event, Processes, What};
 use super::report::machine;
 use super::walltime::{quiet_host, side_by_side};
-use super::{Effort, progress};
+use super::{Effort, LASTING, progress};
 
-/// What runs in containers: what is over at once, and what stays.
+/// What is over at once.
 const BRIEF: &[&str] = &["/bin/true"];
-const LASTING: &[&str] = &["/bin/sleep", "100000"];
 
 /// What a program is at work on, in the order in which it begins. Where several are at one moment, the first
 /// counts.

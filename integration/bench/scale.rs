@@ -11,12 +11,9 @@ use super::harness::{ContainerSpec, Containerd};
 use super::idle::{CONTAINERS, memory, settled_shims};
 use super::report::{machine, row};
 use super::walltime::quiet_host;
-use super::{Effort, progress};
+use super::{Effort, LASTING, progress};
 
-/// What runs in a container that does nothing.
-const LASTING: &[&str] = &["/bin/sleep", "100000"];
-
-/// Clock ticks of the kernel's in a second (`sysconf(_SC_CLK_TCK)`).
+/// `USER_HZ`, in which the kernel tells times to programs (`include/asm-generic/param.h`).
 const TICKS: f64 = 100.0;
 
 /// What many pods of a runtime take.

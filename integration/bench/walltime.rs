@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use super::LASTING;
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings};
 
@@ -26,7 +27,7 @@ pub fn exec(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     let containers = ["container-0", "container-1"];
     for (id, runtime) in containers.iter().zip(runtimes) {
         let spec = ContainerSpec::new(id).runtime(runtime);
-        host.run(&spec.args(&["/bin/sleep", "100000"]));
+        host.run(&spec.args(LASTING));
     }
     let times = side_by_side(pairs, |which, id| {
         let fifo_dir = host.dir().join("fifo").display().to_string();

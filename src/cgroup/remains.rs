@@ -48,22 +48,20 @@ pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
 /// Kills everything in these cgroups and those below them, and removes them.
 pub async fn raze(cgroups: &BTreeSet<PathBuf>) {
     let roots: Vec<_> = cgroups.iter().cloned().collect();
-    if !kill::until_empty(&roots, GONE_WITHIN, || remove(cgroups)).await {
+    let remove = || {
+        roots.iter().fold(true, |all, root| {
+            // The deepest first: each is named before those below it.
+            let directories: Vec<_> = below(Some(root.clone())).collect();
+            for directory in directories.iter().rev() {
+                // Whoever comes meanwhile keeps it: it is looked for again.
+                let _ = fs::remove_dir(directory);
+            }
+            all && !root.exists()
+        })
+    };
+    if !kill::until_empty(&roots, GONE_WITHIN, remove).await {
         tracing::warn!(?cgroups, "cgroups are left behind");
     }
-}
-
-/// Removes these cgroups and those below them, in which nothing lives any more. Whether all of them are gone.
-pub fn remove(cgroups: &BTreeSet<PathBuf>) -> bool {
-    cgroups.iter().fold(true, |all, root| {
-        // The deepest first: each is named before those below it.
-        let directories: Vec<_> = below(Some(root.clone())).collect();
-        for directory in directories.iter().rev() {
-            // Whoever comes meanwhile keeps it: it is looked for again.
-            let _ = fs::remove_dir(directory);
-        }
-        all && !root.exists()
-    })
 }
 
 #[cfg(test)]

@@ -18,10 +18,9 @@ use crate::stdio::{self, Owner, Paths, ProcessStdio, Setting, Streams};
 
 use super::checkpoint::Restore;
 use super::error::RuntimeError;
-use super::forget::forget;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
-use super::{Bundle, OciRuntime, Options, config, exit, insist, options};
+use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options};
 
 /// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
 /// loads a driver.
@@ -94,7 +93,7 @@ impl Container for Arc<OciContainer> {
     ) -> Result<Born, EngineError> {
         let runtime = self.runtime.under(halt);
         self.write_score(last.oom_score);
-        if !last.is_forgotten && !self.forgets() {
+        if !last.is_forgotten && !self.forget_directly() {
             runtime.clear(&self.id).await?;
         }
         await_end(last.cgroup.as_deref(), halt).await?;
@@ -266,14 +265,14 @@ impl OciContainer {
         Ok(child)
     }
 
-    /// Has it forgotten without the OCI runtime, where that can be: its init has ended.
-    fn forgets(&self) -> bool {
-        !self.has_poststop_hooks && forget(&self.runtime, &self.id)
+    /// Has it forgotten without the OCI runtime, if that can be; its init has ended.
+    fn forget_directly(&self) -> bool {
+        !self.has_poststop_hooks && forget::directly(&self.runtime, &self.id)
     }
 
-    /// Has it forgotten, its init has ended.
+    /// Has it forgotten; its init has ended.
     async fn forget_by(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
-        match self.forgets() {
+        match self.forget_directly() {
             true => Ok(()),
             false => runtime.delete(&self.id, false).await,
         }

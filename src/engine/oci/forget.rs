@@ -1,23 +1,27 @@
 //! Having a container that has ended forgotten, in runc's place.
 //!
 //! `runc delete` removes the cgroups that it has noted in `<root>/<id>/state.json`, and then that directory. It
-//! is a process of its own that does so, for many times the cost. What else it may have to do (units of systemd's,
-//! groups of resctrl, hooks) is left to it, as is whatever stands in a state that is unknown here.
+//! is a process of its own that does so, for many times the cost. What else it may have to do is left to it: units
+//! of systemd's, groups of resctrl, network devices that go back to the node, hooks, cgroups that the container has
+//! made, and whatever a later runc notes that is unknown here (`destroy` in `libcontainer/state_linux.go`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::cgroup::{is_named_after, remains};
+use crate::cgroup::is_named_after;
 
 use super::OciRuntime;
 use super::runtime::DEFAULT_BINARY;
 
-/// All that runc notes of a container, up to 1.5 (`libcontainer/container_linux.go`, `State`).
+const STATE: &str = "state.json";
+
+/// All that runc notes of a container, up to 1.5 (`State` in `libcontainer/container_linux.go`).
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
@@ -29,24 +33,31 @@ struct State {
     _init_process_start: IgnoredAny,
     #[serde(rename = "created")]
     _created: IgnoredAny,
-    #[serde(rename = "config")]
-    _config: IgnoredAny,
+    config: Config,
     #[serde(default)]
     rootless: bool,
     cgroup_paths: BTreeMap<String, PathBuf>,
     #[serde(rename = "namespace_paths")]
     _namespace_paths: IgnoredAny,
-    #[serde(rename = "external_descriptors")]
+    #[serde(default, rename = "external_descriptors")]
     _external_descriptors: IgnoredAny,
     #[serde(default)]
     intel_rdt_path: String,
 }
 
-/// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if runc
-/// has to do that: whatever is missing then, it would have removed as well.
-pub fn forget(runtime: &OciRuntime, id: &str) -> bool {
+/// What it was created with, as far as its deletion is concerned.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Config {
+    #[serde(default)]
+    net_devices: Option<IgnoredAny>,
+}
+
+/// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if runc has
+/// to do that: whatever is missing then, it would have removed as well.
+pub fn directly(runtime: &OciRuntime, id: &str) -> bool {
+    // Others keep such a state too, and may have more to do than they note there.
     let program = Path::new(&runtime.binary).file_name();
-    // Others that keep such a state may have more to do, wherever they note that.
     if program != Some(OsStr::new(DEFAULT_BINARY)) || runtime.systemd_cgroup {
         return false;
     }
@@ -54,18 +65,42 @@ pub fn forget(runtime: &OciRuntime, id: &str) -> bool {
     let Some(cgroups) = own_cgroups(&directory, id) else {
         return false;
     };
-    // A cgroup is not removed while anything lives in it.
-    remains::remove(&cgroups) && fs::remove_dir_all(&directory).is_ok()
+    // One in which anything lives stays, and one with others below it.
+    let removed = cgroups
+        .iter()
+        .try_for_each(|cgroup| gone(fs::remove_dir(cgroup)));
+    removed.and_then(|()| remove(&directory)).is_ok()
 }
 
 /// The cgroups of a container, if they are nobody else's and all that there is of it.
-fn own_cgroups(state: &Path, id: &str) -> Option<BTreeSet<PathBuf>> {
-    let state = fs::read(state.join("state.json")).ok()?;
+fn own_cgroups(directory: &Path, id: &str) -> Option<BTreeSet<PathBuf>> {
+    let state = fs::read(directory.join(STATE)).ok()?;
     let state: State = serde_json::from_slice(&state).ok()?;
-    let is_all = !state.rootless && state.intel_rdt_path.is_empty();
+    let is_all =
+        !state.rootless && state.intel_rdt_path.is_empty() && state.config.net_devices.is_none();
     let cgroups: BTreeSet<PathBuf> = state.cgroup_paths.into_values().collect();
     let are_own = cgroups.iter().all(|cgroup| is_named_after(cgroup, id));
     (is_all && are_own && !cgroups.is_empty()).then_some(cgroups)
+}
+
+/// Removes runc's directory of a container, the state last: as long as that is there runc knows it.
+fn remove(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name() != STATE {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    fs::remove_file(directory.join(STATE))?;
+    fs::remove_dir(directory)
+}
+
+/// The same if it is not there.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -99,12 +134,13 @@ mod tests {
                 "cgroup_paths": { "memory": at("memory/web"), "pids": at("pids/web") },
                 "namespace_paths": {}, "external_descriptors": [],
             });
-            for cgroup in ["memory/web/inner", "pids/web", "memory/other"] {
+            for cgroup in ["memory/web", "pids/web", "memory/other"] {
                 fs::create_dir_all(at(cgroup)).unwrap();
             }
             change(&mut state);
             let file = runtime.state_dir("web").join("state.json");
             fs::write(file, state.to_string()).unwrap();
+            fs::write(runtime.state_dir("web").join("exec.fifo"), "").unwrap();
             Self { directory, runtime }
         }
 
@@ -129,7 +165,7 @@ mod tests {
                     .unwrap()
                     .extend(version.as_object().unwrap().clone());
             });
-            assert!(forget(&node.runtime, "web"));
+            assert!(directly(&node.runtime, "web"));
             assert!(!node.runtime.state_dir("web").exists());
             assert!(!node.has("memory/web") && !node.has("pids/web") && node.has("memory/other"));
         }
@@ -148,13 +184,18 @@ mod tests {
         };
         let refused = |options: &Options, key: &str, value: Value| {
             let node = Node::new(options, |state| state[key] = value);
-            assert!(!forget(&node.runtime, "web"), "{options:?} {key}");
-            assert!(node.is_known() && node.has("memory/web/inner") && node.has("pids/web"));
+            assert!(!directly(&node.runtime, "web"), "{options:?} {key}");
+            assert!(node.is_known() && node.has("memory/web") && node.has("pids/web"));
         };
         refused(&other, "id", json!("web"));
         refused(&systemd, "id", json!("web"));
         refused(&usual, "intel_rdt_path", json!("/sys/fs/resctrl/web"));
         refused(&usual, "rootless", json!(true));
+        refused(
+            &usual,
+            "config",
+            json!({ "netDevices": { "eth1": { "name": "net1" } } }),
+        );
         refused(&usual, "of_a_later_runc", json!(1));
         refused(&usual, "cgroup_paths", json!({}));
         refused(
@@ -165,11 +206,21 @@ mod tests {
     }
 
     #[test]
-    fn one_in_whose_cgroup_something_lives_is_not_forgotten() {
-        let node = Node::new(&Options::default(), |_| {});
+    fn one_in_or_below_whose_cgroup_something_is_left_is_not_forgotten() {
         // What keeps a directory is to it what keeps a cgroup.
-        fs::write(node.directory.path().join("pids/web/process"), "").unwrap();
-        assert!(!forget(&node.runtime, "web"));
+        for left in ["memory/web/inner", "pids/web/inner"] {
+            let node = Node::new(&Options::default(), |_| {});
+            fs::create_dir(node.directory.path().join(left)).unwrap();
+            assert!(!directly(&node.runtime, "web"));
+            assert!(node.is_known() && node.has(left));
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_of_its_directory_keeps_its_state() {
+        let node = Node::new(&Options::default(), |_| {});
+        fs::create_dir(node.runtime.state_dir("web").join("of-a-later-runc")).unwrap();
+        assert!(!directly(&node.runtime, "web"));
         assert!(node.is_known());
     }
 }
