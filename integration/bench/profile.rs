@@ -12,11 +12,8 @@ use super::harness::{ContainerSpec, Containerd};
 use super::idle::CONTAINERS;
 use super::processes::{Event, Processes, What};
 use super::report::machine;
-use super::walltime::{quiet_host, side_by_side};
+use super::walltime::{BRIEF, exec_command, quiet_host, run_command, side_by_side};
 use super::{Effort, LASTING, progress};
-
-/// What is over at once.
-const BRIEF: &[&str] = &["/bin/true"];
 
 /// What a program is at work on, in the order in which it begins. Where several are at one moment, the first
 /// counts.
@@ -70,14 +67,18 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
     let idle = (0..effort.pairs).map(|_| bench.client(bench.host.ctr_command(&["--version"])));
     let idle: Figures = idle.map(|shares| whole(&shares)).collect();
     progress("ctr run --rm");
-    let runs = side_by_side(effort.pairs, |n, id| bench.run(runtimes[n], id));
+    let runs = side_by_side(effort.pairs, |n, id| {
+        bench.client(run_command(&bench.host, runtimes[n], id))
+    });
     progress("ctr task exec");
     let hosts = ["container-0", "container-1"];
     for (id, runtime) in hosts.iter().zip(runtimes) {
         let spec = ContainerSpec::new(id).runtime(runtime);
         bench.host.run(&spec.args(LASTING));
     }
-    let execs = side_by_side(effort.pairs, |n, id| bench.exec(hosts[n], id));
+    let execs = side_by_side(effort.pairs, |n, id| {
+        bench.client(exec_command(&bench.host, hosts[n], id))
+    });
     progress(&format!("pods of {CONTAINERS}"));
     let pods = side_by_side(effort.releases, |n, id| bench.pod(runtimes[n], id));
     let columns: Vec<_> = [runs, execs, pods].into_iter().flatten().collect();
@@ -118,21 +119,6 @@ fn whole(shares: &Shares) -> f64 {
 // === impl Bench ===
 
 impl Bench {
-    fn run(&self, runtime: &str, id: &str) -> Shares {
-        let fifo_dir = self.host.dir().join("fifo").display().to_string();
-        let spec = ContainerSpec::new(id).runtime(runtime).args(BRIEF);
-        self.client(spec.ctr_command(&self.host, &["run", "--rm", "--fifo-dir", &fifo_dir]))
-    }
-
-    fn exec(&self, container: &str, id: &str) -> Shares {
-        let fifo_dir = self.host.dir().join("fifo").display().to_string();
-        let exec = ["tasks", "exec", "--fifo-dir", &fifo_dir, "--exec-id", id];
-        self.client(
-            self.host
-                .ctr_command(&[&exec, &[container][..], BRIEF].concat()),
-        )
-    }
-
     /// Its containers are started one after another.
     fn pod(&self, runtime: &str, pod: &str) -> Shares {
         let ids: [_; CONTAINERS] = std::array::from_fn(|n| format!("{pod}-{n}"));

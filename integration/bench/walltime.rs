@@ -7,16 +7,14 @@ use super::LASTING;
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings};
 
-const PROGRAM: &str = "/bin/true";
+/// What is over at once.
+pub const BRIEF: &[&str] = &["/bin/true"];
 
 /// Milliseconds of `ctr run --rm`, of each runtime.
 pub fn run(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
     let times = side_by_side(pairs, |which, id| {
-        let spec = ContainerSpec::new(id).runtime(runtimes[which]);
-        let fifo_dir = host.dir().join("fifo").display().to_string();
-        let run = ["run", "--rm", "--fifo-dir", &fifo_dir];
-        milliseconds(spec.args(&[PROGRAM]).ctr_command(&host, &run))
+        milliseconds(run_command(&host, runtimes[which], id))
     });
     times.map(Figures::from_iter)
 }
@@ -30,11 +28,23 @@ pub fn exec(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
         host.run(&spec.args(LASTING));
     }
     let times = side_by_side(pairs, |which, id| {
-        let fifo_dir = host.dir().join("fifo").display().to_string();
-        let exec = ["tasks", "exec", "--fifo-dir", &fifo_dir, "--exec-id", id];
-        milliseconds(host.ctr_command(&[&exec[..], &[containers[which], PROGRAM]].concat()))
+        milliseconds(exec_command(&host, containers[which], id))
     });
     times.map(Figures::from_iter)
+}
+
+/// Runs a container that is over at once, and deletes it.
+pub fn run_command(host: &Containerd, runtime: &str, id: &str) -> Command {
+    let fifo_dir = host.dir().join("fifo").display().to_string();
+    let spec = ContainerSpec::new(id).runtime(runtime).args(BRIEF);
+    spec.ctr_command(host, &["run", "--rm", "--fifo-dir", &fifo_dir])
+}
+
+/// Executes in a container what is over at once.
+pub fn exec_command(host: &Containerd, container: &str, id: &str) -> Command {
+    let fifo_dir = host.dir().join("fifo").display().to_string();
+    let exec = ["tasks", "exec", "--fifo-dir", &fifo_dir, "--exec-id", id];
+    host.ctr_command(&[&exec, &[container][..], BRIEF].concat())
 }
 
 /// Neither shim logs more than on a node.
