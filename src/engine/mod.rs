@@ -158,7 +158,7 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// and with what was changed of its resources since. Its init is parked.
     ///
     /// Law: no process of the last life is there any more when the next begins. What fails leaves neither
-    /// a process nor a cgroup.
+    /// a process nor a cgroup. Halted it waits for nothing else: the container's exit waits for it.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 //! A container: from a bundle to an init process that is parked, and back to nothing.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -104,10 +105,14 @@ impl Container for Arc<OciContainer> {
             Ok(child) => self.complete(&runtime, child, streams, &last).await,
             Err(error) => Err(error.into()),
         };
-        if completed.is_err()
-            && let Err(error) = self.discard(&runtime).await
-        {
-            tracing::warn!(container = self.id, %error, "not deleted");
+        if completed.is_err() {
+            // Somebody waits for its exit then, and what the runtime knows goes with its deletion.
+            if halt.is_called() {
+                rootfs::unmount_state(&runtime.state_dir(&self.id));
+                remains::raze(&self.remains()).await;
+            } else if let Err(error) = self.discard(&runtime).await {
+                tracing::warn!(container = self.id, %error, "not deleted");
+            }
         }
         Ok(OciInit::born(self, completed?))
     }
@@ -278,13 +283,18 @@ impl OciContainer {
         }
     }
 
+    /// The cgroups that a creation has made, and may have left.
+    fn remains(&self) -> BTreeSet<PathBuf> {
+        let config = Bundle::read(&self.bundle).unwrap_or_default();
+        let state = self.runtime.state_dir(&self.id);
+        remains::of_container(&state, config.cgroups_path(), &self.id)
+    }
+
     /// Removes what a creation has left that came to nothing: some runtimes leave something when they
     /// fail, and one that was ended in the middle leaves cgroups that nobody knows of.
     async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
-        let config = Bundle::read(&self.bundle).unwrap_or_default();
-        let state = runtime.state_dir(&self.id);
-        let cgroups = remains::of_container(&state, config.cgroups_path(), &self.id);
-        rootfs::unmount_state(&state);
+        let cgroups = self.remains();
+        rootfs::unmount_state(&runtime.state_dir(&self.id));
         let deleted = match runtime.halt.is_called() {
             false => insist(|| runtime.delete(&self.id, true)).await,
             // Somebody waits for the end, and what runs there is ended below.
