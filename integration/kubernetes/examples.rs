@@ -114,9 +114,13 @@ pub fn leader(case: &Case) {
     // Who leads goes first, whichever it is.
     case.delete(&first, &[]);
     eventually("the lead is handed over", PATIENCE, || leader() != first);
-    let history = std::fs::read_to_string(group.join("history")).expect("the history");
+    // It is written down after that.
+    let history = || std::fs::read_to_string(group.join("history")).unwrap_or_default();
+    eventually("it is in the history", PATIENCE, || {
+        history().ends_with('\n')
+    });
     assert_eq!(
-        history,
+        history(),
         format!("{first} has handed over to {}\n", leader())
     );
 }

@@ -244,10 +244,28 @@ fn assert_ended_in_order(pod: &Value) {
     assert!(at("app", "exited") <= at("proxy", "signalled"), "{pod:#}");
 }
 
+/// A token for an account of the case's namespace: up to 1.23 kubectl has no word for that.
+fn token_of(case: &Case, account: &str) -> String {
+    let request = case.cluster.path(&format!("etc/{account}-token.json"));
+    let text =
+        json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+    fs::write(&request, text.to_string()).expect("a request");
+    let namespace = &case.namespace;
+    let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+    let url = format!("{accounts}/{account}/token");
+    let request = request.display().to_string();
+    let answer = case.kubectl(&["create", "--raw", &url, "--filename", &request]);
+    let answer: Value = serde_json::from_str(&answer).expect("a TokenRequest");
+    answer["status"]["token"]
+        .as_str()
+        .expect("a token")
+        .to_owned()
+}
+
 /// A kubeconfig for an account of the case's namespace.
 fn account(case: &Case, name: &str) -> PathBuf {
     case.kubectl(&["create", "serviceaccount", name]);
-    let token = case.kubectl(&["create", "token", name]);
+    let token = token_of(case, name);
     let config = case.cluster.path(&format!("etc/{name}.conf"));
     let text = json!({
         "apiVersion": "v1",
@@ -255,7 +273,7 @@ fn account(case: &Case, name: &str) -> PathBuf {
         "clusters": [{ "name": "c", "cluster": {
             "server": "https://127.0.0.1", "insecure-skip-tls-verify": true,
         }}],
-        "users": [{ "name": "u", "user": { "token": token.trim() } }],
+        "users": [{ "name": "u", "user": { "token": token } }],
         "contexts": [
             { "name": "x", "context": { "cluster": "c", "user": "u" } },
             { "name": "theirs", "context": {
