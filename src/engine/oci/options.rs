@@ -60,6 +60,14 @@ const NAMES: [&str; 13] = [
     "task_api_version",
 ];
 
+/// The name of what stands for a program in the options of a containerd that passes them on as a text, and its one
+/// value. Where they are a message of runc's the program's own name has to be given.
+const ENGINE: &str = "engine";
+const LIBCONTAINER: &str = "libcontainer";
+
+/// The program that makes containers with libcontainer.
+const LIBCONTAINER_BINARY: &str = "usher-libcontainer";
+
 /// The names of the messages.
 const RUNC: &str = "containerd.runc.v1.Options";
 const GENERIC: &str = "runtimeoptions.v1.Options";
@@ -144,21 +152,49 @@ fn from_toml(text: &str) -> Result<Options, String> {
         .parse()
         .map_err(|error: toml::de::Error| one_line(error.message()))?;
     let mut named = toml::Table::new();
+    let mut engine = None;
     for (key, value) in table {
-        named.insert(name_of(&key)?.to_owned(), value);
+        match plain(&key) == ENGINE {
+            true => engine = Some(value),
+            false => drop(named.insert(name_of(&key)?.to_owned(), value)),
+        }
     }
-    Options::deserialize(named).map_err(|error| one_line(&error.to_string()))
+    let options = Options::deserialize(named).map_err(|error| one_line(&error.to_string()))?;
+    match engine {
+        Some(engine) => with_engine(options, &engine),
+        None => Ok(options),
+    }
+}
+
+/// The program that an engine is.
+fn with_engine(mut options: Options, engine: &toml::Value) -> Result<Options, String> {
+    if engine.as_str() != Some(LIBCONTAINER) {
+        return Err(format!(
+            "Engine is {engine}, expected {LIBCONTAINER:?}, or BinaryName for an OCI runtime"
+        ));
+    }
+    if !options.binary_name.is_empty() {
+        return Err(format!(
+            "Engine is {engine} and BinaryName {:?}, expected one of them",
+            options.binary_name
+        ));
+    }
+    LIBCONTAINER_BINARY.clone_into(&mut options.binary_name);
+    Ok(options)
 }
 
 /// containerd takes a key for a field however it is capitalised.
 fn name_of(key: &str) -> Result<&'static str, String> {
-    let plain = |text: &str| text.replace('_', "").to_ascii_lowercase();
     NAMES
         .into_iter()
         .find(|name| plain(name) == plain(key))
         .ok_or_else(|| {
             format!("{key:?} is unknown, expected an option of containerd.runc.v1.Options")
         })
+}
+
+fn plain(key: &str) -> String {
+    key.replace('_', "").to_ascii_lowercase()
 }
 
 fn one_line(error: &str) -> String {
@@ -269,6 +305,21 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_is_named_in_the_place_of_a_program() {
+        let expected = Options {
+            binary_name: "usher-libcontainer".to_owned(),
+            systemd_cgroup: true,
+            ..Options::default()
+        };
+        for table in [
+            "Engine = \"libcontainer\"\nSystemdCgroup = true\n",
+            "engine = \"libcontainer\"\nSystemdCgroup = true\nBinaryName = \"\"\n",
+        ] {
+            assert_eq!(from_any(Some(&wrapped(3, table))).unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn no_options_are_the_defaults() {
         let empty = any("runtimeoptions.v1.Options", Vec::new());
         for options in [None, Some(&Any::new()), Some(&empty)] {
@@ -281,6 +332,12 @@ mod tests {
         let refusals = [
             (wrapped(3, "SystemdCgruop = true"), "\"SystemdCgruop\""),
             (wrapped(3, "SystemdCgroup = 7"), "systemd_cgroup"),
+            (wrapped(3, "Engine = \"youki\""), "\"youki\", expected \"libcontainer\""),
+            (wrapped(3, "Engine = 7"), "Engine is 7, expected"),
+            (
+                wrapped(3, "Engine = \"libcontainer\"\nBinaryName = \"crun\""),
+                "BinaryName \"crun\", expected one",
+            ),
             (wrapped(3, "="), "runtime options: "),
             (wrapped(2, "/no/such.toml"), "/no/such.toml: No such file"),
             (wrapped(2, "/no\nsuch"), r"/no\nsuch: No such file"),

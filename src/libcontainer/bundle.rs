@@ -1,0 +1,453 @@
+//! config.json as libcontainer is given it.
+//!
+//! What it does not know it would leave out without a word, and a container without something that was to keep it
+//! in is worse than none. So a document is refused that says more than the model of it can hold, and so is what
+//! libcontainer ignores, or does weaker than runc. What it does in another way than runc is changed, or taken out
+//! and done here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use libcontainer::oci_spec::runtime::{
+    LinuxCapabilities, LinuxNamespaceType, LinuxSeccomp, LinuxSeccompAction, MountBuilder, Process,
+    Spec,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::Failure;
+
+const CONFIG: &str = "config.json";
+
+/// Where devices are.
+const DEV: &str = "/dev";
+
+/// The filter of system calls, beside the document that it was taken from.
+const SECCOMP: &str = "seccomp.json";
+
+/// Where in a bundle libcontainer finds its own; containerd removes it with the bundle.
+const OWN: &str = "libcontainer";
+
+/// A bundle as libcontainer is given it.
+pub struct Bundle {
+    pub directory: PathBuf,
+    pub spec: Spec,
+    /// What all processes of the container are under. libcontainer would have none for those that are executed later.
+    pub seccomp: Option<LinuxSeccomp>,
+}
+
+impl Bundle {
+    /// Reads what a container is to be made of.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or asks for what cannot be given.
+    pub fn prepare(bundle: &Path, is_systemd: bool) -> Result<Bundle, Failure> {
+        let file = bundle.join(CONFIG);
+        let mut spec: Spec = read(&file)?;
+        refuse(&spec, is_systemd)?;
+        let root = spec.root().as_ref().map(|root| bundle.join(root.path()));
+        if let (Some(own), Some(root)) = (spec.root_mut(), root) {
+            own.set_path(root);
+        }
+        mount_dev(&mut spec)?;
+        let linux = spec.linux_mut().as_mut();
+        let seccomp = linux.and_then(|linux| {
+            let seccomp = linux.seccomp().clone();
+            linux.set_seccomp(None);
+            seccomp
+        });
+        Ok(Bundle {
+            directory: bundle.join(OWN),
+            spec,
+            seccomp,
+        })
+    }
+
+    /// Reads what was written for a container before.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn of(directory: &Path) -> Result<Bundle, Failure> {
+        Ok(Bundle {
+            directory: directory.to_owned(),
+            spec: read(&directory.join(CONFIG))?,
+            seccomp: read(&directory.join(SECCOMP))?,
+        })
+    }
+
+    /// Writes libcontainer's own, whose process has these capabilities until its program is executed.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn write(&mut self, rights: LinuxCapabilities) -> Result<(), Failure> {
+        if let Some(process) = self.spec.process_mut() {
+            make_ready(process, rights);
+        }
+        match fs::create_dir(&self.directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(Failure::io(&self.directory, error));
+            }
+            _ => {}
+        }
+        write(&self.directory.join(CONFIG), &self.spec)?;
+        write(&self.directory.join(SECCOMP), &self.seccomp)
+    }
+
+    /// The process that the container is made for.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn process(&self) -> Result<&Process, Failure> {
+        let process = self.spec.process().as_ref();
+        process.ok_or_else(|| Failure::Refused("config.json has no process".into()))
+    }
+}
+
+/// Reads a document, which may say no more than its model holds.
+///
+/// # Errors
+///
+/// If it cannot be read, or says more.
+pub fn read<T: DeserializeOwned + Serialize>(file: &Path) -> Result<T, Failure> {
+    parse(
+        file,
+        &fs::read(file).map_err(|source| Failure::io(file, source))?,
+    )
+}
+
+/// The same of a document that `file` had.
+///
+/// # Errors
+///
+/// If it says more than its model holds.
+pub fn parse<T: DeserializeOwned + Serialize>(file: &Path, bytes: &[u8]) -> Result<T, Failure> {
+    let wrong = |error: serde_json::Error| Failure::document(file, error);
+    let given: Value = serde_json::from_slice(bytes).map_err(wrong)?;
+    let model: T = serde_json::from_slice(bytes).map_err(wrong)?;
+    let held = serde_json::to_value(&model).map_err(wrong)?;
+    match lost(&given, &held) {
+        None => Ok(model),
+        Some(at) => Err(Failure::document(
+            file,
+            format!("{at} is not known here, use runc for it"),
+        )),
+    }
+}
+
+/// Writes a document.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub fn write<T: Serialize>(file: &Path, document: &T) -> Result<(), Failure> {
+    let bytes = serde_json::to_vec(document).map_err(|error| Failure::document(file, error))?;
+    fs::write(file, bytes).map_err(|source| Failure::io(file, source))
+}
+
+/// The first thing that is given and not held, if it says anything.
+fn lost(given: &Value, held: &Value) -> Option<String> {
+    match (given, held) {
+        (Value::Object(given), Value::Object(held)) => given.iter().find_map(|(key, value)| {
+            let lost = match held.get(key) {
+                Some(held) => lost(value, held)?,
+                None if says_nothing(value) => return None,
+                None => String::new(),
+            };
+            Some(format!(".{key}{lost}"))
+        }),
+        // Sets come back in another order; they are words, and those are held or the document is refused.
+        (Value::Array(given), Value::Array(held)) if given.len() == held.len() => {
+            let mut pairs = given.iter().zip(held).enumerate();
+            pairs
+                .find_map(|(index, (given, held))| Some(format!("[{index}]{}", lost(given, held)?)))
+        }
+        (Value::Array(given), Value::Array(_)) if given.iter().all(Value::is_string) => None,
+        (given, _) if says_nothing(given) => None,
+        (Value::Object(_) | Value::Array(_), _) => Some(String::new()),
+        _ => None,
+    }
+}
+
+/// Whether a value is what it would be without being given.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(is) => !is,
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(values) => values.values().all(says_nothing),
+        Value::Number(_) => false,
+    }
+}
+
+/// Refuses what libcontainer leaves out, or does weaker than runc.
+fn refuse(spec: &Spec, is_systemd: bool) -> Result<(), Failure> {
+    let refused = |what: &str| {
+        Err(Failure::Refused(format!(
+            "{what}: libcontainer cannot give it, use runc"
+        )))
+    };
+    let Some(linux) = spec.linux() else {
+        return Err(Failure::Refused(
+            "config.json has no linux, expected a container of Linux".into(),
+        ));
+    };
+    if is_systemd && !is_unified() {
+        return refused("cgroups of systemd's on cgroup v1");
+    }
+    let has = |kind| {
+        linux
+            .namespaces()
+            .iter()
+            .flatten()
+            .any(|namespace| namespace.typ() == kind)
+    };
+    if has(LinuxNamespaceType::User) {
+        // What is executed in it would be in the node's.
+        return refused("a user namespace (hostUsers: false)");
+    }
+    if !has(LinuxNamespaceType::Mount) {
+        return refused("a container in the node's mount namespace");
+    }
+    let is_some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    if is_some(linux.mount_label()) {
+        return refused("an SELinux label of mounts (linux.mountLabel)");
+    }
+    if linux.intel_rdt().is_some() {
+        return refused("Intel RDT (linux.intelRdt)");
+    }
+    let has_flags = |personality: &libcontainer::oci_spec::runtime::LinuxPersonality| {
+        personality
+            .flags()
+            .as_ref()
+            .is_some_and(|flags| !flags.is_empty())
+    };
+    if linux.personality().as_ref().is_some_and(has_flags) {
+        return refused("flags of a personality (linux.personality.flags)");
+    }
+    if let Some(seccomp) = linux.seccomp() {
+        let notifies = |action| action == LinuxSeccompAction::ScmpActNotify;
+        let mut rules = seccomp.syscalls().iter().flatten();
+        if notifies(seccomp.default_action()) || rules.any(|rule| notifies(rule.action())) {
+            return refused("a seccomp agent (SCMP_ACT_NOTIFY)");
+        }
+    }
+    match spec.process() {
+        Some(process) => refuse_of_process(process),
+        None => Ok(()),
+    }
+}
+
+/// The same of a process, be it the container's own or one that is executed in it.
+///
+/// # Errors
+///
+/// If it asks for what cannot be given.
+pub fn refuse_of_process(process: &Process) -> Result<(), Failure> {
+    if process
+        .selinux_label()
+        .as_ref()
+        .is_some_and(|label| !label.is_empty())
+    {
+        return Err(Failure::Refused(
+            "an SELinux label (process.selinuxLabel): libcontainer cannot give it, use runc".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Mounts an empty directory where nothing is mounted at /dev: what each container has there is made by path, and in
+/// the container's own files a link could lead anywhere.
+fn mount_dev(spec: &mut Spec) -> Result<(), Failure> {
+    let mut mounts = spec.mounts().clone().unwrap_or_default();
+    if mounts
+        .iter()
+        .any(|mount| mount.destination() == Path::new(DEV))
+    {
+        return Ok(());
+    }
+    let options = ["nosuid", "strictatime", "mode=755", "size=65536k"];
+    let dev = MountBuilder::default()
+        .destination(DEV)
+        .typ("tmpfs")
+        .source("tmpfs")
+        .options(options.map(ToOwned::to_owned))
+        .build();
+    // Whatever is mounted below comes after it.
+    mounts.insert(0, dev.map_err(|error| Failure::library(&error))?);
+    spec.set_mounts(Some(mounts));
+    Ok(())
+}
+
+/// Has libcontainer give a process these capabilities, and leave its HOME alone: it would ask glibc for it, in the
+/// container, and with the container's libraries.
+pub fn make_ready(process: &mut Process, rights: LinuxCapabilities) {
+    process.set_capabilities(Some(rights));
+    let mut env = process.env().clone().unwrap_or_default();
+    env.push("HOME=/".to_owned());
+    process.set_env(Some(env));
+}
+
+/// Whether cgroups are v2 alone.
+fn is_unified() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::rights;
+
+    use super::*;
+
+    fn config() -> Value {
+        json!({
+            "ociVersion": "1.1.0",
+            "process": { "terminal": false, "user": { "uid": 0, "gid": 0 }, "args": ["/bin/true"], "cwd": "/" },
+            "root": { "path": "rootfs" },
+            "linux": { "namespaces": [{ "type": "mount" }, { "type": "pid" }] },
+        })
+    }
+
+    fn prepared(change: impl FnOnce(&mut Value)) -> Result<Bundle, Failure> {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config();
+        change(&mut config);
+        fs::write(directory.path().join(CONFIG), config.to_string()).unwrap();
+        Bundle::prepare(directory.path(), false)
+    }
+
+    fn refusal(change: impl FnOnce(&mut Value)) -> String {
+        prepared(change).err().expect("refused").to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_given_is_refused_by_name() {
+        for (at, value, named) in [
+            (
+                "/linux/namespaces/1",
+                json!({ "type": "user" }),
+                "user namespace",
+            ),
+            (
+                "/linux/namespaces/0",
+                json!({ "type": "ipc" }),
+                "mount namespace",
+            ),
+            (
+                "/process/user",
+                json!({ "uid": 0, "gid": 0, "ofALaterVersion": 1 }),
+                ".process.user.ofALaterVersion",
+            ),
+            (
+                "/root",
+                json!({ "path": "rootfs", "new": [{ "a": true }] }),
+                ".root.new",
+            ),
+        ] {
+            let error = refusal(|config| *config.pointer_mut(at).unwrap() = value);
+            assert!(error.contains(named), "{error}");
+        }
+        for (within, key, value, named) in [
+            (
+                "/process",
+                "selinuxLabel",
+                json!("system_u:system_r:a:s0"),
+                "process.selinuxLabel",
+            ),
+            (
+                "/linux",
+                "mountLabel",
+                json!("system_u:object_r:a:s0"),
+                "linux.mountLabel",
+            ),
+            (
+                "/linux",
+                "intelRdt",
+                json!({ "closID": "a" }),
+                "linux.intelRdt",
+            ),
+            (
+                "/linux",
+                "personality",
+                json!({ "domain": "LINUX", "flags": ["ADDR_NO_RANDOMIZE"] }),
+                "personality",
+            ),
+            (
+                "/linux",
+                "seccomp",
+                json!({ "defaultAction": "SCMP_ACT_NOTIFY" }),
+                "SCMP_ACT_NOTIFY",
+            ),
+            (
+                "/linux",
+                "seccomp",
+                json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{ "names": ["a"], "action": "SCMP_ACT_NOTIFY" }] }),
+                "SCMP_ACT_NOTIFY",
+            ),
+            (
+                "/linux",
+                "ofALaterVersion",
+                json!({ "is": true }),
+                ".linux.ofALaterVersion",
+            ),
+            ("", "ofALaterVersion", json!(3), ".ofALaterVersion"),
+        ] {
+            let error = refusal(|config| {
+                config.pointer_mut(within).unwrap()[key] = value;
+            });
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_is_no_reason_to_refuse() {
+        let bundle = prepared(|config| {
+            config["process"]["selinuxLabel"] = json!("");
+            config["linux"]["ofALaterVersion"] = json!({ "is": false, "words": [], "name": "" });
+            config["linux"]["seccomp"] = Value::Null;
+        });
+        assert!(bundle.is_ok());
+    }
+
+    #[test]
+    fn something_is_mounted_at_dev_before_anything_below_it() {
+        let mounts_of = |given: Value| {
+            let bundle = prepared(|config| config["mounts"] = given).unwrap();
+            let mounts = bundle.spec.mounts().clone().unwrap();
+            let destinations = mounts
+                .iter()
+                .map(|mount| mount.destination().display().to_string());
+            destinations.collect::<Vec<_>>()
+        };
+        let pts = json!({ "destination": "/dev/pts", "type": "devpts", "source": "devpts" });
+        let dev =
+            json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": ["bind"] });
+        assert_eq!(mounts_of(json!([pts])), ["/dev", "/dev/pts"]);
+        assert_eq!(mounts_of(json!([pts, dev])), ["/dev/pts", "/dev"]);
+    }
+
+    #[test]
+    fn the_filter_of_system_calls_is_kept_and_libcontainer_has_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config();
+        config["linux"]["seccomp"] = json!({
+            "defaultAction": "SCMP_ACT_ERRNO",
+            "syscalls": [{ "names": ["read", "write"], "action": "SCMP_ACT_ALLOW" }],
+        });
+        fs::write(directory.path().join(CONFIG), config.to_string()).unwrap();
+        let mut bundle = Bundle::prepare(directory.path(), false).unwrap();
+        bundle.write(rights::given(None).unwrap()).unwrap();
+        assert!(bundle.seccomp.is_some());
+        assert_eq!(bundle.spec.linux().as_ref().unwrap().seccomp(), &None);
+        let again = Bundle::of(&bundle.directory).unwrap();
+        assert_eq!((again.spec, again.seccomp), (bundle.spec, bundle.seccomp));
+        assert_eq!(again.directory, directory.path().join(OWN));
+    }
+}

@@ -1,0 +1,138 @@
+//! Making a container.
+
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::container::{Container, ContainerStatus};
+use libcontainer::notify_socket::{NOTIFY_FILE, NotifySocket};
+use libcontainer::syscall::syscall::SyscallType;
+use liboci_cli::Create;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::bundle::Bundle;
+use crate::error::Failure;
+use crate::program::Program;
+use crate::report::Report;
+use crate::running::FIFO;
+use crate::{Settings, absolute, keyring, leave_for_the_root, rights, sealed};
+
+/// What runc's has: anybody can be released, as whatever user it is.
+const FIFO_MODE: u32 = 0o622;
+
+/// Makes a container, whose init waits behind its FIFO then.
+///
+/// # Errors
+///
+/// If it asks for what cannot be given, or cannot be made; nothing is left of it.
+pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
+    if order.preserve_fds != 0 {
+        return Err(Failure::Refused(
+            "--preserve-fds is not known here, use runc for it".into(),
+        ));
+    }
+    sealed::seal()?;
+    let given = absolute(&order.bundle)?;
+    order.pid_file = order.pid_file.as_deref().map(absolute).transpose()?;
+    order.console_socket = order.console_socket.as_deref().map(absolute).transpose()?;
+    leave_for_the_root()?;
+    let mut bundle = Bundle::prepare(&given, settings.systemd_cgroup)?;
+    let state = settings.state_of(&order.container_id);
+    if state.exists() {
+        return Err(Failure::Untimely(format!(
+            "container with given ID already exists: {:?}",
+            order.container_id
+        )));
+    }
+    if !order.no_new_keyring {
+        keyring::join(&order.container_id)?;
+    }
+    // libcontainer makes the directory of the state, and wants to be the first.
+    let fifo = waiting_fifo(settings, &order.container_id);
+    let gate = make_fifo(&fifo)?;
+    let report = Report::begin()?;
+    let made = make(settings, order, &mut bundle, &state, (&fifo, gate));
+    if made.is_err() {
+        // The error is what is told; the file may be in its place.
+        let _ = fs::remove_file(&fifo);
+    }
+    made.map_err(|failure| failure.because(report.cause()))
+}
+
+fn make(
+    settings: &Settings,
+    order: Create,
+    bundle: &mut Bundle,
+    state: &Path,
+    (fifo, gate): (&Path, OwnedFd),
+) -> Result<(), Failure> {
+    let process = bundle.process()?;
+    let rights = rights::given(process.capabilities().as_ref())?;
+    let program = Program::new(
+        process,
+        &rights,
+        bundle.seccomp.clone(),
+        Some(gate.as_raw_fd()),
+    );
+    bundle.write(program.rights_until_then())?;
+    let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
+    let builder = ContainerBuilder::new(order.container_id, SyscallType::Linux)
+        .with_executor(program)
+        .with_pid_file(order.pid_file)
+        .map_err(failed)?
+        .with_console_socket(order.console_socket)
+        .with_root_path(&settings.root)
+        .map_err(failed)?
+        .validate_id()
+        .map_err(failed)?;
+    let mut container = builder
+        .as_init(&bundle.directory)
+        .with_systemd(settings.systemd_cgroup)
+        .with_detach(true)
+        .with_no_pivot(order.no_pivot)
+        .build()
+        .map_err(failed)?;
+    let parked = park(&mut container, fifo, state);
+    if parked.is_err() {
+        // Its first error is the one that is told.
+        let _ = container.delete(true);
+    }
+    parked
+}
+
+/// Where a container's FIFO is until its state has a directory.
+pub fn waiting_fifo(settings: &Settings, id: &str) -> PathBuf {
+    settings.root.join(format!(".{id}.{FIFO}"))
+}
+
+fn make_fifo(path: &Path) -> Result<OwnedFd, Failure> {
+    let made = || {
+        if let Some(root) = path.parent() {
+            fs::create_dir_all(root)?;
+        }
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        mkfifo(path, Mode::from_bits_truncate(FIFO_MODE))?;
+        // The umask is not asked.
+        fs::set_permissions(path, fs::Permissions::from_mode(FIFO_MODE))?;
+        Ok(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
+    };
+    made().map_err(|source| Failure::io(path, source))
+}
+
+/// Has its init go on to the FIFO, and notes that it is there to be executed in.
+fn park(container: &mut Container, fifo: &Path, state: &Path) -> Result<(), Failure> {
+    let own = state.join(FIFO);
+    fs::rename(fifo, &own).map_err(|source| Failure::io(&own, source))?;
+    NotifySocket::new(state.join(NOTIFY_FILE))
+        .notify_container_start()
+        .map_err(|error| Failure::library(&error))?;
+    container.set_status(ContainerStatus::Running);
+    container.save().map_err(|error| Failure::library(&error))
+}

@@ -1,0 +1,89 @@
+//! Further processes in a container.
+
+use std::fs;
+
+use libcontainer::container::ContainerStatus;
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::oci_spec::runtime::Process;
+use libcontainer::syscall::syscall::SyscallType;
+use liboci_cli::Exec;
+
+use crate::bundle::{self, Bundle};
+use crate::error::Failure;
+use crate::program::Program;
+use crate::report::Report;
+use crate::running::load;
+use crate::{Settings, absolute, keyring, leave_for_the_root, rights, sealed};
+
+/// Executes a process in a container: with the rights that it is said to have, under the container's filter of
+/// system calls.
+///
+/// # Errors
+///
+/// If the container does not run, or the process asks for what cannot be given.
+pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
+    let Some(file) = order.process.take().filter(|_| order.detach) else {
+        return Err(Failure::Refused(
+            "exec without --detach and --process is not known here, use runc for it".into(),
+        ));
+    };
+    if order.preserve_fds != 0 || order.cgroup.is_some() {
+        return Err(Failure::Refused(
+            "--preserve-fds and --cgroup are not known here, use runc for them".into(),
+        ));
+    }
+    sealed::seal()?;
+    let file = absolute(&file)?;
+    order.pid_file = order.pid_file.as_deref().map(absolute).transpose()?;
+    order.console_socket = order.console_socket.as_deref().map(absolute).transpose()?;
+    leave_for_the_root()?;
+    let container = load(settings, &order.container_id)?;
+    match container.status() {
+        ContainerStatus::Running => {}
+        ContainerStatus::Paused if order.ignore_paused => {}
+        ContainerStatus::Paused => {
+            return Err(Failure::Untimely(
+                "cannot exec in a paused container".into(),
+            ));
+        }
+        _ => {
+            return Err(Failure::Untimely(
+                "cannot exec in a stopped container".into(),
+            ));
+        }
+    }
+    let mut process: Process = bundle::read(&file)?;
+    bundle::refuse_of_process(&process)?;
+    let seccomp = Bundle::of(container.bundle())?.seccomp;
+    let rights = rights::given(process.capabilities().as_ref())?;
+    let program = Program::new(&process, &rights, seccomp, None);
+    bundle::make_ready(&mut process, program.rights_until_then());
+    // The caller's own file, of which it has no need any more.
+    let copy = file.with_extension("libcontainer.json");
+    bundle::write(&copy, &process)?;
+    keyring::join(&order.container_id)?;
+    let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
+    let executed = || -> Result<(), Failure> {
+        let builder = ContainerBuilder::new(order.container_id, SyscallType::Linux)
+            .with_executor(program)
+            .with_pid_file(order.pid_file)
+            .map_err(failed)?
+            .with_console_socket(order.console_socket)
+            .with_root_path(&settings.root)
+            .map_err(failed)?;
+        let tenant = builder
+            .as_tenant()
+            .with_detach(true)
+            .with_process(Some(&copy));
+        tenant
+            .with_ignore_paused(order.ignore_paused)
+            .build()
+            .map(drop)
+            .map_err(failed)
+    };
+    let report = Report::begin()?;
+    let executed = executed();
+    // It lies in the bundle, which goes as a whole.
+    let _ = fs::remove_file(&copy);
+    executed.map_err(|failure| failure.because(report.cause()))
+}

@@ -1,0 +1,157 @@
+//! An OCI runtime on [youki's `libcontainer`](https://docs.rs/libcontainer), for usher's shim, which
+//! executes it where it would execute runc.
+//!
+//! It takes runc's command line, writes runc's errors into its log, and parks a container as runc does: behind
+//! `<root>/<id>/exec.fifo`, in a process that is called `runc:[2:INIT]`. So to the shim it is one runtime more,
+//! and containers are made, released and forgotten in one way.
+//!
+//! What libcontainer does not do as runc does it is done here, or what asks for it is refused by name; nothing
+//! that keeps a container in is left out silently.
+//!
+//! | file | what it is about |
+//! |---|---|
+//! | `main.rs`, `error.rs`, `report.rs` | the verbs; why one fails, in runc's words, and libcontainer's |
+//! | `create.rs`, `exec.rs`, `running.rs` | a container, further processes, and what is done to what runs |
+//! | `bundle.rs` | config.json as libcontainer is given it: what is refused, and what is changed |
+//! | `rights.rs` | capabilities and the filter of system calls |
+//! | `program.rs` | from libcontainer's process to the container's program |
+//! | `sealed.rs`, `keyring.rs`, `sys.rs` | this program's file, which no container may write; a session's keys; system calls |
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::string_slice,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::arithmetic_side_effects
+    )
+)]
+#![deny(unsafe_code)]
+
+mod bundle;
+mod create;
+mod error;
+mod exec;
+mod keyring;
+mod program;
+mod report;
+mod rights;
+mod running;
+mod sealed;
+mod sys;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use liboci_cli::{Create, Delete, Exec, GlobalOpts, Kill, Pause, Ps, Resume, Start, State, Update};
+
+use error::Failure;
+
+/// Where the state of containers is if nobody says otherwise.
+const DEFAULT_ROOT: &str = "/run/usher-libcontainer";
+
+/// Makes containers with libcontainer, by runc's command line. It is executed by usher's shim.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(flatten)]
+    global: GlobalOpts,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Create(Create),
+    Start(Start),
+    State(State),
+    Kill(Kill),
+    Delete(Delete),
+    Exec(Exec),
+    Ps(Ps),
+    Pause(Pause),
+    Resume(Resume),
+    Update(Update),
+    /// Refused: libcontainer's checkpoints cannot be restored.
+    Checkpoint(Refused),
+    /// Refused, as checkpoint.
+    Restore(Refused),
+}
+
+/// Whatever it is called with.
+#[derive(clap::Args)]
+struct Refused {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _anything: Vec<String>,
+}
+
+/// What all verbs are told.
+struct Settings {
+    root: PathBuf,
+    systemd_cgroup: bool,
+}
+
+impl Settings {
+    /// Where the state of container `id` is.
+    fn state_of(&self, id: &str) -> PathBuf {
+        self.root.join(id)
+    }
+}
+
+fn main() -> ExitCode {
+    let Cli { global, verb } = Cli::parse();
+    let given = global.root.unwrap_or_else(|| PathBuf::from(DEFAULT_ROOT));
+    let done = absolute(&given).and_then(|root| {
+        let settings = Settings {
+            root,
+            systemd_cgroup: global.systemd_cgroup,
+        };
+        run(verb, &settings)
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let is_json = global.log_format.as_deref() == Some("json");
+            failure.log(global.log.as_deref().map(|file| (file, is_json)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb, settings: &Settings) -> Result<(), Failure> {
+    match verb {
+        Verb::Create(order) => create::create(settings, order),
+        Verb::Exec(order) => exec::exec(settings, order),
+        Verb::Ps(order) => running::print_processes(settings, &order),
+        Verb::Start(order) => running::start(settings, &order.container_id),
+        Verb::State(order) => running::print_state(settings, &order.container_id),
+        Verb::Kill(order) => running::kill(settings, &order),
+        Verb::Delete(order) => running::delete(settings, &order.container_id, order.force),
+        Verb::Pause(order) => running::pause(settings, &order.container_id),
+        Verb::Resume(order) => running::resume(settings, &order.container_id),
+        Verb::Update(order) => running::update(settings, &order),
+        Verb::Checkpoint(_) => Err(Failure::Refused(
+            "checkpoints are not made with libcontainer, use runc".into(),
+        )),
+        Verb::Restore(_) => Err(Failure::Refused(
+            "checkpoints are not restored with libcontainer, use runc".into(),
+        )),
+    }
+}
+
+/// A path that leads to the same wherever this program is.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|source| Failure::io(path, source))
+}
+
+/// Where libcontainer is to be: it goes back and forth, and who calls us may be where there is nothing any more, as in
+/// the bundle of a container that is gone.
+fn leave_for_the_root() -> Result<(), Failure> {
+    std::env::set_current_dir("/").map_err(|source| Failure::io(Path::new("/"), source))
+}

@@ -1,0 +1,132 @@
+//! Capabilities and the filter of system calls.
+
+use std::collections::HashSet;
+
+use caps::{CapSet, CapsHashSet};
+use libcontainer::capabilities::{self, CapabilityExt};
+use libcontainer::oci_spec::runtime::{
+    Capabilities, Capability, LinuxCapabilities, LinuxCapabilitiesBuilder, LinuxSeccomp,
+};
+use libcontainer::seccomp;
+use libcontainer::syscall::syscall::SyscallType;
+
+use crate::error::Failure;
+
+/// What loads a filter, and takes capabilities away afterwards.
+const TO_LOAD: [Capability; 2] = [Capability::SysAdmin, Capability::Setpcap];
+
+/// What of wanted capabilities can be given: what the node does not have itself is left out, as runc does it. Who
+/// wants none gets none, while libcontainer would leave all.
+///
+/// # Errors
+///
+/// If the kernel does not say what there is.
+pub fn given(wanted: Option<&LinuxCapabilities>) -> Result<LinuxCapabilities, Failure> {
+    let own = |set| caps::read(None, set).map_err(|error| Failure::library(&error));
+    let (bounding, permitted) = (own(CapSet::Bounding)?, own(CapSet::Permitted)?);
+    let of = |wanted: Option<&Option<Capabilities>>, own: &CapsHashSet| -> Capabilities {
+        let own: HashSet<Capability> = own
+            .iter()
+            .map(|&capability| Capability::from_cap(capability))
+            .collect();
+        let wanted = wanted.and_then(Option::as_ref);
+        wanted
+            .map(|wanted| wanted.intersection(&own).copied().collect())
+            .unwrap_or_default()
+    };
+    let built = LinuxCapabilitiesBuilder::default()
+        .bounding(of(wanted.map(LinuxCapabilities::bounding), &bounding))
+        .effective(of(wanted.map(LinuxCapabilities::effective), &permitted))
+        .permitted(of(wanted.map(LinuxCapabilities::permitted), &permitted))
+        .inheritable(of(wanted.map(LinuxCapabilities::inheritable), &permitted))
+        .ambient(of(wanted.map(LinuxCapabilities::ambient), &permitted))
+        .build();
+    built.map_err(|error| Failure::library(&error))
+}
+
+/// What a process has besides until its filter is loaded, and not when its program is executed.
+pub fn to_load_a_filter(rights: &LinuxCapabilities) -> LinuxCapabilities {
+    let mut more = rights.clone();
+    let with = |set: &Option<Capabilities>| {
+        let mut set = set.clone().unwrap_or_default();
+        set.extend(TO_LOAD);
+        Some(set)
+    };
+    more.set_bounding(with(rights.bounding()));
+    more.set_effective(with(rights.effective()));
+    more.set_permitted(with(rights.permitted()));
+    more
+}
+
+/// Puts this process, and all that comes of it, under a filter.
+///
+/// # Errors
+///
+/// If the kernel or libseccomp refuses it.
+pub fn filter(rules: &LinuxSeccomp) -> Result<(), Failure> {
+    // Only an agent gets a descriptor, and those are refused.
+    seccomp::initialize_seccomp(rules)
+        .map(drop)
+        .map_err(|error| Failure::library(&error))
+}
+
+/// Leaves this process no other capabilities.
+///
+/// # Errors
+///
+/// If the kernel refuses it.
+pub fn restrict(rights: &LinuxCapabilities) -> Result<(), Failure> {
+    let syscall = SyscallType::Linux.create_syscall();
+    capabilities::drop_privileges(rights, syscall.as_ref())
+        .map_err(|error| Failure::library(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sets(rights: &LinuxCapabilities) -> [Capabilities; 5] {
+        [
+            rights.bounding(),
+            rights.effective(),
+            rights.permitted(),
+            rights.inheritable(),
+            rights.ambient(),
+        ]
+        .map(|set| set.clone().expect("a set, if only an empty one"))
+    }
+
+    #[test]
+    fn who_wants_no_capabilities_gets_none() {
+        assert_eq!(
+            sets(&given(None).unwrap()),
+            [const { () }; 5].map(|()| Capabilities::new())
+        );
+    }
+
+    #[test]
+    fn nobody_gets_more_than_is_wanted_but_to_load_a_filter() {
+        let wanted = Capabilities::from([Capability::Chown, Capability::Kill]);
+        let wanted = LinuxCapabilitiesBuilder::default()
+            .bounding(wanted.clone())
+            .effective(wanted.clone())
+            .permitted(wanted.clone())
+            .inheritable(Capabilities::new())
+            .ambient(Capabilities::new())
+            .build()
+            .unwrap();
+        let rights = given(Some(&wanted)).unwrap();
+        for (given, wanted) in sets(&rights).into_iter().zip(sets(&wanted)) {
+            assert!(given.is_subset(&wanted), "{given:?}");
+        }
+        let [bounding, effective, permitted, inheritable, ambient] =
+            sets(&to_load_a_filter(&rights));
+        for (more, set) in [bounding, effective, permitted]
+            .into_iter()
+            .zip(sets(&rights))
+        {
+            assert_eq!(more, set.into_iter().chain(TO_LOAD).collect());
+        }
+        assert!(inheritable.is_empty() && ambient.is_empty());
+    }
+}

@@ -1,0 +1,406 @@
+//! What is done to a container that is there.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use libcgroups::common::{
+    AnyCgroupManager, CgroupConfig, CgroupManager, ControllerOpt, FreezerState,
+};
+use libcontainer::container::{Container, ContainerStatus};
+use libcontainer::hooks::run_hooks;
+use libcontainer::oci_spec::runtime::LinuxResources;
+use liboci_cli::{Kill, Ps, Update};
+use nix::libc;
+use nix::sys::signal::Signal;
+
+use crate::create::waiting_fifo;
+use crate::error::Failure;
+use crate::{Settings, bundle, sys};
+
+/// Behind what an init waits for its release.
+pub const FIFO: &str = "exec.fifo";
+
+/// Where cgroups are.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// How long killed processes may take to be gone, and how often they are looked for.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A container that is known.
+///
+/// # Errors
+///
+/// If it is not.
+pub fn load(settings: &Settings, id: &str) -> Result<Container, Failure> {
+    let state = settings.state_of(id);
+    if !state.join("state.json").exists() {
+        return Err(Failure::Unknown);
+    }
+    Container::load(state).map_err(|error| Failure::library(&error))
+}
+
+/// Releases a container, and runs what is to be run when its program has been executed.
+///
+/// # Errors
+///
+/// If it does not wait for that.
+pub fn start(settings: &Settings, id: &str) -> Result<(), Failure> {
+    let container = load(settings, id)?;
+    let fifo = container.root.join(FIFO);
+    if container.status() == ContainerStatus::Stopped {
+        return Err(Failure::Untimely(
+            "cannot start a container that has stopped".into(),
+        ));
+    }
+    if !fifo.exists() {
+        return Err(Failure::Untimely(
+            "cannot start an already running container".into(),
+        ));
+    }
+    let mut gate = OpenOptions::new()
+        .read(true)
+        .open(&fifo)
+        .map_err(|source| Failure::io(&fifo, source))?;
+    let read = gate
+        .read(&mut [0])
+        .map_err(|source| Failure::io(&fifo, source))?;
+    if read == 0 {
+        return Err(Failure::Untimely(
+            "cannot start a container that has stopped".into(),
+        ));
+    }
+    fs::remove_file(&fifo).map_err(|source| Failure::io(&fifo, source))?;
+    let config = container.spec().map_err(|error| Failure::library(&error))?;
+    let hooks = config
+        .hooks
+        .as_ref()
+        .and_then(|hooks| hooks.poststart().as_ref());
+    run_hooks(
+        hooks,
+        Some(&container.state),
+        Some(&container.root),
+        None,
+        None,
+    )
+    .map_err(|error| Failure::library(&error))
+}
+
+/// Prints what a container is (OCI runtime specification, "State").
+///
+/// # Errors
+///
+/// If it is not known.
+pub fn print_state(settings: &Settings, id: &str) -> Result<(), Failure> {
+    let container = load(settings, id)?;
+    let status = match container.status() {
+        ContainerStatus::Running if container.root.join(FIFO).exists() => ContainerStatus::Created,
+        status => status,
+    };
+    let state = serde_json::json!({
+        "ociVersion": "1.2.0",
+        "id": id,
+        "status": word_for(status),
+        "pid": container.pid().map_or(0, |pid| pid.as_raw()),
+        "bundle": container.bundle().parent(),
+    });
+    println!("{state:#}");
+    Ok(())
+}
+
+/// How the specification calls it.
+fn word_for(status: ContainerStatus) -> String {
+    status.to_string().to_ascii_lowercase()
+}
+
+/// Prints the processes of a container, as their numbers, in JSON.
+///
+/// # Errors
+///
+/// If it is not known, or they are to be printed in another way.
+pub fn print_processes(settings: &Settings, order: &Ps) -> Result<(), Failure> {
+    if order.format != "json" {
+        return Err(Failure::Refused(
+            "ps without --format json is not known here, use runc for it".into(),
+        ));
+    }
+    let container = load(settings, &order.container_id)?;
+    let pids = cgroups(&container)?
+        .get_all_pids()
+        .map_err(|error| Failure::library(&error))?;
+    let pids: Vec<i32> = pids.iter().map(|pid| pid.as_raw()).collect();
+    println!("{}", serde_json::json!(pids));
+    Ok(())
+}
+
+/// Sends a signal to a container's init, or to all of its processes.
+///
+/// # Errors
+///
+/// If there is nobody to send it to.
+pub fn kill(settings: &Settings, order: &Kill) -> Result<(), Failure> {
+    let container = load(settings, &order.container_id)?;
+    let signal = number_of(&order.signal)?;
+    if order.all {
+        return kill_all(&container, signal);
+    }
+    let Some(pid) = container
+        .pid()
+        .filter(|_| container.status() != ContainerStatus::Stopped)
+    else {
+        return Err(Failure::Untimely("container not running".into()));
+    };
+    match sys::kill(pid.as_raw(), signal) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(Failure::Ended),
+        sent => sent?,
+    }
+    if signal == libc::SIGKILL && container.status() == ContainerStatus::Paused {
+        // On cgroup v1 what is frozen does not die.
+        freeze(&cgroups(&container)?, FreezerState::Thawed)?;
+    }
+    Ok(())
+}
+
+/// The number of a signal, which may be one in real time, or none: that asks whether the process is there.
+fn number_of(signal: &str) -> Result<i32, Failure> {
+    let number = match signal.parse::<i32>() {
+        Ok(number) => Some(number).filter(|number| (0..=libc::SIGRTMAX()).contains(number)),
+        Err(_) => {
+            let name = signal.to_ascii_uppercase();
+            let known: Result<Signal, _> = name.parse().or_else(|_| format!("SIG{name}").parse());
+            known.ok().map(|known| known as i32)
+        }
+    };
+    number.ok_or_else(|| {
+        Failure::Refused(format!(
+            "unknown signal {signal:?}, expected a name or number of signal(7)"
+        ))
+    })
+}
+
+/// They are frozen meanwhile, or one could beget another behind our back.
+fn kill_all(container: &Container, signal: i32) -> Result<(), Failure> {
+    let cgroups = cgroups(container)?;
+    let pids = cgroups.get_all_pids().unwrap_or_default();
+    if pids.is_empty() {
+        return Ok(());
+    }
+    let was_paused = container.status() == ContainerStatus::Paused;
+    freeze(&cgroups, FreezerState::Frozen)?;
+    let pids = cgroups
+        .get_all_pids()
+        .map_err(|error| Failure::library(&error))?;
+    for pid in pids {
+        // It may have ended.
+        let _ = sys::kill(pid.as_raw(), signal);
+    }
+    match was_paused && signal != libc::SIGKILL {
+        true => Ok(()),
+        false => freeze(&cgroups, FreezerState::Thawed),
+    }
+}
+
+/// Removes a container that has ended, or, with `force`, any: its processes, its cgroups, its state.
+///
+/// # Errors
+///
+/// If it runs, or something of it cannot be removed.
+pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure> {
+    // Of a creation that came to nothing.
+    let _ = fs::remove_file(waiting_fifo(settings, id));
+    let mut container = match load(settings, id) {
+        Err(Failure::Unknown) if force => return forget(&settings.state_of(id)),
+        loaded => loaded?,
+    };
+    let is_created = container.root.join(FIFO).exists();
+    let status = container.status();
+    if status != ContainerStatus::Stopped && !force && !is_created {
+        return Err(Failure::Untimely(format!(
+            "cannot delete container {id} that is not stopped: {}",
+            word_for(status)
+        )));
+    }
+    end(&container)?;
+    if !container.systemd() {
+        remove_below(&container)?;
+    }
+    // It knows its init by the process id, which a dead one has until it is collected.
+    container.set_status(ContainerStatus::Stopped);
+    container
+        .delete(force)
+        .map_err(|error| Failure::library(&error))
+}
+
+/// What a creation has left that was ended before it noted anything.
+fn forget(state: &Path) -> Result<(), Failure> {
+    match fs::remove_dir_all(state) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Failure::Unknown),
+        removed => removed.map_err(|source| Failure::io(state, source)),
+    }
+}
+
+/// Removes the cgroups that a container has made below its own; systemd does so itself.
+fn remove_below(container: &Container) -> Result<(), Failure> {
+    let config = container.spec().map_err(|error| Failure::library(&error))?;
+    let path = config
+        .cgroup_path
+        .strip_prefix("/")
+        .unwrap_or(&config.cgroup_path)
+        .to_owned();
+    let root = Path::new(CGROUPS);
+    let mut own = vec![root.join(&path)];
+    // On cgroup v1, one for each hierarchy.
+    let hierarchies = fs::read_dir(root).into_iter().flatten().flatten();
+    own.extend(hierarchies.map(|hierarchy| hierarchy.path().join(&path)));
+    own.iter().try_for_each(|cgroup| {
+        children_of(cgroup)
+            .iter()
+            .try_for_each(|child| remove_tree(child))
+    })
+}
+
+fn children_of(cgroup: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cgroup).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories.map(|entry| entry.path()).collect()
+}
+
+/// What has just died there may hold it for a moment.
+fn remove_tree(cgroup: &Path) -> Result<(), Failure> {
+    children_of(cgroup)
+        .iter()
+        .try_for_each(|child| remove_tree(child))?;
+    let began = Instant::now();
+    loop {
+        match fs::remove_dir(cgroup) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(_) if began.elapsed() < GONE_WITHIN => sleep(LOOK_EVERY),
+            removed => return removed.map_err(|source| Failure::io(cgroup, source)),
+        }
+    }
+}
+
+fn end(container: &Container) -> Result<(), Failure> {
+    if let Some(pid) = container.pid() {
+        // It may have ended.
+        let _ = sys::kill(pid.as_raw(), libc::SIGKILL);
+    }
+    let Ok(cgroups) = cgroups(container) else {
+        return Ok(());
+    };
+    let began = Instant::now();
+    loop {
+        kill_all(container, libc::SIGKILL)?;
+        // Those that are dead and not collected are not among them.
+        if cgroups.get_all_pids().unwrap_or_default().is_empty() {
+            return Ok(());
+        }
+        if began.elapsed() > GONE_WITHIN {
+            return Err(Failure::Untimely(
+                "its processes are killed and do not end".into(),
+            ));
+        }
+        sleep(LOOK_EVERY);
+    }
+}
+
+/// Freezes a container.
+///
+/// # Errors
+///
+/// If it does not run.
+pub fn pause(settings: &Settings, id: &str) -> Result<(), Failure> {
+    let mut container = load(settings, id)?;
+    match container.status() {
+        ContainerStatus::Running => container.pause().map_err(|error| Failure::library(&error)),
+        _ => Err(Failure::Untimely("container not running".into())),
+    }
+}
+
+/// Thaws a container.
+///
+/// # Errors
+///
+/// If it is not frozen.
+pub fn resume(settings: &Settings, id: &str) -> Result<(), Failure> {
+    let mut container = load(settings, id)?;
+    match container.status() {
+        ContainerStatus::Paused => container.resume().map_err(|error| Failure::library(&error)),
+        _ => Err(Failure::Untimely("container not paused".into())),
+    }
+}
+
+/// Changes the resources of a container.
+///
+/// # Errors
+///
+/// If the kernel refuses them.
+pub fn update(settings: &Settings, order: &Update) -> Result<(), Failure> {
+    let container = load(settings, &order.container_id)?;
+    let Some(file) = order.resources.as_deref() else {
+        return Err(Failure::Refused(
+            "update without --resources is not known here, use runc for it".into(),
+        ));
+    };
+    let resources: LinuxResources = match file == Path::new("-") {
+        true => bundle::parse(file, &read_to_end(io::stdin())?)?,
+        false => bundle::read(file)?,
+    };
+    if container.status() == ContainerStatus::Stopped {
+        return Err(Failure::Untimely("container not running".into()));
+    }
+    let change = ControllerOpt {
+        resources: &resources,
+        disable_oom_killer: false,
+        oom_score_adj: None,
+        freezer_state: None,
+    };
+    cgroups(&container)?
+        .apply(&change)
+        .map_err(|error| Failure::library(&error))
+}
+
+fn read_to_end(mut from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The cgroups of a container, as libcontainer manages them.
+fn cgroups(container: &Container) -> Result<AnyCgroupManager, Failure> {
+    let config = container.spec().map_err(|error| Failure::library(&error))?;
+    let config = CgroupConfig {
+        cgroup_path: config.cgroup_path,
+        systemd_cgroup: container.systemd(),
+        container_name: container.id().to_owned(),
+    };
+    libcgroups::common::create_cgroup_manager(config).map_err(|error| Failure::library(&error))
+}
+
+fn freeze(cgroups: &AnyCgroupManager, state: FreezerState) -> Result<(), Failure> {
+    cgroups
+        .freeze(state)
+        .map_err(|error| Failure::library(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_numbers_and_names() {
+        for name in ["9", "KILL", "SIGKILL", "kill"] {
+            assert_eq!(number_of(name).unwrap(), libc::SIGKILL);
+        }
+        for number in [0, 40] {
+            assert_eq!(number_of(&number.to_string()).unwrap(), number);
+        }
+        for name in ["", "-1", "99", "NONE", "SIGSIGKILL"] {
+            let error = number_of(name).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name:?}")), "{error}");
+        }
+    }
+}

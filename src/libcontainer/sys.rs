@@ -1,0 +1,125 @@
+//! System calls without a safe wrapper.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::libc;
+
+/// A copy of the mount that `path` is on, which is mounted nowhere: `open_tree(2)`.
+///
+/// # Errors
+///
+/// `ENOENT` and such for the path, `EPERM`.
+pub fn clone_mount(path: &CStr) -> io::Result<OwnedFd> {
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
+    // SAFETY: the string ends with a zero and outlives the call.
+    let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just made it, for nobody else.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Nobody can write through a mount any more: `mount_setattr(2)`.
+///
+/// # Errors
+///
+/// `ENOSYS` before Linux 5.12, `EPERM`.
+pub fn make_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path is an empty string that ends with a zero; the structure outlives the call, and its size
+    // is told.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of_val(&attr),
+        )
+    };
+    done(outcome).map(drop)
+}
+
+/// Joins the session keyring of a name, which is made if there is none; its number is given back: `keyctl(2)`.
+///
+/// # Errors
+///
+/// `ENOSYS` if the kernel has no keys, `EDQUOT` if there are too many.
+pub fn join_session_keyring(name: &CStr) -> io::Result<libc::c_long> {
+    // SAFETY: the string ends with a zero and outlives the call.
+    done(unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            libc::KEYCTL_JOIN_SESSION_KEYRING,
+            name.as_ptr(),
+        )
+    })
+}
+
+/// The size of a terminal: `ioctl_tty(2)`.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is none.
+pub fn set_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io::Result<()> {
+    let size = libc::winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: the structure is the one that this request takes, and outlives the call.
+    let outcome = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    done(outcome.into()).map(drop)
+}
+
+/// Sends a signal by its number, as nix knows none of those in real time: `kill(2)`.
+///
+/// # Errors
+///
+/// `ESRCH` if there is no such process, `EINVAL` if there is no such signal.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: only numbers are given.
+    done(unsafe { libc::kill(pid, signal) }.into()).map(drop)
+}
+
+/// What may be done with a key: `keyctl(2)`.
+///
+/// # Errors
+///
+/// `EACCES` if it is not ours.
+pub fn set_key_permissions(key: libc::c_long, permissions: u32) -> io::Result<()> {
+    // SAFETY: only numbers are given.
+    done(unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_SETPERM, key, permissions) })
+        .map(drop)
+}
+
+/// The signal does again what the kernel does with it by itself, as in a process that nobody has made ready.
+///
+/// # Errors
+///
+/// `EINVAL` if there is no such signal.
+pub fn leave_to_the_kernel(signal: nix::sys::signal::Signal) -> io::Result<()> {
+    use nix::sys::signal::{SigHandler, signal as set};
+    // SAFETY: there is no handler, neither before nor after.
+    unsafe { set(signal, SigHandler::SigDfl) }?;
+    Ok(())
+}
+
+fn done(outcome: libc::c_long) -> io::Result<libc::c_long> {
+    match outcome {
+        -1 => Err(io::Error::last_os_error()),
+        value => Ok(value),
+    }
+}
