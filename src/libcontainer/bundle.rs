@@ -6,7 +6,7 @@
 //! and done here.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use libcontainer::oci_spec::runtime::{
     LinuxCapabilities, LinuxNamespaceType, LinuxSeccomp, LinuxSeccompAction, MountBuilder, Process,
@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::Failure;
+use crate::mounts;
 
 const CONFIG: &str = "config.json";
 
@@ -47,11 +48,16 @@ impl Bundle {
         let file = bundle.join(CONFIG);
         let mut spec: Spec = read(&file)?;
         refuse(&spec, is_systemd)?;
+        refuse_mounts(&spec, bundle)?;
         let root = spec.root().as_ref().map(|root| bundle.join(root.path()));
         if let (Some(own), Some(root)) = (spec.root_mut(), root) {
             own.set_path(root);
         }
         mount_dev(&mut spec)?;
+        if let Some(linux) = spec.linux_mut() {
+            let given = linux.rootfs_propagation().clone();
+            linux.set_rootfs_propagation(given.map(|word| mounts::word_for(&word).to_owned()));
+        }
         let linux = spec.linux_mut().as_mut();
         let seccomp = linux.and_then(|linux| {
             let seccomp = linux.seccomp().clone();
@@ -218,6 +224,14 @@ fn refuse(spec: &Spec, is_systemd: bool) -> Result<(), Failure> {
     if is_some(linux.mount_label()) {
         return refused("an SELinux label of mounts (linux.mountLabel)");
     }
+    if linux.resources().as_ref().is_some_and(|resources| {
+        resources
+            .rdma()
+            .as_ref()
+            .is_some_and(|rdma| !rdma.is_empty())
+    }) {
+        return refused("limits of RDMA (linux.resources.rdma)");
+    }
     if linux.intel_rdt().is_some() {
         return refused("Intel RDT (linux.intelRdt)");
     }
@@ -240,6 +254,60 @@ fn refuse(spec: &Spec, is_systemd: bool) -> Result<(), Failure> {
     match spec.process() {
         Some(process) => refuse_of_process(process),
         None => Ok(()),
+    }
+}
+
+/// Where devices, and links to them, are made by path, before the container's files are the root: so nothing of the
+/// image, and nothing of the node, may be there.
+fn refuse_mounts(spec: &Spec, bundle: &Path) -> Result<(), Failure> {
+    let refused = |what: String| {
+        Err(Failure::Refused(format!(
+            "{what}: libcontainer cannot give it, use runc"
+        )))
+    };
+    let mounts = spec.mounts().as_deref().unwrap_or_default();
+    for mount in mounts {
+        let at = mount.destination();
+        if at == Path::new(DEV) && mount.typ().as_deref() != Some("tmpfs") {
+            return refused("a mount at /dev that is no tmpfs".to_owned());
+        }
+        if at == Path::new("/") {
+            return refused("a mount at /".to_owned());
+        }
+        let has = |mappings: &Option<Vec<_>>| {
+            mappings
+                .as_ref()
+                .is_some_and(|mappings| !mappings.is_empty())
+        };
+        if has(mount.uid_mappings()) || has(mount.gid_mappings()) {
+            return refused(format!("a mount with other owners, at {}", at.display()));
+        }
+    }
+    let devices = spec
+        .linux()
+        .as_ref()
+        .and_then(|linux| linux.devices().as_deref())
+        .unwrap_or_default();
+    let is_below = |path: &Path| {
+        let mut parts = path.components();
+        path.starts_with(DEV)
+            && parts.all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+    };
+    if let Some(device) = devices.iter().find(|device| !is_below(device.path())) {
+        return refused(format!(
+            "a device at {}, which is not below /dev",
+            device.path().display()
+        ));
+    }
+    let root = spec
+        .root()
+        .as_ref()
+        .map(|root| bundle.join(root.path()).join("dev"));
+    let is_link =
+        root.is_some_and(|dev| fs::symlink_metadata(dev).is_ok_and(|stat| stat.is_symlink()));
+    match is_link {
+        true => refused("an image whose /dev is a link".to_owned()),
+        false => Ok(()),
     }
 }
 
@@ -398,12 +466,65 @@ mod tests {
                 ".linux.ofALaterVersion",
             ),
             ("", "ofALaterVersion", json!(3), ".ofALaterVersion"),
+            (
+                "",
+                "mounts",
+                json!([{ "destination": "/dev", "type": "bind", "source": "/dev" }]),
+                "at /dev",
+            ),
+            (
+                "",
+                "mounts",
+                json!([{ "destination": "/", "type": "tmpfs", "source": "tmpfs" }]),
+                "at /:",
+            ),
+            (
+                "",
+                "mounts",
+                json!([{
+                    "destination": "/data", "type": "bind", "source": "/a",
+                    "uidMappings": [{ "containerID": 0, "hostID": 7, "size": 1 }],
+                }]),
+                "other owners, at /data",
+            ),
+            (
+                "/linux",
+                "devices",
+                json!([{ "path": "/etc/null", "type": "c", "major": 1, "minor": 3 }]),
+                "/etc/null",
+            ),
+            (
+                "/linux",
+                "devices",
+                json!([{ "path": "/dev/../x", "type": "c", "major": 1, "minor": 3 }]),
+                "/dev/../x",
+            ),
+            (
+                "/linux",
+                "resources",
+                json!({ "rdma": { "mlx5_1": { "hcaHandles": 3 } } }),
+                "rdma",
+            ),
         ] {
             let error = refusal(|config| {
                 config.pointer_mut(within).unwrap()[key] = value;
             });
             assert!(error.contains(named), "{error}");
         }
+    }
+
+    #[test]
+    fn an_image_whose_dev_leads_elsewhere_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(CONFIG), config().to_string()).unwrap();
+        fs::create_dir(directory.path().join("rootfs")).unwrap();
+        assert!(Bundle::prepare(directory.path(), false).is_ok());
+        std::os::unix::fs::symlink("/etc", directory.path().join("rootfs/dev")).unwrap();
+        let error = Bundle::prepare(directory.path(), false)
+            .err()
+            .expect("refused")
+            .to_string();
+        assert!(error.contains("/dev is a link"), "{error}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
 use crate::running::FIFO;
-use crate::{Settings, absolute, keyring, leave_for_the_root, rights, sealed};
+use crate::{Settings, absolute, keyring, leave_for_the_root, mounts, rights, sealed};
 
 /// What runc's has: anybody can be released, as whatever user it is.
 const FIFO_MODE: u32 = 0o622;
@@ -48,6 +48,7 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
             order.container_id
         )));
     }
+    rights::leave_groups()?;
     if !order.no_new_keyring {
         keyring::join(&order.container_id)?;
     }
@@ -77,7 +78,8 @@ fn make(
         &rights,
         bundle.seccomp.clone(),
         Some(gate.as_raw_fd()),
-    );
+    )
+    .with_changes(mounts::changes(&bundle.spec)?);
     bundle.write(program.rights_until_then())?;
     let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
     let builder = ContainerBuilder::new(order.container_id, SyscallType::Linux)

@@ -61,6 +61,7 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
     // The caller's own file, of which it has no need any more.
     let copy = file.with_extension("libcontainer.json");
     bundle::write(&copy, &process)?;
+    rights::leave_groups()?;
     keyring::join(&order.container_id)?;
     let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
     let executed = || -> Result<(), Failure> {

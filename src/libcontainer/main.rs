@@ -12,7 +12,8 @@
 //! |---|---|
 //! | `main.rs`, `error.rs`, `report.rs` | the verbs; why one fails, in runc's words, and libcontainer's |
 //! | `create.rs`, `exec.rs`, `running.rs` | a container, further processes, and what is done to what runs |
-//! | `bundle.rs` | config.json as libcontainer is given it: what is refused, and what is changed |
+//! | `bundle.rs`, `features.rs` | config.json as libcontainer is given it: what is refused, and what is changed; what there is |
+//! | `mounts.rs` | what libcontainer leaves out of them |
 //! | `rights.rs` | capabilities and the filter of system calls |
 //! | `program.rs` | from libcontainer's process to the container's program |
 //! | `sealed.rs`, `keyring.rs`, `sys.rs` | this program's file, which no container may write; a session's keys; system calls |
@@ -37,7 +38,9 @@ mod bundle;
 mod create;
 mod error;
 mod exec;
+mod features;
 mod keyring;
+mod mounts;
 mod program;
 mod report;
 mod rights;
@@ -78,6 +81,8 @@ enum Verb {
     Pause(Pause),
     Resume(Resume),
     Update(Update),
+    /// Print what containers can be given, as JSON
+    Features,
     /// Refused: libcontainer's checkpoints cannot be restored.
     Checkpoint(Refused),
     /// Refused, as checkpoint.
@@ -136,6 +141,10 @@ fn run(verb: Verb, settings: &Settings) -> Result<(), Failure> {
         Verb::Pause(order) => running::pause(settings, &order.container_id),
         Verb::Resume(order) => running::resume(settings, &order.container_id),
         Verb::Update(order) => running::update(settings, &order),
+        Verb::Features => {
+            println!("{:#}", features::features());
+            Ok(())
+        }
         Verb::Checkpoint(_) => Err(Failure::Refused(
             "checkpoints are not made with libcontainer, use runc".into(),
         )),

@@ -20,6 +20,8 @@ use libcontainer::workload::{
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, access, execve};
 
+use crate::error::Failure;
+use crate::mounts::Change;
 use crate::{report, rights, sys};
 
 /// What a process is called that waits for its release: runc's name, by which others know it.
@@ -37,6 +39,8 @@ pub struct Program {
     gate: Option<RawFd>,
     /// Of its terminal, if it has one: rows and columns.
     size: Option<(u16, u16)>,
+    /// What is left to be done to its mounts.
+    changes: Vec<Change>,
 }
 
 impl Program {
@@ -57,19 +61,31 @@ impl Program {
             seccomp,
             gate,
             size: size_of_terminal(process),
+            changes: Vec::new(),
         }
     }
 
-    /// What libcontainer is to leave the process. Who may gain privileges needs one to be put under a filter.
+    /// The same, for one whose mounts are made with it.
+    pub fn with_changes(mut self, changes: Vec<Change>) -> Program {
+        self.changes = changes;
+        self
+    }
+
+    /// What libcontainer is to leave the process, for what is done here before it waits.
     pub fn rights_until_then(&self) -> LinuxCapabilities {
-        match self.is_filtered_early() {
-            true => rights::to_load_a_filter(&self.rights),
+        match self.has_to_finish() {
+            true => rights::to_finish(&self.rights),
             false => self.rights.clone(),
         }
     }
 
-    /// Whether it is put under its filter before it waits: then nothing that waits has more rights than its program.
-    /// All else gets it as late as can be, so that it needs not allow what is done here.
+    fn has_to_finish(&self) -> bool {
+        self.is_filtered_early() || !self.changes.is_empty()
+    }
+
+    /// Whether it is put under its filter before it waits, for who may gain privileges needs a right
+    /// to be put under one, and what waits has no more rights than its program. All others get theirs
+    /// as late as can be, so that it needs not allow what is done here.
     fn is_filtered_early(&self) -> bool {
         self.seccomp.is_some() && !self.no_new_privileges
     }
@@ -110,6 +126,14 @@ impl Program {
         env
     }
 
+    fn finish(&self) -> Result<(), Failure> {
+        self.changes.iter().try_for_each(Change::make)?;
+        if let Some(rules) = self.seccomp.as_ref().filter(|_| self.is_filtered_early()) {
+            rights::filter(rules)?;
+        }
+        rights::restrict(&self.rights)
+    }
+
     fn execute(&self) -> Result<Infallible, String> {
         let file = self.file()?;
         let c = |text: &str| CString::new(text).map_err(|error| format!("{text:?}: {error}"));
@@ -145,9 +169,8 @@ impl Executor for Program {
         }
         // Rust has this process ignore it, and its program would.
         sys::leave_to_the_kernel(Signal::SIGPIPE).map_err(|error| failed(error.to_string()))?;
-        if let Some(rules) = self.seccomp.as_ref().filter(|_| self.is_filtered_early()) {
-            let restricted = rights::filter(rules).and_then(|()| rights::restrict(&self.rights));
-            restricted.map_err(|error| failed(error.to_string()))?;
+        if self.has_to_finish() {
+            self.finish().map_err(|error| failed(error.to_string()))?;
         }
         report::end();
         Ok(())

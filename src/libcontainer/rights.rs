@@ -10,10 +10,12 @@ use libcontainer::oci_spec::runtime::{
 use libcontainer::seccomp;
 use libcontainer::syscall::syscall::SyscallType;
 
+use nix::unistd::setgroups;
+
 use crate::error::Failure;
 
-/// What loads a filter, and takes capabilities away afterwards.
-const TO_LOAD: [Capability; 2] = [Capability::SysAdmin, Capability::Setpcap];
+/// What changes mounts and loads a filter, and takes capabilities away afterwards.
+const TO_FINISH: [Capability; 2] = [Capability::SysAdmin, Capability::Setpcap];
 
 /// What of wanted capabilities can be given: what the node does not have itself is left out, as runc does it. Who
 /// wants none gets none, while libcontainer would leave all.
@@ -44,18 +46,27 @@ pub fn given(wanted: Option<&LinuxCapabilities>) -> Result<LinuxCapabilities, Fa
     built.map_err(|error| Failure::library(&error))
 }
 
-/// What a process has besides until its filter is loaded, and not when its program is executed.
-pub fn to_load_a_filter(rights: &LinuxCapabilities) -> LinuxCapabilities {
+/// What a process has besides until it is ready to wait, and not when it waits or its program is executed.
+pub fn to_finish(rights: &LinuxCapabilities) -> LinuxCapabilities {
     let mut more = rights.clone();
     let with = |set: &Option<Capabilities>| {
         let mut set = set.clone().unwrap_or_default();
-        set.extend(TO_LOAD);
+        set.extend(TO_FINISH);
         Some(set)
     };
     more.set_bounding(with(rights.bounding()));
     more.set_effective(with(rights.effective()));
     more.set_permitted(with(rights.permitted()));
     more
+}
+
+/// Takes from this process the groups of who has called it: libcontainer leaves them to a process that is to have none.
+///
+/// # Errors
+///
+/// If the kernel refuses it.
+pub fn leave_groups() -> Result<(), Failure> {
+    setgroups(&[]).map_err(|error| Failure::Library(format!("supplementary groups: {error}")))
 }
 
 /// Puts this process, and all that comes of it, under a filter.
@@ -105,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_more_than_is_wanted_but_to_load_a_filter() {
+    fn nobody_gets_more_than_is_wanted_but_to_finish() {
         let wanted = Capabilities::from([Capability::Chown, Capability::Kill]);
         let wanted = LinuxCapabilitiesBuilder::default()
             .bounding(wanted.clone())
@@ -119,13 +130,12 @@ mod tests {
         for (given, wanted) in sets(&rights).into_iter().zip(sets(&wanted)) {
             assert!(given.is_subset(&wanted), "{given:?}");
         }
-        let [bounding, effective, permitted, inheritable, ambient] =
-            sets(&to_load_a_filter(&rights));
+        let [bounding, effective, permitted, inheritable, ambient] = sets(&to_finish(&rights));
         for (more, set) in [bounding, effective, permitted]
             .into_iter()
             .zip(sets(&rights))
         {
-            assert_eq!(more, set.into_iter().chain(TO_LOAD).collect());
+            assert_eq!(more, set.into_iter().chain(TO_FINISH).collect());
         }
         assert!(inheritable.is_empty() && ambient.is_empty());
     }

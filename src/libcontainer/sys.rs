@@ -24,26 +24,60 @@ pub fn clone_mount(path: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Nobody can write through a mount any more: `mount_setattr(2)`.
+/// Nobody can write any more through a mount that is mounted nowhere: `mount_setattr(2)`.
 ///
 /// # Errors
 ///
 /// `ENOSYS` before Linux 5.12, `EPERM`.
 pub fn make_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
+    set_attributes(
+        mount.as_raw_fd(),
+        c"",
+        libc::AT_EMPTY_PATH,
+        libc::MOUNT_ATTR_RDONLY,
+        0,
+    )
+}
+
+/// Gives the mount at `path`, with all that are mounted below if it is `recursive`, `attributes`
+/// (`MOUNT_ATTR_…`) and a propagation (`MS_SHARED` and such), as far as they are not 0: `mount_setattr(2)`.
+///
+/// # Errors
+///
+/// `EINVAL` if nothing is mounted there.
+pub fn change_mount(
+    path: &CStr,
+    recursive: bool,
+    attributes: u64,
+    propagation: u64,
+) -> io::Result<()> {
+    let flags = match recursive {
+        true => libc::AT_RECURSIVE,
+        false => 0,
+    };
+    set_attributes(libc::AT_FDCWD, path, flags, attributes, propagation)
+}
+
+fn set_attributes(
+    fd: i32,
+    path: &CStr,
+    flags: i32,
+    attributes: u64,
+    propagation: u64,
+) -> io::Result<()> {
     let attr = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_RDONLY,
+        attr_set: attributes,
         attr_clr: 0,
-        propagation: 0,
+        propagation,
         userns_fd: 0,
     };
-    // SAFETY: the path is an empty string that ends with a zero; the structure outlives the call, and its size
-    // is told.
+    // SAFETY: the string ends with a zero; it and the structure, whose size is told, outlive the call.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            mount.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
+            fd,
+            path.as_ptr(),
+            flags,
             &raw const attr,
             size_of_val(&attr),
         )

@@ -1,0 +1,35 @@
+//! What containers can be given: the answer to `features`, which containerd passes on to kubelet
+//! (<https://github.com/opencontainers/runtime-spec/blob/main/features.md>).
+
+use libcontainer::syscall::linux::MountOption;
+use serde_json::{Value, json};
+
+/// Options of mounts that ask for other owners, which only user namespaces do.
+const OF_OTHER_OWNERS: [&str; 2] = ["idmap", "ridmap"];
+
+/// What is refused is not among it.
+pub fn features() -> Value {
+    let mut options = MountOption::known_options();
+    options.retain(|option| !OF_OTHER_OWNERS.contains(&option.as_str()));
+    json!({
+        "ociVersionMin": "1.0.0",
+        "ociVersionMax": "1.2.1",
+        "hooks": ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"],
+        "mountOptions": options,
+        "linux": {
+            "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "time", "uts"],
+            "cgroup": { "v1": true, "v2": true, "systemd": true, "systemdUser": false, "rdma": false },
+            "seccomp": {
+                "enabled": true,
+                "actions": [
+                    "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS",
+                    "SCMP_ACT_KILL_THREAD", "SCMP_ACT_LOG", "SCMP_ACT_TRACE", "SCMP_ACT_TRAP",
+                ],
+            },
+            "apparmor": { "enabled": true },
+            "selinux": { "enabled": false },
+            "intelRdt": { "enabled": false },
+            "mountExtensions": { "idmap": { "enabled": false } },
+        },
+    })
+}

@@ -1,0 +1,178 @@
+//! What libcontainer leaves out of mounts, done when all of them are there and the container's files are the root.
+//!
+//! It does not say with whom a mount shares what is mounted below it later, and mounts cgroups of v1, and `/dev`, to be
+//! written whatever is asked for.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libcontainer::oci_spec::runtime::{Mount, Spec};
+use nix::libc;
+
+use crate::error::Failure;
+use crate::sys;
+
+/// Options that say who shares later mounts (`mount_namespaces(7)`): the word, its number, and whether it is meant for
+/// all that is mounted below as well.
+const PROPAGATIONS: [(&str, libc::c_ulong, bool); 8] = [
+    ("private", libc::MS_PRIVATE, false),
+    ("rprivate", libc::MS_PRIVATE, true),
+    ("slave", libc::MS_SLAVE, false),
+    ("rslave", libc::MS_SLAVE, true),
+    ("shared", libc::MS_SHARED, false),
+    ("rshared", libc::MS_SHARED, true),
+    ("unbindable", libc::MS_UNBINDABLE, false),
+    ("runbindable", libc::MS_UNBINDABLE, true),
+];
+
+/// Options that keep something from being done through a mount (`mount_setattr(2)`).
+const ATTRIBUTES: [(&str, u64); 4] = [
+    ("ro", libc::MOUNT_ATTR_RDONLY),
+    ("nosuid", libc::MOUNT_ATTR_NOSUID),
+    ("nodev", libc::MOUNT_ATTR_NODEV),
+    ("noexec", libc::MOUNT_ATTR_NOEXEC),
+];
+
+/// What is to be done to a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    at: CString,
+    attributes: u64,
+    propagation: u64,
+    recursive: bool,
+}
+
+impl Change {
+    /// Does it, in the container.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses it.
+    pub fn make(&self) -> Result<(), Failure> {
+        let changed =
+            sys::change_mount(&self.at, self.recursive, self.attributes, self.propagation);
+        changed.map_err(|error| Failure::Library(format!("mount at {:?}: {error}", self.at)))
+    }
+}
+
+/// What is to be done in a container of `spec`, in this order.
+///
+/// # Errors
+///
+/// If a path cannot be one.
+pub fn changes(spec: &Spec) -> Result<Vec<Change>, Failure> {
+    spec.mounts()
+        .iter()
+        .flatten()
+        .flat_map(changes_of)
+        .collect()
+}
+
+fn changes_of(mount: &Mount) -> Vec<Result<Change, Failure>> {
+    let options = mount.options().iter().flatten();
+    let at = mount.destination();
+    let change = |attributes, propagation, recursive| {
+        let at = CString::new(at.as_os_str().as_bytes()).map_err(|error| {
+            Failure::Refused(format!(
+                "mount at {}: {error}",
+                mount.destination().display()
+            ))
+        })?;
+        Ok(Change {
+            at,
+            attributes,
+            propagation,
+            recursive,
+        })
+    };
+    let is_cgroup = mount.typ().as_deref() == Some("cgroup");
+    let mut changes = Vec::new();
+    if is_cgroup || at == Path::new("/dev") {
+        let known = ATTRIBUTES
+            .iter()
+            .filter(|(word, _)| options.clone().any(|option| option == word));
+        let attributes = known.fold(0, |all, (_, attribute)| all | attribute);
+        if attributes != 0 {
+            // Each hierarchy of cgroups is a mount of its own below.
+            changes.push(change(attributes, 0, is_cgroup));
+        }
+    }
+    for option in options {
+        if let Some((_, number, recursive)) =
+            PROPAGATIONS.iter().find(|(word, _, _)| word == option)
+        {
+            changes.push(change(0, *number, *recursive));
+        }
+    }
+    changes
+}
+
+/// The word that libcontainer has for a propagation of all mounts; it means those below as well.
+pub fn word_for(propagation: &str) -> &str {
+    match propagation {
+        "rprivate" => "private",
+        "rslave" => "slave",
+        "rshared" => "shared",
+        "runbindable" => "unbindable",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(mount: serde_json::Value) -> Vec<Change> {
+        let spec = json!({ "ociVersion": "1.1.0", "mounts": [mount] });
+        changes(&serde_json::from_value(spec).unwrap()).unwrap()
+    }
+
+    fn change(at: &str, attributes: u64, propagation: u64, recursive: bool) -> Change {
+        Change {
+            at: CString::new(at).unwrap(),
+            attributes,
+            propagation,
+            recursive,
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_done() {
+        for (mount, expected) in [
+            (
+                json!({ "destination": "/data", "type": "bind", "source": "/a", "options": ["rbind", "rprivate", "ro"] }),
+                vec![change("/data", 0, libc::MS_PRIVATE, true)],
+            ),
+            (
+                json!({ "destination": "/data", "source": "/a", "options": ["bind", "shared"] }),
+                vec![change("/data", 0, libc::MS_SHARED, false)],
+            ),
+            (
+                json!({ "destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["nosuid", "ro"] }),
+                vec![change(
+                    "/sys/fs/cgroup",
+                    libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID,
+                    0,
+                    true,
+                )],
+            ),
+            (
+                json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["ro"] }),
+                vec![change("/dev", libc::MOUNT_ATTR_RDONLY, 0, false)],
+            ),
+            (
+                json!({ "destination": "/proc", "type": "proc", "source": "proc", "options": ["ro"] }),
+                vec![],
+            ),
+            (
+                json!({ "destination": "/run", "type": "tmpfs", "source": "tmpfs" }),
+                vec![],
+            ),
+        ] {
+            assert_eq!(of(mount), expected);
+        }
+    }
+}
