@@ -548,8 +548,7 @@ mod tests {
             destinations.collect::<Vec<_>>()
         };
         let pts = json!({ "destination": "/dev/pts", "type": "devpts", "source": "devpts" });
-        let dev =
-            json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": ["bind"] });
+        let dev = json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs" });
         assert_eq!(mounts_of(json!([pts])), ["/dev", "/dev/pts"]);
         assert_eq!(mounts_of(json!([pts, dev])), ["/dev/pts", "/dev"]);
     }
