@@ -33,7 +33,7 @@ fn a_pod_that_lives_goes_on_under_the_rules_that_it_began_with() {
     fs::write(host.usher_config(), "this is no TOML").unwrap();
     MESH.run_proxy(&host, &[]);
     let record = host.await_event("web", "start");
-    record.assert_before(("proxy", "accepted"), ("web", "start"));
+    record.assert_before(("proxy", "ready"), ("web", "start"));
 }
 
 #[test]

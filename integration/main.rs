@@ -36,6 +36,7 @@ mod slow;
 mod starting;
 mod stopping;
 mod streams;
+mod surroundings;
 mod trouble;
 mod upgrade;
 mod upstream;

@@ -6,6 +6,7 @@ use std::process::Command;
 use toml::{Table, Value};
 
 use crate::VERSION;
+use crate::engine::oci::options;
 
 use super::super::containerd::{
     BY_THE_SHIM, Handler, KnownAs, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, SANDBOXER, TYPE,
@@ -310,6 +311,10 @@ fn systemd(runtime: &Table) -> Option<bool> {
     runtime.get("options")?.get("SystemdCgroup")?.as_bool()
 }
 
+/// What containers cannot be given by libcontainer.
+const REFUSED_BY_LIBCONTAINER: &str = "; it refuses user namespaces, SELinux labels, seccomp agents, checkpoints, and \
+     what else docs/libcontainer.md names";
+
 /// The program below the shim.
 fn oci_runtime(node: &Node) -> Finding {
     let name = ours(node).find_map(|(_, runtime)| binary_name(runtime));
@@ -321,14 +326,14 @@ fn oci_runtime(node: &Node) -> Finding {
         );
     };
     match output(Command::new(&program).arg("--version")) {
-        Ok(said) => Finding::ok(
-            OCI_RUNTIME,
-            format!(
-                "{}: {}",
-                program.display(),
-                said.lines().next().unwrap_or_default()
-            ),
-        ),
+        Ok(said) => {
+            let said = said.lines().next().unwrap_or_default();
+            let gaps = match program.ends_with(options::LIBCONTAINER_BINARY) {
+                true => REFUSED_BY_LIBCONTAINER,
+                false => "",
+            };
+            Finding::ok(OCI_RUNTIME, format!("{}: {said}{gaps}", program.display()))
+        }
         Err(error) => Finding::problem(
             OCI_RUNTIME,
             format!("{} --version fails: {error}", program.display()),
@@ -336,7 +341,7 @@ fn oci_runtime(node: &Node) -> Finding {
     }
 }
 
-/// `BinaryName` of the runtime's options, or of the file that they name.
+/// `BinaryName` of the runtime's options, or of the file that they name, or what stands for one there.
 fn binary_name(runtime: &Table) -> Option<String> {
     let options = runtime.get("options")?.as_table()?;
     let file = text(options, "ConfigPath").map(Path::new);
@@ -344,11 +349,9 @@ fn binary_name(runtime: &Table) -> Option<String> {
         .and_then(|path| std::fs::read_to_string(path).ok())
         .and_then(|said| said.parse::<Table>().ok());
     let named = |options: &Table| {
-        options
-            .get("BinaryName")
-            .and_then(Value::as_str)
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
+        let program = text(options, "BinaryName").filter(|name| !name.is_empty());
+        let engine = || text(options, "Engine").and_then(options::program_of);
+        program.or_else(engine).map(str::to_owned)
     };
     named(from_file.as_ref().unwrap_or(options))
 }
@@ -503,6 +506,18 @@ mod tests {
         let finding = oci_runtime(&Node::with("2.1.4", &dump));
         assert_eq!(finding.level, Level::Problem);
         assert!(finding.says.contains("/no/such/crun"), "{}", finding.says);
+    }
+
+    #[test]
+    fn an_engine_is_a_program() {
+        let of = |options: &str| {
+            let table = format!("[options]\n{options}").parse::<Table>().unwrap();
+            binary_name(&table)
+        };
+        let expected = Some("usher-libcontainer".to_owned());
+        assert_eq!(of("Engine = 'libcontainer'"), expected);
+        assert_eq!(of("Engine = 'libcontainer'\nBinaryName = ''"), expected);
+        assert_eq!(of("Engine = 'other'"), None);
     }
 
     #[test]

@@ -65,8 +65,8 @@ const NAMES: [&str; 13] = [
 const ENGINE: &str = "engine";
 const LIBCONTAINER: &str = "libcontainer";
 
-/// The program that makes containers with libcontainer.
-const LIBCONTAINER_BINARY: &str = "usher-libcontainer";
+/// The program that makes containers with libcontainer (`src/libcontainer`).
+pub const LIBCONTAINER_BINARY: &str = "usher-libcontainer";
 
 /// The names of the messages.
 const RUNC: &str = "containerd.runc.v1.Options";
@@ -155,7 +155,7 @@ fn from_toml(text: &str) -> Result<Options, String> {
     let mut engine = None;
     for (key, value) in table {
         match plain(&key) == ENGINE {
-            true => engine = Some(value),
+            true => engine = Some(name_in(value)?),
             false => drop(named.insert(name_of(&key)?.to_owned(), value)),
         }
     }
@@ -166,21 +166,33 @@ fn from_toml(text: &str) -> Result<Options, String> {
     }
 }
 
-/// The program that an engine is.
-fn with_engine(mut options: Options, engine: &toml::Value) -> Result<Options, String> {
-    if engine.as_str() != Some(LIBCONTAINER) {
-        return Err(format!(
-            "Engine is {engine}, expected {LIBCONTAINER:?}, or BinaryName for an OCI runtime"
-        ));
+fn name_in(engine: toml::Value) -> Result<String, String> {
+    match engine {
+        toml::Value::String(name) => Ok(name),
+        other => Err(format!("Engine is {}, expected a string", other.type_str())),
     }
+}
+
+/// The options with the program that an engine is.
+fn with_engine(mut options: Options, engine: &str) -> Result<Options, String> {
+    let Some(program) = program_of(engine) else {
+        return Err(format!(
+            "Engine is {engine:?}, expected {LIBCONTAINER:?}, or BinaryName for an OCI runtime"
+        ));
+    };
     if !options.binary_name.is_empty() {
         return Err(format!(
-            "Engine is {engine} and BinaryName {:?}, expected one of them",
+            "Engine is {engine:?} and BinaryName {:?}, expected one of them",
             options.binary_name
         ));
     }
-    LIBCONTAINER_BINARY.clone_into(&mut options.binary_name);
+    program.clone_into(&mut options.binary_name);
     Ok(options)
+}
+
+/// The program that an engine is, if there is one of that name.
+pub fn program_of(engine: &str) -> Option<&'static str> {
+    (engine == LIBCONTAINER).then_some(LIBCONTAINER_BINARY)
 }
 
 /// containerd takes a key for a field however it is capitalised.
@@ -332,8 +344,11 @@ mod tests {
         let refusals = [
             (wrapped(3, "SystemdCgruop = true"), "\"SystemdCgruop\""),
             (wrapped(3, "SystemdCgroup = 7"), "systemd_cgroup"),
-            (wrapped(3, "Engine = \"youki\""), "\"youki\", expected \"libcontainer\""),
-            (wrapped(3, "Engine = 7"), "Engine is 7, expected"),
+            (
+                wrapped(3, "Engine = \"youki\""),
+                "\"youki\", expected \"libcontainer\"",
+            ),
+            (wrapped(3, "Engine = 7"), "Engine is integer, expected"),
             (
                 wrapped(3, "Engine = \"libcontainer\"\nBinaryName = \"crun\""),
                 "BinaryName \"crun\", expected one",
