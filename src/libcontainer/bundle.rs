@@ -12,17 +12,16 @@ use libcontainer::oci_spec::runtime::{
     LinuxCapabilities, LinuxNamespaceType, LinuxSeccomp, LinuxSeccompAction, MountBuilder, Process,
     Spec,
 };
+use libcontainer::utils::get_cgroup_path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::cgroups;
 use crate::error::Failure;
-use crate::mounts;
+use crate::mounts::{self, DEV};
 
 const CONFIG: &str = "config.json";
-
-/// Where devices are.
-const DEV: &str = "/dev";
 
 /// The filter of system calls, beside the document that it was taken from.
 const SECCOMP: &str = "seccomp.json";
@@ -101,6 +100,12 @@ impl Bundle {
         }
         write(&self.directory.join(CONFIG), &self.spec)?;
         write(&self.directory.join(SECCOMP), &self.seccomp)
+    }
+
+    /// The path of the cgroups of container `id`, as libcontainer understands it.
+    pub fn cgroup(&self, id: &str) -> PathBuf {
+        let linux = self.spec.linux().as_ref();
+        get_cgroup_path(linux.map_or(&None, |linux| linux.cgroups_path()), id)
     }
 
     /// The process that the container is made for.
@@ -203,7 +208,7 @@ fn refuse(spec: &Spec, is_systemd: bool) -> Result<(), Failure> {
             "config.json has no linux, expected a container of Linux".into(),
         ));
     };
-    if is_systemd && !is_unified() {
+    if is_systemd && !cgroups::is_unified() {
         return refused("cgroups of systemd's on cgroup v1");
     }
     let has = |kind| {
@@ -359,11 +364,6 @@ pub fn make_ready(process: &mut Process, rights: LinuxCapabilities) {
     let mut env = process.env().clone().unwrap_or_default();
     env.push("HOME=/".to_owned());
     process.set_env(Some(env));
-}
-
-/// Whether cgroups are v2 alone.
-fn is_unified() -> bool {
-    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
 use crate::running::FIFO;
-use crate::{Settings, absolute, keyring, leave_for_the_root, mounts, rights, sealed};
+use crate::{Settings, absolute, cgroups, keyring, leave_for_the_root, rights, sealed};
 
 /// What runc's has: anybody can be released, as whatever user it is.
 const FIFO_MODE: u32 = 0o622;
@@ -49,6 +49,7 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
         )));
     }
     rights::leave_groups()?;
+    cgroups::join(&bundle.cgroup(&order.container_id), settings.systemd_cgroup)?;
     if !order.no_new_keyring {
         keyring::join(&order.container_id)?;
     }
@@ -79,7 +80,7 @@ fn make(
         bundle.seccomp.clone(),
         Some(gate.as_raw_fd()),
     )
-    .with_changes(mounts::changes(&bundle.spec)?);
+    .of_init(&bundle.spec)?;
     bundle.write(program.rights_until_then())?;
     let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
     let builder = ContainerBuilder::new(order.container_id, SyscallType::Linux)

@@ -13,7 +13,7 @@ use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
 use crate::running::load;
-use crate::{Settings, absolute, keyring, leave_for_the_root, rights, sealed};
+use crate::{Settings, absolute, cgroups, keyring, leave_for_the_root, rights, sealed};
 
 /// Executes a process in a container: with the rights that it is said to have, under the container's filter of
 /// system calls.
@@ -62,6 +62,8 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
     let copy = file.with_extension("libcontainer.json");
     bundle::write(&copy, &process)?;
     rights::leave_groups()?;
+    let config = container.spec().map_err(|error| Failure::library(&error))?;
+    cgroups::join(&config.cgroup_path, container.systemd())?;
     keyring::join(&order.container_id)?;
     let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
     let executed = || -> Result<(), Failure> {

@@ -3,15 +3,19 @@
 //! It does not say with whom a mount shares what is mounted below it later, and mounts cgroups of v1, and `/dev`, to be
 //! written whatever is asked for.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libcontainer::oci_spec::runtime::{Mount, Spec};
 use nix::libc;
 
 use crate::error::Failure;
 use crate::sys;
+
+/// Where devices are.
+pub const DEV: &str = "/dev";
 
 /// Options that say who shares later mounts (`mount_namespaces(7)`): the word, its number, and whether it is meant for
 /// all that is mounted below as well.
@@ -88,7 +92,7 @@ fn changes_of(mount: &Mount) -> Vec<Result<Change, Failure>> {
     };
     let is_cgroup = mount.typ().as_deref() == Some("cgroup");
     let mut changes = Vec::new();
-    if is_cgroup || at == Path::new("/dev") {
+    if is_cgroup || at == Path::new(DEV) {
         let known = ATTRIBUTES
             .iter()
             .filter(|(word, _)| options.clone().any(|option| option == word));
@@ -106,6 +110,20 @@ fn changes_of(mount: &Mount) -> Vec<Result<Change, Failure>> {
         }
     }
     changes
+}
+
+/// The directories at `/dev` in which devices are made: libcontainer leaves them to be written by anybody.
+pub fn directories_of_devices(spec: &Spec) -> Vec<PathBuf> {
+    let linux = spec.linux().as_ref();
+    let devices = linux
+        .and_then(|linux| linux.devices().as_deref())
+        .unwrap_or_default();
+    let above = devices
+        .iter()
+        .flat_map(|device| device.path().ancestors().skip(1));
+    let below_dev = above.filter(|path| path.starts_with(DEV) && *path != Path::new(DEV));
+    let directories: BTreeSet<_> = below_dev.map(Path::to_owned).collect();
+    directories.into_iter().collect()
 }
 
 /// The word that libcontainer has for a propagation of all mounts; it means those below as well.
@@ -137,6 +155,17 @@ mod tests {
             propagation,
             recursive,
         }
+    }
+
+    #[test]
+    fn directories_of_devices_are_those_between_them_and_dev() {
+        let of = |path: &str| {
+            let device = json!({ "path": path, "type": "c", "major": 1, "minor": 3 });
+            let spec = json!({ "ociVersion": "1.1.0", "linux": { "devices": [device] } });
+            directories_of_devices(&serde_json::from_value(spec).unwrap())
+        };
+        assert_eq!(of("/dev/null"), Vec::<PathBuf>::new());
+        assert_eq!(of("/dev/a/b/c"), ["/dev/a", "/dev/a/b"].map(PathBuf::from));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, access, execve};
 
 use crate::error::Failure;
-use crate::mounts::Change;
+use crate::mounts::{self, Change};
 use crate::{report, rights, sys};
 
 /// What a process is called that waits for its release: runc's name, by which others know it.
@@ -41,6 +41,8 @@ pub struct Program {
     size: Option<(u16, u16)>,
     /// What is left to be done to its mounts.
     changes: Vec<Change>,
+    /// What others than root are not to write, and may.
+    directories: Vec<PathBuf>,
 }
 
 impl Program {
@@ -62,13 +64,19 @@ impl Program {
             gate,
             size: size_of_terminal(process),
             changes: Vec::new(),
+            directories: Vec::new(),
         }
     }
 
-    /// The same, for one whose mounts are made with it.
-    pub fn with_changes(mut self, changes: Vec<Change>) -> Program {
-        self.changes = changes;
-        self
+    /// The same, for one whose mounts and devices are made with it.
+    ///
+    /// # Errors
+    ///
+    /// If one of them cannot be.
+    pub fn of_init(mut self, spec: &Spec) -> Result<Program, Failure> {
+        self.changes = mounts::changes(spec)?;
+        self.directories = mounts::directories_of_devices(spec);
+        Ok(self)
     }
 
     /// What libcontainer is to leave the process, for what is done here before it waits.
@@ -80,7 +88,7 @@ impl Program {
     }
 
     fn has_to_finish(&self) -> bool {
-        self.is_filtered_early() || !self.changes.is_empty()
+        self.is_filtered_early() || !self.changes.is_empty() || !self.directories.is_empty()
     }
 
     /// Whether it is put under its filter before it waits, for who may gain privileges needs a right
@@ -127,6 +135,11 @@ impl Program {
     }
 
     fn finish(&self) -> Result<(), Failure> {
+        for directory in &self.directories {
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(directory, mode)
+                .map_err(|source| Failure::io(directory, source))?;
+        }
         self.changes.iter().try_for_each(Change::make)?;
         if let Some(rules) = self.seccomp.as_ref().filter(|_| self.is_filtered_early()) {
             rights::filter(rules)?;

@@ -2,13 +2,14 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use libcgroups::common::{
     AnyCgroupManager, CgroupConfig, CgroupManager, ControllerOpt, FreezerState,
 };
+use libcontainer::config::YoukiConfig;
 use libcontainer::container::{Container, ContainerStatus};
 use libcontainer::hooks::run_hooks;
 use libcontainer::oci_spec::runtime::LinuxResources;
@@ -18,13 +19,10 @@ use nix::sys::signal::Signal;
 
 use crate::create::waiting_fifo;
 use crate::error::Failure;
-use crate::{Settings, bundle, sys};
+use crate::{Settings, bundle, cgroups, sys};
 
 /// Behind what an init waits for its release.
 pub const FIFO: &str = "exec.fifo";
-
-/// Where cgroups are.
-const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// How long killed processes may take to be gone, and how often they are looked for.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
@@ -128,7 +126,7 @@ pub fn print_processes(settings: &Settings, order: &Ps) -> Result<(), Failure> {
         ));
     }
     let container = load(settings, &order.container_id)?;
-    let pids = cgroups(&container)?
+    let pids = manager(&container)?
         .get_all_pids()
         .map_err(|error| Failure::library(&error))?;
     let pids: Vec<i32> = pids.iter().map(|pid| pid.as_raw()).collect();
@@ -159,7 +157,7 @@ pub fn kill(settings: &Settings, order: &Kill) -> Result<(), Failure> {
     }
     if signal == libc::SIGKILL && container.status() == ContainerStatus::Paused {
         // On cgroup v1 what is frozen does not die.
-        freeze(&cgroups(&container)?, FreezerState::Thawed)?;
+        freeze(&manager(&container)?, FreezerState::Thawed)?;
     }
     Ok(())
 }
@@ -183,7 +181,7 @@ fn number_of(signal: &str) -> Result<i32, Failure> {
 
 /// They are frozen meanwhile, or one could beget another behind our back.
 fn kill_all(container: &Container, signal: i32) -> Result<(), Failure> {
-    let cgroups = cgroups(container)?;
+    let cgroups = manager(container)?;
     let pids = cgroups.get_all_pids().unwrap_or_default();
     if pids.is_empty() {
         return Ok(());
@@ -224,14 +222,14 @@ pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure>
         )));
     }
     end(&container)?;
-    if !container.systemd() {
-        remove_below(&container)?;
-    }
+    let cgroups = cgroups::own(&config_of(&container)?.cgroup_path, container.systemd());
+    cgroups::remove_below(&cgroups)?;
     // It knows its init by the process id, which a dead one has until it is collected.
     container.set_status(ContainerStatus::Stopped);
     container
         .delete(force)
-        .map_err(|error| Failure::library(&error))
+        .map_err(|error| Failure::library(&error))?;
+    cgroups::remove(&cgroups)
 }
 
 /// What a creation has left that was ended before it noted anything.
@@ -242,53 +240,12 @@ fn forget(state: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Removes the cgroups that a container has made below its own; systemd does so itself.
-fn remove_below(container: &Container) -> Result<(), Failure> {
-    let config = container.spec().map_err(|error| Failure::library(&error))?;
-    let path = config
-        .cgroup_path
-        .strip_prefix("/")
-        .unwrap_or(&config.cgroup_path)
-        .to_owned();
-    let root = Path::new(CGROUPS);
-    let mut own = vec![root.join(&path)];
-    // On cgroup v1, one for each hierarchy.
-    let hierarchies = fs::read_dir(root).into_iter().flatten().flatten();
-    own.extend(hierarchies.map(|hierarchy| hierarchy.path().join(&path)));
-    own.iter().try_for_each(|cgroup| {
-        children_of(cgroup)
-            .iter()
-            .try_for_each(|child| remove_tree(child))
-    })
-}
-
-fn children_of(cgroup: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(cgroup).into_iter().flatten().flatten();
-    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    directories.map(|entry| entry.path()).collect()
-}
-
-/// What has just died there may hold it for a moment.
-fn remove_tree(cgroup: &Path) -> Result<(), Failure> {
-    children_of(cgroup)
-        .iter()
-        .try_for_each(|child| remove_tree(child))?;
-    let began = Instant::now();
-    loop {
-        match fs::remove_dir(cgroup) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(_) if began.elapsed() < GONE_WITHIN => sleep(LOOK_EVERY),
-            removed => return removed.map_err(|source| Failure::io(cgroup, source)),
-        }
-    }
-}
-
 fn end(container: &Container) -> Result<(), Failure> {
     if let Some(pid) = container.pid() {
         // It may have ended.
         let _ = sys::kill(pid.as_raw(), libc::SIGKILL);
     }
-    let Ok(cgroups) = cgroups(container) else {
+    let Ok(cgroups) = manager(container) else {
         return Ok(());
     };
     let began = Instant::now();
@@ -358,7 +315,7 @@ pub fn update(settings: &Settings, order: &Update) -> Result<(), Failure> {
         oom_score_adj: None,
         freezer_state: None,
     };
-    cgroups(&container)?
+    manager(&container)?
         .apply(&change)
         .map_err(|error| Failure::library(&error))
 }
@@ -369,9 +326,14 @@ fn read_to_end(mut from: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// What libcontainer has noted of a container.
+fn config_of(container: &Container) -> Result<YoukiConfig, Failure> {
+    container.spec().map_err(|error| Failure::library(&error))
+}
+
 /// The cgroups of a container, as libcontainer manages them.
-fn cgroups(container: &Container) -> Result<AnyCgroupManager, Failure> {
-    let config = container.spec().map_err(|error| Failure::library(&error))?;
+fn manager(container: &Container) -> Result<AnyCgroupManager, Failure> {
+    let config = config_of(container)?;
     let config = CgroupConfig {
         cgroup_path: config.cgroup_path,
         systemd_cgroup: container.systemd(),
