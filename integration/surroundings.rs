@@ -284,7 +284,7 @@ fn devices_and_limits_are_those_that_are_asked_for() {
             { "path": "/dev/below/own", "type": "c", "major": 1, "minor": 5, "fileMode": 0o600 },
         ]);
         config["process"]["rlimits"] = json!([
-            { "type": "RLIMIT_NOFILE", "hard": 500, "soft": 400 }, { "type": "RLIMIT_CORE", "hard": 0, "soft": 0 },
+            { "type": "RLIMIT_NOFILE", "hard": 400, "soft": 400 }, { "type": "RLIMIT_CORE", "hard": 0, "soft": 0 },
         ]);
         config["process"]["oomScoreAdj"] = json!(700);
         config["linux"]["sysctl"] =
