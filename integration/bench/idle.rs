@@ -86,7 +86,7 @@ fn switches(pid: u32) -> u64 {
 }
 
 /// The number behind a key of a file in /proc.
-fn field(text: &str, key: &str) -> u64 {
+pub fn field(text: &str, key: &str) -> u64 {
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(key))

@@ -73,7 +73,7 @@ pub fn side_by_side<T>(pairs: usize, mut once: impl FnMut(usize, &str) -> T) -> 
 }
 
 /// How long a command takes, in milliseconds.
-fn milliseconds(mut command: Command) -> f64 {
+pub fn milliseconds(mut command: Command) -> f64 {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let begin = Instant::now();
     let status = command.status().expect("ctr");

@@ -1,0 +1,144 @@
+//! What containers cost that libcontainer makes: our shim with it, beside containerd's own with runc.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::figures::Figures;
+use super::harness::{ContainerSpec, Containerd, installed_program};
+use super::idle::field;
+use super::report::{machine, row};
+use super::walltime::{BRIEF, exec_command, milliseconds, quiet_host, side_by_side};
+use super::{Effort, LASTING, progress};
+
+const LIBCONTAINER: &str = "usher-libcontainer";
+const RUNC: &str = "runc";
+
+/// Of how many held containers the memory is taken.
+const HELD: usize = 10;
+
+pub fn print(runtimes: [&str; 2], effort: &Effort) {
+    let bench = Bench {
+        host: quiet_host(),
+        contenders: [(runtimes[0], LIBCONTAINER), (runtimes[1], RUNC)],
+    };
+    progress("wall time of ctr run --rm");
+    let runs = bench.runs(effort.pairs);
+    progress("wall time of ctr task exec");
+    let execs = bench.execs(effort.pairs);
+    progress("held containers");
+    let held = [LIBCONTAINER, RUNC].map(|binary| bench.held(runtimes[0], binary));
+    println!("{}\n", machine());
+    println!(
+        "| | {} with libcontainer | {} with runc | ratio |",
+        runtimes[0], runtimes[1]
+    );
+    println!("|---|---|---|---|");
+    for (command, times) in [("run --rm", &runs), ("task exec", &execs)] {
+        row(
+            &format!(
+                "`ctr {command} … /bin/true`, {} pairs, median (p10 … p90)",
+                times[0].count()
+            ),
+            [times[0].text("ms"), times[1].text("ms")],
+            times[0].median() / times[1].median(),
+        );
+    }
+    let figures: [(&str, fn(&Held) -> f64); 3] = [
+        ("resident, with what others share", |held| held.resident),
+        ("proportional: of a page that n share one n-th", |held| {
+            held.proportional
+        }),
+        ("what its cgroup is charged", |held| held.charged),
+    ];
+    for (name, figure) in figures {
+        row(
+            &format!("memory of a held container, {HELD} under our shim with either: {name}"),
+            [0, 1].map(|n| format!("{:.2} MB", figure(&held[n]))),
+            figure(&held[0]) / figure(&held[1]),
+        );
+    }
+}
+
+struct Bench<'a> {
+    host: Containerd,
+    /// A shim, and the OCI runtime that it is to use.
+    contenders: [(&'a str, &'a str); 2],
+}
+
+/// In MB.
+struct Held {
+    resident: f64,
+    proportional: f64,
+    charged: f64,
+}
+
+impl Bench<'_> {
+    fn spec(&self, id: &str, (runtime, binary): (&str, &str)) -> ContainerSpec {
+        let binary = installed_program(binary).display().to_string();
+        ContainerSpec::new(id)
+            .runtime(runtime)
+            .option(&["--runc-binary", &binary])
+    }
+
+    fn runs(&self, pairs: usize) -> [Figures; 2] {
+        let fifo_dir = self.host.dir().join("fifo").display().to_string();
+        let times = side_by_side(pairs, |which, id| {
+            let spec = self.spec(id, self.contenders[which]).args(BRIEF);
+            milliseconds(spec.ctr_command(&self.host, &["run", "--rm", "--fifo-dir", &fifo_dir]))
+        });
+        times.map(Figures::from_iter)
+    }
+
+    fn execs(&self, pairs: usize) -> [Figures; 2] {
+        let containers = ["container-0", "container-1"];
+        for (id, contender) in containers.iter().zip(self.contenders) {
+            self.host.run(&self.spec(id, contender).args(LASTING));
+        }
+        let times = side_by_side(pairs, |which, id| {
+            milliseconds(exec_command(&self.host, containers[which], id))
+        });
+        times.map(Figures::from_iter)
+    }
+
+    /// Apps whose sidecar never comes.
+    fn held(&self, runtime: &str, binary: &str) -> Held {
+        let ids: Vec<String> = (0..HELD).map(|n| format!("held-by-{binary}-{n}")).collect();
+        for id in &ids {
+            let spec = self
+                .spec(id, (runtime, binary))
+                .in_pod(&format!("pod-{id}"), id);
+            self.host
+                .run(&spec.annotation("usher/sidecars", "none").args(LASTING));
+        }
+        let sum = |figure: &dyn Fn(&str) -> u64| {
+            let kilobytes: u64 = ids.iter().map(|id| figure(id)).sum();
+            kilobytes as f64 * 1024.0 / 1e6 / HELD as f64
+        };
+        Held {
+            resident: sum(&|id| field(&self.init_of(id, "smaps_rollup"), "Rss:")),
+            proportional: sum(&|id| field(&self.init_of(id, "smaps_rollup"), "Pss:")),
+            charged: sum(&|id| self.charged(id) / 1024),
+        }
+    }
+
+    /// A file of the kernel's about a container's init.
+    fn init_of(&self, id: &str, file: &str) -> String {
+        let pids = self.host.must(&["tasks", "ps", id]);
+        let pid = pids
+            .lines()
+            .nth(1)
+            .and_then(|line| line.split_whitespace().next());
+        let path = format!("/proc/{}/{file}", pid.expect("a process"));
+        fs::read_to_string(path).expect("a running init")
+    }
+
+    /// Bytes.
+    fn charged(&self, id: &str) -> u64 {
+        let root = PathBuf::from("/sys/fs/cgroup");
+        let own = format!("{}/{id}", self.host.namespace);
+        let v1 = root.join("memory").join(&own).join("memory.usage_in_bytes");
+        let v2 = root.join(&own).join("memory.current");
+        let said = fs::read_to_string(v1).or_else(|_| fs::read_to_string(v2));
+        said.expect("its cgroup").trim().parse().expect("a number")
+    }
+}
