@@ -14,32 +14,66 @@ use crate::error::Failure;
 /// Where cgroups are.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Hierarchies of cgroup v1, or beside it, without a controller.
-const WITHOUT_CONTROLLERS: [&str; 2] = ["systemd", "unified"];
+/// Hierarchies of cgroup v1, or beside it, without a controller: where they are, and what stands before a path in them.
+const WITHOUT_CONTROLLERS: [(&str, &str); 2] = [("systemd", ":name=systemd:"), ("unified", "0::")];
+
+/// What is in a cgroup, and what this process is in.
+const MEMBERS: &str = "cgroup.procs";
+const MEMBERSHIPS: &str = "/proc/self/cgroup";
 
 /// How long what has died may hold a cgroup.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Puts this process, and those that it makes, into the container's cgroups in the hierarchies that libcontainer leaves
-/// alone.
-///
-/// # Errors
-///
-/// If the kernel refuses it.
-pub fn join(path: &Path, is_systemd: bool) -> Result<(), Failure> {
-    if is_unified() || is_systemd {
-        return Ok(());
+/// alone: which it has joined, and whether that are all.
+pub fn join(path: &Path, is_systemd: bool) -> (Joined, Result<(), Failure>) {
+    let mut joined = Joined::default();
+    let outcome = joined.join(path, is_systemd);
+    (joined, outcome)
+}
+
+/// Cgroups that this process has joined: each, and that of before.
+#[derive(Debug, Default)]
+pub struct Joined(Vec<(PathBuf, PathBuf)>);
+
+impl Joined {
+    fn join(&mut self, path: &Path, is_systemd: bool) -> Result<(), Failure> {
+        if is_unified() || is_systemd {
+            return Ok(());
+        }
+        let memberships = fs::read_to_string(MEMBERSHIPS).unwrap_or_default();
+        for (name, key) in WITHOUT_CONTROLLERS {
+            let hierarchy = Path::new(ROOT).join(name);
+            if hierarchy.join(MEMBERS).exists() {
+                let own = hierarchy.join(relative(path));
+                let before = hierarchy.join(membership(&memberships, key));
+                self.0.push((own.clone(), before));
+                fs::create_dir_all(&own).map_err(|source| Failure::io(&own, source))?;
+                enter(&own)?;
+            }
+        }
+        Ok(())
     }
-    for hierarchy in WITHOUT_CONTROLLERS.map(|name| Path::new(ROOT).join(name)) {
-        if hierarchy.join("cgroup.procs").exists() {
-            let own = hierarchy.join(relative(path));
-            fs::create_dir_all(&own).map_err(|source| Failure::io(&own, source))?;
-            let members = own.join("cgroup.procs");
-            fs::write(&members, "0").map_err(|source| Failure::io(&members, source))?;
+
+    /// Leaves and removes them, when nothing has come of the container.
+    pub fn undo(self) {
+        for (own, before) in self.0 {
+            // Why nothing has come of it is what is told.
+            let _ = enter(&before).and_then(|()| remove(&[own]));
         }
     }
-    Ok(())
+}
+
+fn enter(cgroup: &Path) -> Result<(), Failure> {
+    let members = cgroup.join(MEMBERS);
+    fs::write(&members, "0").map_err(|source| Failure::io(&members, source))
+}
+
+/// The path in a hierarchy of who has these memberships (`cgroups(7)`); its root if there is none.
+fn membership<'a>(memberships: &'a str, key: &str) -> &'a Path {
+    let of = memberships.lines().find_map(|line| line.split_once(key));
+    relative(Path::new(of.map_or("", |(_, path)| path)))
 }
 
 /// Where a container's own cgroups may be; none where systemd makes and removes them.
@@ -100,5 +134,19 @@ fn remove_alone(cgroup: &Path) -> Result<(), Failure> {
             Err(_) if began.elapsed() < GONE_WITHIN => sleep(LOOK_EVERY),
             removed => return removed.map_err(|source| Failure::io(cgroup, source)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_membership_is_found_by_its_hierarchy() {
+        let memberships = "9:name=systemd:/a/b\n8:pids:/c\n0::/d\n";
+        let of = |key| membership(memberships, key).to_owned();
+        let keys = WITHOUT_CONTROLLERS.map(|(_, key)| key);
+        assert_eq!(keys.map(of), ["a/b", "d"].map(PathBuf::from));
+        assert_eq!(membership("8:pids:/c\n", "0::"), Path::new(""));
     }
 }

@@ -49,18 +49,25 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
         )));
     }
     rights::leave_groups()?;
-    cgroups::join(&bundle.cgroup(&order.container_id), settings.systemd_cgroup)?;
     if !order.no_new_keyring {
         keyring::join(&order.container_id)?;
     }
+    let report = Report::begin()?;
     // libcontainer makes the directory of the state, and wants to be the first.
     let fifo = waiting_fifo(settings, &order.container_id);
     let gate = make_fifo(&fifo)?;
-    let report = Report::begin()?;
-    let made = make(settings, order, &mut bundle, &state, (&fifo, gate));
+    let cgroup = bundle.cgroup(&order.container_id);
+    let (joined, made) = match cgroups::join(&cgroup, settings.systemd_cgroup) {
+        (joined, Ok(())) => (
+            joined,
+            make(settings, order, &mut bundle, &state, (&fifo, gate)),
+        ),
+        (joined, failed) => (joined, failed),
+    };
     if made.is_err() {
         // The error is what is told; the file may be in its place.
         let _ = fs::remove_file(&fifo);
+        joined.undo();
     }
     made.map_err(|failure| failure.because(report.cause()))
 }

@@ -63,7 +63,7 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
     bundle::write(&copy, &process)?;
     rights::leave_groups()?;
     let config = container.spec().map_err(|error| Failure::library(&error))?;
-    cgroups::join(&config.cgroup_path, container.systemd())?;
+    cgroups::join(&config.cgroup_path, container.systemd()).1?;
     keyring::join(&order.container_id)?;
     let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
     let executed = || -> Result<(), Failure> {
