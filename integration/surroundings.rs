@@ -22,10 +22,13 @@ const SAYS: &str = r"
     env; id; pwd; hostname
     for file in /proc/keys /proc/kcore /proc/timer_list; do wc -c < $file; done
     ls /proc/acpi /sys/firmware
+    stat -c '%F %a %u %g' /proc/self/fd/1 /proc/self/fd/2; echo words > /dev/null && echo null is written
     for file in /proc/sys/vm/overcommit_memory /proc/sysrq-trigger /sys/fs/cgroup/memory/memory.limit_in_bytes /new; do
         (echo 1 > $file) && echo $file is written
     done
+    chmod 4700 /shared/file
     chmod 700 /shared/file
+    stat -c %a /shared/file
     mknod /dev/disk b 254 0 && dd if=/dev/disk of=/dev/null count=1
     echo end
 ";
@@ -174,14 +177,17 @@ fn same(change: impl Fn(&mut Value)) {
     }
 }
 
-/// A filter that has a directory's rights not changed.
+/// A filter that has nobody be given a file's owner's rights, and nothing of the kernel's crypto.
 fn filter() -> Value {
+    let sets_owner = |index: u32| json!([{ "index": index, "value": 0o7000, "valueTwo": 0o4000, "op": "SCMP_CMP_MASKED_EQ" }]);
+    let is_crypto = json!([{ "index": 0, "value": 38, "op": "SCMP_CMP_EQ" }]);
     json!({
         "defaultAction": "SCMP_ACT_ALLOW",
         "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
         "syscalls": [
-            { "names": ["chmod", "fchmod", "fchmodat", "fchmodat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38 },
-            { "names": ["socket"], "action": "SCMP_ACT_ERRNO", "args": [{ "index": 0, "value": 40, "op": "SCMP_CMP_EQ" }] },
+            { "names": ["chmod", "fchmod"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38, "args": sets_owner(1) },
+            { "names": ["fchmodat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38, "args": sets_owner(2) },
+            { "names": ["socket"], "action": "SCMP_ACT_ERRNO", "args": is_crypto },
         ],
     })
 }
@@ -190,7 +196,7 @@ fn filter() -> Value {
 fn nobody(config: &mut Value) {
     config["process"]["user"] =
         json!({ "uid": 7, "gid": 8, "additionalGids": [9, 10], "umask": 0o27 });
-    config["process"]["cwd"] = json!("/shared");
+    config["process"]["cwd"] = json!("/new/directory");
 }
 
 #[test]

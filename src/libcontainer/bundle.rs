@@ -6,13 +6,14 @@
 //! and done here.
 
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use libcontainer::oci_spec::runtime::{
-    LinuxCapabilities, LinuxNamespaceType, LinuxSeccomp, LinuxSeccompAction, MountBuilder, Process,
-    Spec,
+    LinuxCapabilities, LinuxResources, LinuxSeccomp, MountBuilder, PosixRlimit, PosixRlimitBuilder,
+    PosixRlimitType, Process, Spec,
 };
 use libcontainer::utils::get_cgroup_path;
+use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -20,6 +21,7 @@ use serde_json::Value;
 use crate::cgroups;
 use crate::error::Failure;
 use crate::mounts::{self, DEV};
+use crate::refusals;
 
 const CONFIG: &str = "config.json";
 
@@ -43,16 +45,17 @@ impl Bundle {
     /// # Errors
     ///
     /// If it cannot be read, or asks for what cannot be given.
-    pub fn prepare(bundle: &Path, is_systemd: bool) -> Result<Bundle, Failure> {
+    pub fn prepare(bundle: &Path, id: &str, is_systemd: bool) -> Result<Bundle, Failure> {
         let file = bundle.join(CONFIG);
         let mut spec: Spec = read(&file)?;
-        refuse(&spec, is_systemd)?;
-        refuse_mounts(&spec, bundle)?;
+        refusals::refuse(&spec, bundle, is_systemd)?;
         let root = spec.root().as_ref().map(|root| bundle.join(root.path()));
         if let (Some(own), Some(root)) = (spec.root_mut(), root) {
             own.set_path(root);
         }
         mount_dev(&mut spec)?;
+        name_mounts(&mut spec);
+        complete(&mut spec, id);
         if let Some(linux) = spec.linux_mut() {
             let given = linux.rootfs_propagation().clone();
             linux.set_rootfs_propagation(given.map(|word| mounts::word_for(&word).to_owned()));
@@ -196,144 +199,6 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// Refuses what libcontainer leaves out, or does weaker than runc.
-fn refuse(spec: &Spec, is_systemd: bool) -> Result<(), Failure> {
-    let refused = |what: &str| {
-        Err(Failure::Refused(format!(
-            "{what}: libcontainer cannot give it, use runc"
-        )))
-    };
-    let Some(linux) = spec.linux() else {
-        return Err(Failure::Refused(
-            "config.json has no linux, expected a container of Linux".into(),
-        ));
-    };
-    if is_systemd && !cgroups::is_unified() {
-        return refused("cgroups of systemd's on cgroup v1");
-    }
-    let has = |kind| {
-        linux
-            .namespaces()
-            .iter()
-            .flatten()
-            .any(|namespace| namespace.typ() == kind)
-    };
-    if has(LinuxNamespaceType::User) {
-        // What is executed in it would be in the node's.
-        return refused("a user namespace (hostUsers: false)");
-    }
-    if !has(LinuxNamespaceType::Mount) {
-        return refused("a container in the node's mount namespace");
-    }
-    let is_some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-    if is_some(linux.mount_label()) {
-        return refused("an SELinux label of mounts (linux.mountLabel)");
-    }
-    if linux.resources().as_ref().is_some_and(|resources| {
-        resources
-            .rdma()
-            .as_ref()
-            .is_some_and(|rdma| !rdma.is_empty())
-    }) {
-        return refused("limits of RDMA (linux.resources.rdma)");
-    }
-    if linux.intel_rdt().is_some() {
-        return refused("Intel RDT (linux.intelRdt)");
-    }
-    let has_flags = |personality: &libcontainer::oci_spec::runtime::LinuxPersonality| {
-        personality
-            .flags()
-            .as_ref()
-            .is_some_and(|flags| !flags.is_empty())
-    };
-    if linux.personality().as_ref().is_some_and(has_flags) {
-        return refused("flags of a personality (linux.personality.flags)");
-    }
-    if let Some(seccomp) = linux.seccomp() {
-        let notifies = |action| action == LinuxSeccompAction::ScmpActNotify;
-        let mut rules = seccomp.syscalls().iter().flatten();
-        if notifies(seccomp.default_action()) || rules.any(|rule| notifies(rule.action())) {
-            return refused("a seccomp agent (SCMP_ACT_NOTIFY)");
-        }
-    }
-    match spec.process() {
-        Some(process) => refuse_of_process(process),
-        None => Ok(()),
-    }
-}
-
-/// Where devices, and links to them, are made by path, before the container's files are the root: so nothing of the
-/// image, and nothing of the node, may be there.
-fn refuse_mounts(spec: &Spec, bundle: &Path) -> Result<(), Failure> {
-    let refused = |what: String| {
-        Err(Failure::Refused(format!(
-            "{what}: libcontainer cannot give it, use runc"
-        )))
-    };
-    let mounts = spec.mounts().as_deref().unwrap_or_default();
-    for mount in mounts {
-        let at = mount.destination();
-        if at == Path::new(DEV) && mount.typ().as_deref() != Some("tmpfs") {
-            return refused("a mount at /dev that is no tmpfs".to_owned());
-        }
-        if at == Path::new("/") {
-            return refused("a mount at /".to_owned());
-        }
-        let has = |mappings: &Option<Vec<_>>| {
-            mappings
-                .as_ref()
-                .is_some_and(|mappings| !mappings.is_empty())
-        };
-        if has(mount.uid_mappings()) || has(mount.gid_mappings()) {
-            return refused(format!("a mount with other owners, at {}", at.display()));
-        }
-    }
-    let devices = spec
-        .linux()
-        .as_ref()
-        .and_then(|linux| linux.devices().as_deref())
-        .unwrap_or_default();
-    let is_below = |path: &Path| {
-        let mut parts = path.components();
-        path.starts_with(DEV)
-            && parts.all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
-    };
-    if let Some(device) = devices.iter().find(|device| !is_below(device.path())) {
-        return refused(format!(
-            "a device at {}, which is not below /dev",
-            device.path().display()
-        ));
-    }
-    let root = spec
-        .root()
-        .as_ref()
-        .map(|root| bundle.join(root.path()).join("dev"));
-    let is_link =
-        root.is_some_and(|dev| fs::symlink_metadata(dev).is_ok_and(|stat| stat.is_symlink()));
-    match is_link {
-        true => refused("an image whose /dev is a link".to_owned()),
-        false => Ok(()),
-    }
-}
-
-/// The same of a process, be it the container's own or one that is executed in it.
-///
-/// # Errors
-///
-/// If it asks for what cannot be given.
-pub fn refuse_of_process(process: &Process) -> Result<(), Failure> {
-    if process
-        .selinux_label()
-        .as_ref()
-        .is_some_and(|label| !label.is_empty())
-    {
-        return Err(Failure::Refused(
-            "an SELinux label (process.selinuxLabel): libcontainer cannot give it, use runc".into(),
-        ));
-    }
-    Ok(())
-}
-
 /// Mounts an empty directory where nothing is mounted at /dev: what each container has there is made by path, and in
 /// the container's own files a link could lead anywhere.
 fn mount_dev(spec: &mut Spec) -> Result<(), Failure> {
@@ -355,6 +220,105 @@ fn mount_dev(spec: &mut Spec) -> Result<(), Failure> {
     mounts.insert(0, dev.map_err(|error| Failure::library(&error))?);
     spec.set_mounts(Some(mounts));
     Ok(())
+}
+
+/// Gives mounts the type and the options that mean to libcontainer what they mean to runc.
+fn name_mounts(spec: &mut Spec) {
+    let Some(mounts) = spec.mounts_mut() else {
+        return;
+    };
+    for mount in mounts {
+        let mut options = mount.options().clone().unwrap_or_default();
+        if options
+            .iter()
+            .any(|option| option == "bind" || option == "rbind")
+        {
+            // Whatever else it is called.
+            mount.set_typ(Some("bind".to_owned()));
+        }
+        for option in &mut options {
+            if option == "nosymfollow" {
+                "rnosymfollow".clone_into(option);
+            }
+        }
+        mount.set_options(Some(options));
+    }
+}
+
+/// Says what libcontainer takes in another way than runc where it is not said.
+fn complete(spec: &mut Spec, id: &str) {
+    if let Some(linux) = spec.linux_mut() {
+        let given = linux.cgroups_path().clone();
+        let given = given.filter(|path| !path.as_os_str().is_empty());
+        linux.set_cgroups_path(given.or_else(|| Some(Path::new("/").join(id))));
+        if let Some(namespaces) = linux.namespaces_mut() {
+            for namespace in namespaces {
+                let path = namespace.path().clone();
+                namespace.set_path(path.filter(|path| !path.as_os_str().is_empty()));
+            }
+        }
+        if let Some(resources) = linux.resources_mut() {
+            limit_swap(resources);
+        }
+    }
+    if let Some(process) = spec.process_mut() {
+        let profile = process.apparmor_profile().clone();
+        process.set_apparmor_profile(profile.filter(|profile| !profile.is_empty()));
+        let mut limits = process.rlimits().clone().unwrap_or_default();
+        if !limits
+            .iter()
+            .any(|limit| limit.typ() == PosixRlimitType::RlimitMemlock)
+            && let Some(own) = own_memlock()
+        {
+            // libcontainer raises its own where it loads programs into the kernel.
+            limits.push(own);
+        }
+        process.set_rlimits(Some(limits));
+    }
+}
+
+/// On cgroup v2 libcontainer takes no swap for no limit of it.
+pub fn limit_swap(resources: &mut LinuxResources) {
+    let memory = resources.memory().as_ref();
+    let is_all = memory.is_some_and(|memory| {
+        memory
+            .limit()
+            .is_some_and(|limit| limit > 0 && memory.swap() == Some(limit))
+    });
+    if is_all && cgroups::is_unified() {
+        let mut unified = resources.unified().clone().unwrap_or_default();
+        unified
+            .entry("memory.swap.max".to_owned())
+            .or_insert_with(|| "0".to_owned());
+        resources.set_unified(Some(unified));
+    }
+}
+
+fn own_memlock() -> Option<PosixRlimit> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    let built = PosixRlimitBuilder::default()
+        .typ(PosixRlimitType::RlimitMemlock)
+        .soft(soft)
+        .hard(hard)
+        .build();
+    built.ok()
+}
+
+/// What a process that is executed in a container has of it, as long as nothing else is said.
+pub fn inherit(process: &mut Process, from: &Process) {
+    if process
+        .apparmor_profile()
+        .as_ref()
+        .is_none_or(String::is_empty)
+    {
+        process.set_apparmor_profile(from.apparmor_profile().clone());
+    }
+    if process.rlimits().as_ref().is_none_or(Vec::is_empty) {
+        process.set_rlimits(from.rlimits().clone());
+    }
+    if process.oom_score_adj().is_none() {
+        process.set_oom_score_adj(from.oom_score_adj());
+    }
 }
 
 /// Has libcontainer give a process these capabilities, and leave its HOME alone: it would ask glibc for it, in the
@@ -388,7 +352,7 @@ mod tests {
         let mut config = config();
         change(&mut config);
         fs::write(directory.path().join(CONFIG), config.to_string()).unwrap();
-        Bundle::prepare(directory.path(), false)
+        Bundle::prepare(directory.path(), "a", false)
     }
 
     fn refusal(change: impl FnOnce(&mut Value)) -> String {
@@ -500,6 +464,44 @@ mod tests {
                 "/dev/../x",
             ),
             (
+                "",
+                "mounts",
+                json!([{ "destination": "/proc/self", "type": "tmpfs", "source": "tmpfs" }]),
+                "/proc/self",
+            ),
+            (
+                "",
+                "mounts",
+                json!([{ "destination": "/proc", "type": "bind", "source": "/a", "options": ["bind"] }]),
+                "/proc",
+            ),
+            (
+                "",
+                "mounts",
+                json!([{ "destination": "/data/../proc", "type": "tmpfs", "source": "tmpfs" }]),
+                "goes up",
+            ),
+            (
+                "",
+                "mounts",
+                json!([{ "destination": "/a", "source": "/b", "options": ["bind", "sync"] }]),
+                "\"sync\"",
+            ),
+            (
+                "",
+                "hooks",
+                json!({ "createContainer": [{ "path": "/bin/true" }] }),
+                "hooks.createContainer",
+            ),
+            ("/linux", "cgroupsPath", json!("/a/../b"), "/a/../b"),
+            ("/linux", "cgroupsPath", json!("/"), "a cgroup at /:"),
+            (
+                "/linux",
+                "resources",
+                json!({ "devices": [{ "allow": false, "type": "c", "major": 1, "minor": 3, "access": "w" }] }),
+                "denies in part",
+            ),
+            (
                 "/linux",
                 "resources",
                 json!({ "rdma": { "mlx5_1": { "hcaHandles": 3 } } }),
@@ -518,9 +520,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(CONFIG), config().to_string()).unwrap();
         fs::create_dir(directory.path().join("rootfs")).unwrap();
-        assert!(Bundle::prepare(directory.path(), false).is_ok());
+        assert!(Bundle::prepare(directory.path(), "a", false).is_ok());
         std::os::unix::fs::symlink("/etc", directory.path().join("rootfs/dev")).unwrap();
-        let error = Bundle::prepare(directory.path(), false)
+        let error = Bundle::prepare(directory.path(), "a", false)
             .err()
             .expect("refused")
             .to_string();
@@ -562,7 +564,7 @@ mod tests {
             "syscalls": [{ "names": ["read", "write"], "action": "SCMP_ACT_ALLOW" }],
         });
         fs::write(directory.path().join(CONFIG), config.to_string()).unwrap();
-        let mut bundle = Bundle::prepare(directory.path(), false).unwrap();
+        let mut bundle = Bundle::prepare(directory.path(), "a", false).unwrap();
         bundle.write(rights::given(None).unwrap()).unwrap();
         assert!(bundle.seccomp.is_some());
         assert_eq!(bundle.spec.linux().as_ref().unwrap().seccomp(), &None);

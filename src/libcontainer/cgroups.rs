@@ -89,6 +89,24 @@ pub fn own(path: &Path, is_systemd: bool) -> Vec<PathBuf> {
     own.filter(|own| own.is_dir()).collect()
 }
 
+/// Sees to it that nobody is in a container's cgroups before it is made: they would end with it.
+///
+/// # Errors
+///
+/// If somebody is.
+pub fn expect_nobody(own: &[PathBuf]) -> Result<(), Failure> {
+    let has_members = |cgroup: &&PathBuf| {
+        fs::read_to_string(cgroup.join(MEMBERS)).is_ok_and(|members| !members.is_empty())
+    };
+    match own.iter().find(has_members) {
+        None => Ok(()),
+        Some(cgroup) => Err(Failure::Untimely(format!(
+            "container's cgroup is not empty: {}",
+            cgroup.display()
+        ))),
+    }
+}
+
 /// Whether cgroups are v2 alone.
 pub fn is_unified() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::container::{Container, ContainerStatus};
 use libcontainer::notify_socket::{NOTIFY_FILE, NotifySocket};
+use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::syscall::syscall::SyscallType;
 use liboci_cli::Create;
 use nix::fcntl::{OFlag, open};
@@ -18,8 +19,10 @@ use crate::bundle::Bundle;
 use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
-use crate::running::FIFO;
-use crate::{Settings, absolute, cgroups, keyring, leave_for_the_root, rights, sealed};
+use crate::running::{FIFO, note_start_time};
+use crate::{
+    Settings, absolute, cgroups, keyring, leave_for_the_root, mounts, rights, sealed, stdio,
+};
 
 /// What runc's has: anybody can be released, as whatever user it is.
 const FIFO_MODE: u32 = 0o622;
@@ -35,12 +38,17 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
             "--preserve-fds is not known here, use runc for it".into(),
         ));
     }
+    if order.no_pivot {
+        return Err(Failure::Refused(
+            "--no-pivot is not known here, use runc for it".into(),
+        ));
+    }
     sealed::seal()?;
     let given = absolute(&order.bundle)?;
     order.pid_file = order.pid_file.as_deref().map(absolute).transpose()?;
     order.console_socket = order.console_socket.as_deref().map(absolute).transpose()?;
     leave_for_the_root()?;
-    let mut bundle = Bundle::prepare(&given, settings.systemd_cgroup)?;
+    let mut bundle = Bundle::prepare(&given, &order.container_id, settings.systemd_cgroup)?;
     let state = settings.state_of(&order.container_id);
     if state.exists() {
         return Err(Failure::Untimely(format!(
@@ -57,6 +65,7 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
     let fifo = waiting_fifo(settings, &order.container_id);
     let gate = make_fifo(&fifo)?;
     let cgroup = bundle.cgroup(&order.container_id);
+    cgroups::expect_nobody(&cgroups::own(&cgroup, settings.systemd_cgroup))?;
     let (joined, made) = match cgroups::join(&cgroup, settings.systemd_cgroup) {
         (joined, Ok(())) => (
             joined,
@@ -88,7 +97,9 @@ fn make(
         Some(gate.as_raw_fd()),
     )
     .of_init(&bundle.spec)?;
+    stdio::give(process.user().uid());
     bundle.write(program.rights_until_then())?;
+    stdio::make_cwd(&bundle.spec)?;
     let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
     let builder = ContainerBuilder::new(order.container_id, SyscallType::Linux)
         .with_executor(program)
@@ -103,10 +114,9 @@ fn make(
         .as_init(&bundle.directory)
         .with_systemd(settings.systemd_cgroup)
         .with_detach(true)
-        .with_no_pivot(order.no_pivot)
         .build()
         .map_err(failed)?;
-    let parked = park(&mut container, fifo, state);
+    let parked = audit(&container, &bundle.spec).and_then(|()| park(&mut container, fifo, state));
     if parked.is_err() {
         // Its first error is the one that is told.
         let _ = container.delete(true);
@@ -122,7 +132,11 @@ pub fn waiting_fifo(settings: &Settings, id: &str) -> PathBuf {
 fn make_fifo(path: &Path) -> Result<OwnedFd, Failure> {
     let made = || {
         if let Some(root) = path.parent() {
-            fs::create_dir_all(root)?;
+            // Root's own, as what it tells of containers is.
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(root)?;
         }
         match fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -136,6 +150,21 @@ fn make_fifo(path: &Path) -> Result<OwnedFd, Failure> {
     made().map_err(|source| Failure::io(path, source))
 }
 
+/// Looks at what has come of it, from outside.
+fn audit(container: &Container, spec: &Spec) -> Result<(), Failure> {
+    let Some((pid, linux)) = container.pid().zip(spec.linux().as_ref()) else {
+        return Err(Failure::Library("it has no process".into()));
+    };
+    let file = PathBuf::from(format!("/proc/{pid}/mountinfo"));
+    let mountinfo = fs::read_to_string(&file).map_err(|source| Failure::io(&file, source))?;
+    match mounts::stray_over_proc(&mountinfo, linux) {
+        None => Ok(()),
+        Some(at) => Err(Failure::Refused(format!(
+            "something was mounted at {at}: a link in the image leads there"
+        ))),
+    }
+}
+
 /// Has its init go on to the FIFO, and notes that it is there to be executed in.
 fn park(container: &mut Container, fifo: &Path, state: &Path) -> Result<(), Failure> {
     let own = state.join(FIFO);
@@ -143,6 +172,7 @@ fn park(container: &mut Container, fifo: &Path, state: &Path) -> Result<(), Fail
     NotifySocket::new(state.join(NOTIFY_FILE))
         .notify_container_start()
         .map_err(|error| Failure::library(&error))?;
+    note_start_time(container)?;
     container.set_status(ContainerStatus::Running);
     container.save().map_err(|error| Failure::library(&error))
 }

@@ -1,6 +1,8 @@
 //! Further processes in a container.
 
 use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use libcontainer::container::ContainerStatus;
 use libcontainer::container::builder::ContainerBuilder;
@@ -13,7 +15,9 @@ use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
 use crate::running::load;
-use crate::{Settings, absolute, cgroups, keyring, leave_for_the_root, rights, sealed};
+use crate::{
+    Settings, absolute, cgroups, keyring, leave_for_the_root, refusals, rights, sealed, stdio,
+};
 
 /// Executes a process in a container: with the rights that it is said to have, under the container's filter of
 /// system calls.
@@ -53,10 +57,13 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
         }
     }
     let mut process: Process = bundle::read(&file)?;
-    bundle::refuse_of_process(&process)?;
-    let seccomp = Bundle::of(container.bundle())?.seccomp;
+    refusals::refuse_process(&process)?;
+    let bundle = Bundle::of(container.bundle())?;
+    bundle::inherit(&mut process, bundle.process()?);
+    let seccomp = bundle.seccomp;
     let rights = rights::given(process.capabilities().as_ref())?;
     let program = Program::new(&process, &rights, seccomp, None);
+    stdio::give(process.user().uid());
     bundle::make_ready(&mut process, program.rights_until_then());
     // The caller's own file, of which it has no need any more.
     let copy = file.with_extension("libcontainer.json");
@@ -84,9 +91,27 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
             .map(drop)
             .map_err(failed)
     };
+    remove_litter(&container.root);
     let report = Report::begin()?;
     let executed = executed();
     // It lies in the bundle, which goes as a whole.
     let _ = fs::remove_file(&copy);
     executed.map_err(|failure| failure.because(report.cause()))
+}
+
+/// How old a socket is that nobody uses any more: an exec takes less.
+const LITTER_AFTER: Duration = Duration::from_secs(600);
+
+/// Removes what libcontainer leaves of each exec in the directory of the state.
+fn remove_litter(state: &Path) {
+    let entries = fs::read_dir(state).into_iter().flatten().flatten();
+    let of_execs =
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("tenant-"));
+    for entry in of_execs {
+        let made = fs::symlink_metadata(entry.path()).and_then(|stat| stat.modified());
+        if made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LITTER_AFTER)) {
+            // It goes with the state at the latest.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }

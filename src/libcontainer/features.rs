@@ -1,21 +1,17 @@
 //! What containers can be given: the answer to `features`, which containerd passes on to kubelet
 //! (<https://github.com/opencontainers/runtime-spec/blob/main/features.md>).
 
-use libcontainer::syscall::linux::MountOption;
 use serde_json::{Value, json};
 
-/// Options of mounts that ask for other owners, which only user namespaces do.
-const OF_OTHER_OWNERS: [&str; 2] = ["idmap", "ridmap"];
+use crate::mounts::known_options;
 
 /// What is refused is not among it.
 pub fn features() -> Value {
-    let mut options = MountOption::known_options();
-    options.retain(|option| !OF_OTHER_OWNERS.contains(&option.as_str()));
     json!({
         "ociVersionMin": "1.0.0",
         "ociVersionMax": "1.2.1",
         "hooks": ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"],
-        "mountOptions": options,
+        "mountOptions": known_options(),
         "linux": {
             "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "time", "uts"],
             "cgroup": { "v1": true, "v2": true, "systemd": true, "systemdUser": false, "rdma": false },

@@ -12,10 +12,10 @@
 //! |---|---|
 //! | `main.rs`, `error.rs`, `report.rs` | the verbs; why one fails, in runc's words, and libcontainer's |
 //! | `create.rs`, `exec.rs`, `running.rs` | a container, further processes, and what is done to what runs |
-//! | `bundle.rs`, `features.rs` | config.json as libcontainer is given it: what is refused, and what is changed; what there is |
+//! | `bundle.rs`, `refusals.rs`, `features.rs` | config.json as libcontainer is given it: what is refused, and what is changed; what there is |
 //! | `mounts.rs`, `cgroups.rs` | what libcontainer leaves out of them |
 //! | `rights.rs` | capabilities and the filter of system calls |
-//! | `program.rs` | from libcontainer's process to the container's program |
+//! | `program.rs`, `stdio.rs` | from libcontainer's process to the container's program |
 //! | `sealed.rs`, `keyring.rs`, `sys.rs` | this program's file, which no container may write; a session's keys; system calls |
 
 #![cfg_attr(
@@ -43,10 +43,12 @@ mod features;
 mod keyring;
 mod mounts;
 mod program;
+mod refusals;
 mod report;
 mod rights;
 mod running;
 mod sealed;
+mod stdio;
 mod sys;
 
 use std::path::{Path, PathBuf};
@@ -56,6 +58,7 @@ use clap::{Parser, Subcommand};
 use liboci_cli::{Create, Delete, Exec, GlobalOpts, Kill, Pause, Ps, Resume, Start, State, Update};
 
 use error::Failure;
+use nix::sys::stat::{Mode, umask};
 
 /// Where the state of containers is if nobody says otherwise.
 const DEFAULT_ROOT: &str = "/run/usher-libcontainer";
@@ -88,6 +91,36 @@ enum Verb {
     Checkpoint(Refused),
     /// Refused, as checkpoint.
     Restore(Refused),
+}
+
+impl Verb {
+    /// The container that it is about.
+    fn container(&self) -> Option<&str> {
+        Some(match self {
+            Verb::Create(order) => &order.container_id,
+            Verb::Start(order) => &order.container_id,
+            Verb::State(order) => &order.container_id,
+            Verb::Kill(order) => &order.container_id,
+            Verb::Delete(order) => &order.container_id,
+            Verb::Exec(order) => &order.container_id,
+            Verb::Ps(order) => &order.container_id,
+            Verb::Pause(order) => &order.container_id,
+            Verb::Resume(order) => &order.container_id,
+            Verb::Update(order) => &order.container_id,
+            Verb::Features | Verb::Checkpoint(_) | Verb::Restore(_) => return None,
+        })
+    }
+}
+
+/// An id is the name of a directory: letters, digits and a few signs, as with runc.
+fn check_id(id: &str) -> Result<(), Failure> {
+    let is_known = |letter: char| letter.is_ascii_alphanumeric() || "_+-.".contains(letter);
+    match id.chars().all(is_known) && !["", ".", ".."].contains(&id) {
+        true => Ok(()),
+        false => Err(Failure::Refused(format!(
+            "invalid container id {id:?}, expected letters, digits and any of _+-."
+        ))),
+    }
 }
 
 /// Whatever it is called with.
@@ -131,6 +164,11 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb, settings: &Settings) -> Result<(), Failure> {
+    if let Some(id) = verb.container() {
+        check_id(id)?;
+    }
+    // As runc: what is made has the same rights whoever calls.
+    umask(Mode::from_bits_truncate(0o022));
     match verb {
         Verb::Create(order) => create::create(settings, order),
         Verb::Exec(order) => exec::exec(settings, order),

@@ -8,7 +8,8 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use libcontainer::oci_spec::runtime::{Mount, Spec};
+use libcontainer::oci_spec::runtime::{Linux, Mount, Spec};
+use libcontainer::syscall::linux::MountOption;
 use nix::libc;
 
 use crate::error::Failure;
@@ -16,6 +17,20 @@ use crate::sys;
 
 /// Where devices are.
 pub const DEV: &str = "/dev";
+
+/// What may be mounted over files of `/proc`: runc's list, for what shows a container its own figures.
+pub const OVER_PROC: [&str; 10] = [
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/uptime",
+    "/proc/loadavg",
+    "/proc/slabinfo",
+    "/proc/sys/kernel/ns_last_pid",
+    "/proc/sys/crypto/fips_enabled",
+];
 
 /// Options that say who shares later mounts (`mount_namespaces(7)`): the word, its number, and whether it is meant for
 /// all that is mounted below as well.
@@ -37,6 +52,28 @@ const ATTRIBUTES: [(&str, u64); 4] = [
     ("nodev", libc::MOUNT_ATTR_NODEV),
     ("noexec", libc::MOUNT_ATTR_NOEXEC),
 ];
+
+/// Options that mean all that is mounted below as well (`mount_setattr(2)`), which libcontainer does not list.
+const RECURSIVE: [&str; 7] = [
+    "rro",
+    "rnosuid",
+    "rnodev",
+    "rnoexec",
+    "rnodiratime",
+    "rnoatime",
+    "rnosymfollow",
+];
+
+/// All options of mounts that mean something; of others a file system may know some.
+pub fn known_options() -> Vec<String> {
+    let mut known = MountOption::known_options();
+    known.retain(|option| !OF_OTHER_OWNERS.contains(&option.as_str()));
+    known.extend(RECURSIVE.map(str::to_owned));
+    known
+}
+
+/// Options that ask for other owners, which only user namespaces do.
+const OF_OTHER_OWNERS: [&str; 2] = ["idmap", "ridmap"];
 
 /// What is to be done to a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +149,26 @@ fn changes_of(mount: &Mount) -> Vec<Result<Change, Failure>> {
     changes
 }
 
+/// The first mount of a process, as `/proc/PID/mountinfo` tells them (`proc(5)`), that is at or below `/proc` and not to
+/// be there: a link in an image may have led one there.
+pub fn stray_over_proc<'a>(mountinfo: &'a str, linux: &Linux) -> Option<&'a str> {
+    let covered = [linux.masked_paths(), linux.readonly_paths()];
+    let covered: Vec<&Path> = covered
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(Path::new)
+        .collect();
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let at = Path::new(before.split(' ').nth(4)?);
+        let is_proc = at == Path::new("/proc") && after.starts_with("proc ");
+        let is_meant = OVER_PROC.iter().any(|over| at == Path::new(over))
+            || covered.iter().any(|path| at.starts_with(path));
+        (at.starts_with("/proc") && !is_proc && !is_meant).then_some(at.to_str()?)
+    })
+}
+
 /// The directories at `/dev` in which devices are made: libcontainer leaves them to be written by anybody.
 pub fn directories_of_devices(spec: &Spec) -> Vec<PathBuf> {
     let linux = spec.linux().as_ref();
@@ -166,6 +223,20 @@ mod tests {
         };
         assert_eq!(of("/dev/null"), Vec::<PathBuf>::new());
         assert_eq!(of("/dev/a/b/c"), ["/dev/a", "/dev/a/b"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn what_a_link_has_brought_over_proc_is_found() {
+        let linux = json!({ "maskedPaths": ["/proc/keys"], "readonlyPaths": ["/proc/sys"] });
+        let linux: Linux = serde_json::from_value(linux).unwrap();
+        let usual = "1 2 0:1 / / rw - overlay overlay rw\n3 2 0:2 / /proc rw shared:1 - proc proc rw\n\
+             4 3 0:3 /sys /proc/sys ro - proc proc rw\n5 3 0:4 /null /proc/keys rw - tmpfs tmpfs rw\n\
+             6 3 0:5 / /proc/meminfo rw - fuse lxcfs rw\n7 2 0:6 / /process rw - tmpfs tmpfs rw\n";
+        assert_eq!(stray_over_proc(usual, &linux), None);
+        for stray in ["/proc/self/attr", "/proc"] {
+            let more = format!("{usual}8 3 0:7 / {stray} rw - tmpfs tmpfs rw\n");
+            assert_eq!(stray_over_proc(&more, &linux), Some(stray));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,11 @@ use libcontainer::oci_spec::runtime::{LinuxCapabilities, LinuxSeccomp, Process, 
 use libcontainer::workload::{
     Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError,
 };
+use nix::libc;
+use nix::sys::prctl::get_no_new_privs;
 use nix::sys::signal::Signal;
-use nix::unistd::{AccessFlags, access, execve};
+use nix::sys::stat::{fstat, makedev};
+use nix::unistd::{AccessFlags, access, dup2_stderr, dup2_stdin, dup2_stdout, execve};
 
 use crate::error::Failure;
 use crate::mounts::{self, Change};
@@ -26,6 +29,9 @@ use crate::{report, rights, sys};
 
 /// What a process is called that waits for its release: runc's name, by which others know it.
 const PARKED: &str = "runc:[2:INIT]";
+
+/// The number of `/dev/null`.
+const NULL: libc::dev_t = makedev(1, 3);
 
 /// What is executed in a container, and what of it is not left to libcontainer.
 #[derive(Clone)]
@@ -134,6 +140,33 @@ impl Program {
         env
     }
 
+    /// What libcontainer does not look at, or in another way than runc.
+    fn check(&self) -> Result<(), Failure> {
+        if self.no_new_privileges && get_no_new_privs() != Ok(true) {
+            return Err(Failure::Library(
+                "privileges can be gained, which was to be impossible".into(),
+            ));
+        }
+        // It opens the container's own to be read alone.
+        let null = || OpenOptions::new().read(true).write(true).open("/dev/null");
+        let is_null = |fd: BorrowedFd<'_>| {
+            let stat = fstat(fd);
+            stat.is_ok_and(|stat| {
+                stat.st_rdev == NULL && stat.st_mode & libc::S_IFMT == libc::S_IFCHR
+            })
+        };
+        if is_null(io::stdin().as_fd()) {
+            dup2_stdin(null()?).map_err(io::Error::from)?;
+        }
+        if is_null(io::stdout().as_fd()) {
+            dup2_stdout(null()?).map_err(io::Error::from)?;
+        }
+        if is_null(io::stderr().as_fd()) {
+            dup2_stderr(null()?).map_err(io::Error::from)?;
+        }
+        Ok(())
+    }
+
     fn finish(&self) -> Result<(), Failure> {
         for directory in &self.directories {
             let mode = fs::Permissions::from_mode(0o755);
@@ -161,6 +194,8 @@ impl Program {
             .map(|text| c(text))
             .collect::<Result<Vec<_>, _>>()?;
         let path = c(&file.to_string_lossy())?;
+        // Nobody but this process has looked at what else is open, and nobody is to.
+        sys::close_all_but_pipes();
         if let Some(gate) = self.gate {
             wait(gate).map_err(|error| format!("exec FIFO: {error}"))?;
         }
@@ -182,6 +217,7 @@ impl Executor for Program {
         }
         // Rust has this process ignore it, and its program would.
         sys::leave_to_the_kernel(Signal::SIGPIPE).map_err(|error| failed(error.to_string()))?;
+        self.check().map_err(|error| failed(error.to_string()))?;
         if self.has_to_finish() {
             self.finish().map_err(|error| failed(error.to_string()))?;
         }

@@ -6,6 +6,7 @@ use caps::{CapSet, CapsHashSet};
 use libcontainer::capabilities::{self, CapabilityExt};
 use libcontainer::oci_spec::runtime::{
     Capabilities, Capability, LinuxCapabilities, LinuxCapabilitiesBuilder, LinuxSeccomp,
+    LinuxSeccompArgBuilder, LinuxSeccompOperator,
 };
 use libcontainer::seccomp;
 use libcontainer::syscall::syscall::SyscallType;
@@ -75,10 +76,42 @@ pub fn leave_groups() -> Result<(), Failure> {
 ///
 /// If the kernel or libseccomp refuses it.
 pub fn filter(rules: &LinuxSeccomp) -> Result<(), Failure> {
+    let rules = &with_masks_in_place(rules)?;
     // Only an agent gets a descriptor, and those are refused.
     seccomp::initialize_seccomp(rules)
         .map(drop)
         .map_err(|error| Failure::library(&error))
+}
+
+/// libcontainer takes the mask of a comparison for its value, and the value for the mask.
+fn with_masks_in_place(rules: &LinuxSeccomp) -> Result<LinuxSeccomp, Failure> {
+    let mut rules = rules.clone();
+    let mut syscalls = rules.syscalls().clone().unwrap_or_default();
+    for syscall in &mut syscalls {
+        let args = syscall.args().iter().flatten().map(|arg| {
+            let is_masked = arg.op() == LinuxSeccompOperator::ScmpCmpMaskedEq;
+            let (value, two) = (arg.value(), arg.value_two());
+            let (value, two) = match is_masked {
+                true => (two.unwrap_or_default(), Some(value)),
+                false => (value, two),
+            };
+            let built = LinuxSeccompArgBuilder::default()
+                .index(arg.index())
+                .op(arg.op())
+                .value(value);
+            match two {
+                Some(two) => built.value_two(two),
+                None => built,
+            }
+            .build()
+        });
+        let args = args
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| Failure::library(&error))?;
+        syscall.set_args((!args.is_empty()).then_some(args));
+    }
+    rules.set_syscalls(Some(syscalls));
+    Ok(rules)
 }
 
 /// Leaves this process no other capabilities.

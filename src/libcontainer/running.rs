@@ -17,12 +17,16 @@ use liboci_cli::{Kill, Ps, Update};
 use nix::libc;
 use nix::sys::signal::Signal;
 
+use crate::bundle::Bundle;
 use crate::create::waiting_fifo;
 use crate::error::Failure;
 use crate::{Settings, bundle, cgroups, sys};
 
 /// Behind what an init waits for its release.
 pub const FIFO: &str = "exec.fifo";
+
+/// When an init has begun.
+const START_TIME: &str = "start-time";
 
 /// How long killed processes may take to be gone, and how often they are looked for.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
@@ -38,7 +42,44 @@ pub fn load(settings: &Settings, id: &str) -> Result<Container, Failure> {
     if !state.join("state.json").exists() {
         return Err(Failure::Unknown);
     }
-    Container::load(state).map_err(|error| Failure::library(&error))
+    let mut container = Container::load(state).map_err(|error| Failure::library(&error))?;
+    if !is_of_its_time(&container) {
+        // Its number is another process's.
+        container.set_status(ContainerStatus::Stopped);
+    }
+    Ok(container)
+}
+
+/// Notes when the init of a container began: its number may be another's one day.
+///
+/// # Errors
+///
+/// If it cannot be noted.
+pub fn note_start_time(container: &Container) -> Result<(), Failure> {
+    let file = container.root.join(START_TIME);
+    let time = container
+        .pid()
+        .and_then(|pid| start_time(pid.as_raw()))
+        .unwrap_or_default();
+    fs::write(&file, time).map_err(|source| Failure::io(&file, source))
+}
+
+/// Whether the process with the number of its init is its init. One that was ended while it was created is not known by
+/// its time.
+fn is_of_its_time(container: &Container) -> bool {
+    let Ok(noted) = fs::read_to_string(container.root.join(START_TIME)) else {
+        return true;
+    };
+    let now = container.pid().and_then(|pid| start_time(pid.as_raw()));
+    now.is_none_or(|now| now == noted)
+}
+
+/// In the kernel's ticks since it began (`proc_pid_stat(5)`, field 22).
+fn start_time(pid: i32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // A name may have anything in it.
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_whitespace().nth(19).map(str::to_owned)
 }
 
 /// Releases a container, and runs what is to be run when its program has been executed.
@@ -302,12 +343,22 @@ pub fn update(settings: &Settings, order: &Update) -> Result<(), Failure> {
             "update without --resources is not known here, use runc for it".into(),
         ));
     };
-    let resources: LinuxResources = match file == Path::new("-") {
+    let mut resources: LinuxResources = match file == Path::new("-") {
         true => bundle::parse(file, &read_to_end(io::stdin())?)?,
         false => bundle::read(file)?,
     };
     if container.status() == ContainerStatus::Stopped {
         return Err(Failure::Untimely("container not running".into()));
+    }
+    if cgroups::is_unified() {
+        // Without them libcontainer would take the container's devices away.
+        let spec = Bundle::of(container.bundle())?.spec;
+        let given = spec
+            .linux()
+            .as_ref()
+            .and_then(|linux| linux.resources().as_ref());
+        resources.set_devices(given.and_then(|given| given.devices().clone()));
+        bundle::limit_swap(&mut resources);
     }
     let change = ControllerOpt {
         resources: &resources,

@@ -16,6 +16,9 @@ use nix::unistd::execv;
 use crate::error::Failure;
 use crate::sys;
 
+/// Has libcontainer give descriptors to a container (`sd_listen_fds(3)`).
+const PASSED_ON: &str = "LISTEN_FDS";
+
 const OWN_FILE: &str = "/proc/self/exe";
 
 /// Executes this program once more, with the same arguments, from where it cannot be written; if it runs from
@@ -27,9 +30,15 @@ const OWN_FILE: &str = "/proc/self/exe";
 pub fn seal() -> Result<(), Failure> {
     let is_read_only =
         statvfs(OWN_FILE).is_ok_and(|mount| mount.flags().contains(FsFlags::ST_RDONLY));
-    match is_read_only {
-        true => Ok(()),
-        false => Err(again()),
+    if !is_read_only {
+        return Err(again());
+    }
+    match std::env::var_os(PASSED_ON) {
+        None => Ok(()),
+        // Whatever has these numbers would be the container's.
+        Some(_) => Err(Failure::Refused(format!(
+            "{PASSED_ON} is set, expected no descriptors to pass on"
+        ))),
     }
 }
 
@@ -67,6 +76,9 @@ fn again() -> Failure {
             ));
         }
     };
+    if let Err(error) = sys::inherit_only_streams() {
+        return refused(&error);
+    }
     // A copy of a mount begins where its path led: at the file itself.
     let Ok(path) = CString::new(format!("/proc/self/fd/{}", mount.as_raw_fd())) else {
         return refused(&"no path");

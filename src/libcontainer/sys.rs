@@ -139,6 +139,35 @@ pub fn set_key_permissions(key: libc::c_long, permissions: u32) -> io::Result<()
         .map(drop)
 }
 
+/// Closes what no program is to find open, nor anybody who looks at this process: all but its streams, and pipes, of
+/// which libcontainer and we have some. Nobody but us has to know of any of the others.
+pub fn close_all_but_pipes() {
+    for fd in 3..MOST_FDS {
+        // SAFETY: zeroes are a value of it.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure outlives the call; a number that is no descriptor is an error.
+        let is_open = unsafe { libc::fstat(fd, &raw mut stat) } == 0;
+        if is_open && stat.st_mode & libc::S_IFMT != libc::S_IFIFO {
+            // SAFETY: what has it open is not used any more: this process executes another program, or ends.
+            let _ = unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Descriptors have the lowest free numbers, and there are a dozen.
+const MOST_FDS: i32 = 256;
+
+/// Has nobody's descriptors be inherited but the streams: `close_range(2)`.
+///
+/// # Errors
+///
+/// `ENOSYS` before Linux 5.11.
+pub fn inherit_only_streams() -> io::Result<()> {
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: nothing is closed.
+    done(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) }).map(drop)
+}
+
 /// The signal does again what the kernel does with it by itself, as in a process that nobody has made ready.
 ///
 /// # Errors
