@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::figures::Figures;
+use super::figures::{FigureOf, Figures};
 use super::harness::{ContainerSpec, Containerd, installed_program};
 use super::idle::field;
 use super::report::{machine, row};
@@ -43,7 +43,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
             times[0].median() / times[1].median(),
         );
     }
-    let figures: [(&str, fn(&Held) -> f64); 3] = [
+    let figures: [(&str, FigureOf<Held>); 3] = [
         ("resident, with what others share", |held| held.resident),
         ("proportional: of a page that n share one n-th", |held| {
             held.proportional

@@ -142,10 +142,9 @@ mod tests {
 
     #[test]
     fn who_wants_no_capabilities_gets_none() {
-        assert_eq!(
-            sets(&given(None).unwrap()),
-            [const { () }; 5].map(|()| Capabilities::new())
-        );
+        for set in sets(&given(None).unwrap()) {
+            assert!(set.is_empty(), "{set:?}");
+        }
     }
 
     #[test]
