@@ -19,7 +19,6 @@ use libcontainer::workload::{
 };
 use nix::libc;
 use nix::sys::prctl::get_no_new_privs;
-use nix::sys::signal::Signal;
 use nix::sys::stat::{fstat, makedev};
 use nix::unistd::{AccessFlags, access, dup2_stderr, dup2_stdin, dup2_stdout, execve};
 
@@ -215,8 +214,8 @@ impl Executor for Program {
             // As with runc, the program runs all the same.
             let _ = sys::set_size(io::stdin().as_fd(), rows, columns);
         }
-        // Rust has this process ignore it, and its program would.
-        sys::leave_to_the_kernel(Signal::SIGPIPE).map_err(|error| failed(error.to_string()))?;
+        // Rust has this process ignore one, and who has called it may have ignored others: its program would.
+        sys::leave_signals_to_the_kernel();
         self.check().map_err(|error| failed(error.to_string()))?;
         if self.has_to_finish() {
             self.finish().map_err(|error| failed(error.to_string()))?;

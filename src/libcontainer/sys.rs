@@ -168,16 +168,13 @@ pub fn inherit_only_streams() -> io::Result<()> {
     done(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) }).map(drop)
 }
 
-/// The signal does again what the kernel does with it by itself, as in a process that nobody has made ready.
-///
-/// # Errors
-///
-/// `EINVAL` if there is no such signal.
-pub fn leave_to_the_kernel(signal: nix::sys::signal::Signal) -> io::Result<()> {
-    use nix::sys::signal::{SigHandler, signal as set};
-    // SAFETY: there is no handler, neither before nor after.
-    unsafe { set(signal, SigHandler::SigDfl) }?;
-    Ok(())
+/// All signals do again what the kernel does with them by itself, as in a process that nobody has made ready.
+pub fn leave_signals_to_the_kernel() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // Some cannot be changed, and never were.
+        // SAFETY: there is no handler, neither before nor after.
+        let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 fn done(outcome: libc::c_long) -> io::Result<libc::c_long> {
