@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::figures::{FigureOf, Figures};
-use super::harness::{ContainerSpec, Containerd, installed_program};
+use super::harness::{ContainerSpec, Containerd, REFERENCE, installed_program};
 use super::idle::field;
 use super::report::{machine, row};
 use super::walltime::{BRIEF, exec_command, milliseconds, quiet_host, side_by_side};
@@ -73,11 +73,16 @@ struct Held {
 }
 
 impl Bench<'_> {
+    /// `ctr` has an option for the program of runc's own shim, and for others a file.
     fn spec(&self, id: &str, (runtime, binary): (&str, &str)) -> ContainerSpec {
-        let binary = installed_program(binary).display().to_string();
-        ContainerSpec::new(id)
-            .runtime(runtime)
-            .option(&["--runc-binary", &binary])
+        let spec = ContainerSpec::new(id).runtime(runtime);
+        if runtime == REFERENCE {
+            return spec;
+        }
+        let file = self.host.dir().join(binary).with_extension("toml");
+        let program = installed_program(binary);
+        fs::write(&file, format!("BinaryName = {program:?}\n")).expect("the options");
+        spec.option(&["--runtime-config-path", &file.display().to_string()])
     }
 
     fn runs(&self, pairs: usize) -> [Figures; 2] {
