@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::figures::{FigureOf, Figures};
 use super::harness::{ContainerSpec, Containerd, REFERENCE, installed_program};
 use super::idle::field;
-use super::report::{machine, row};
+use super::report::{commands, machine, row};
 use super::walltime::{BRIEF, exec_command, milliseconds, quiet_host, side_by_side};
 use super::{Effort, LASTING, progress};
 
@@ -33,16 +33,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
         runtimes[0], runtimes[1]
     );
     println!("|---|---|---|---|");
-    for (command, times) in [("run --rm", &runs), ("task exec", &execs)] {
-        row(
-            &format!(
-                "`ctr {command} … /bin/true`, {} pairs, median (p10 … p90)",
-                times[0].count()
-            ),
-            [times[0].text("ms"), times[1].text("ms")],
-            times[0].median() / times[1].median(),
-        );
-    }
+    commands(&runs, &execs);
     let figures: [(&str, FigureOf<Held>); 3] = [
         ("resident, with what others share", |held| held.resident),
         ("proportional: of a page that n share one n-th", |held| {

@@ -33,16 +33,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
     println!("{}\n", machine());
     println!("| | {} | {} | ratio |", runtimes[0], runtimes[1]);
     println!("|---|---|---|---|");
-    for (command, times) in [("run --rm", &measured.runs), ("task exec", &measured.execs)] {
-        row(
-            &format!(
-                "`ctr {command} … /bin/true`, {} pairs, median (p10 … p90)",
-                times[0].count()
-            ),
-            [times[0].text("ms"), times[1].text("ms")],
-            times[0].median() / times[1].median(),
-        );
-    }
+    commands(&measured.runs, &measured.execs);
     row(
         &format!("{} pods of 5 containers started at once", effort.crowd),
         crowd.map(|seconds| format!("{seconds:.1} s")),
@@ -121,6 +112,20 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
             _ => "the signal for",
         };
         println!("| {from} | {what} {to} | {} |", times.text("ms"));
+    }
+}
+
+/// How long `ctr`'s commands take, of each of two.
+pub fn commands(runs: &[Figures; 2], execs: &[Figures; 2]) {
+    for (command, times) in [("run --rm", runs), ("task exec", execs)] {
+        row(
+            &format!(
+                "`ctr {command} … /bin/true`, {} pairs, median (p10 … p90)",
+                times[0].count()
+            ),
+            [times[0].text("ms"), times[1].text("ms")],
+            times[0].median() / times[1].median(),
+        );
     }
 }
 

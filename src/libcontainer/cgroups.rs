@@ -27,9 +27,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Puts this process, and those that it makes, into the container's cgroups in the hierarchies that libcontainer leaves
 /// alone: which it has joined, and whether that are all.
-pub fn join(path: &Path, is_systemd: bool) -> (Joined, Result<(), Failure>) {
+pub fn join(path: &Path) -> (Joined, Result<(), Failure>) {
     let mut joined = Joined::default();
-    let outcome = joined.join(path, is_systemd);
+    let outcome = joined.join(path);
     (joined, outcome)
 }
 
@@ -38,8 +38,8 @@ pub fn join(path: &Path, is_systemd: bool) -> (Joined, Result<(), Failure>) {
 pub struct Joined(Vec<(PathBuf, PathBuf)>);
 
 impl Joined {
-    fn join(&mut self, path: &Path, is_systemd: bool) -> Result<(), Failure> {
-        if is_unified() || is_systemd {
+    fn join(&mut self, path: &Path) -> Result<(), Failure> {
+        if is_unified() {
             return Ok(());
         }
         let memberships = fs::read_to_string(MEMBERSHIPS).unwrap_or_default();
@@ -76,11 +76,8 @@ fn membership<'a>(memberships: &'a str, key: &str) -> &'a Path {
     relative(Path::new(of.map_or("", |(_, path)| path)))
 }
 
-/// Where a container's own cgroups may be; none where systemd makes and removes them.
-pub fn own(path: &Path, is_systemd: bool) -> Vec<PathBuf> {
-    if is_systemd {
-        return Vec::new();
-    }
+/// Where a container's own cgroups may be.
+pub fn own(path: &Path) -> Vec<PathBuf> {
     if is_unified() {
         return vec![Path::new(ROOT).join(relative(path))];
     }

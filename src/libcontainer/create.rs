@@ -5,11 +5,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::container::{Container, ContainerStatus};
 use libcontainer::notify_socket::{NOTIFY_FILE, NotifySocket};
 use libcontainer::oci_spec::runtime::Spec;
-use libcontainer::syscall::syscall::SyscallType;
 use liboci_cli::Create;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -56,6 +54,8 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
             order.container_id
         )));
     }
+    let cgroup = bundle.cgroup(&order.container_id);
+    cgroups::expect_nobody(&cgroups::own(&cgroup))?;
     rights::leave_groups()?;
     if !order.no_new_keyring {
         keyring::join(&order.container_id)?;
@@ -64,9 +64,7 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
     // libcontainer makes the directory of the state, and wants to be the first.
     let fifo = waiting_fifo(settings, &order.container_id);
     let gate = make_fifo(&fifo)?;
-    let cgroup = bundle.cgroup(&order.container_id);
-    cgroups::expect_nobody(&cgroups::own(&cgroup, settings.systemd_cgroup))?;
-    let (joined, made) = match cgroups::join(&cgroup, settings.systemd_cgroup) {
+    let (joined, made) = match cgroups::join(&cgroup) {
         (joined, Ok(())) => (
             joined,
             make(settings, order, &mut bundle, &state, (&fifo, gate)),
@@ -100,22 +98,18 @@ fn make(
     stdio::give(process.user().uid());
     bundle.write(program.rights_until_then())?;
     stdio::make_cwd(&bundle.spec)?;
-    let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
-    let builder = ContainerBuilder::new(order.container_id, SyscallType::Linux)
-        .with_executor(program)
-        .with_pid_file(order.pid_file)
-        .map_err(failed)?
-        .with_console_socket(order.console_socket)
-        .with_root_path(&settings.root)
-        .map_err(failed)?
-        .validate_id()
-        .map_err(failed)?;
+    let builder = settings.builder(
+        order.container_id,
+        program,
+        order.pid_file,
+        order.console_socket,
+    )?;
     let mut container = builder
         .as_init(&bundle.directory)
-        .with_systemd(settings.systemd_cgroup)
+        .with_systemd(false)
         .with_detach(true)
         .build()
-        .map_err(failed)?;
+        .map_err(|error| Failure::library(&error))?;
     let parked = audit(&container, &bundle.spec).and_then(|()| park(&mut container, fifo, state));
     if parked.is_err() {
         // Its first error is the one that is told.

@@ -5,16 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use libcontainer::container::ContainerStatus;
-use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::oci_spec::runtime::Process;
-use libcontainer::syscall::syscall::SyscallType;
 use liboci_cli::Exec;
 
 use crate::bundle::{self, Bundle};
 use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
-use crate::running::load;
+use crate::running::{config_of, load};
 use crate::{
     Settings, absolute, cgroups, keyring, leave_for_the_root, refusals, rights, sealed, stdio,
 };
@@ -69,18 +67,16 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
     let copy = file.with_extension("libcontainer.json");
     bundle::write(&copy, &process)?;
     rights::leave_groups()?;
-    let config = container.spec().map_err(|error| Failure::library(&error))?;
-    cgroups::join(&config.cgroup_path, container.systemd()).1?;
+    let config = config_of(&container)?;
+    cgroups::join(&config.cgroup_path).1?;
     keyring::join(&order.container_id)?;
-    let failed = |error: libcontainer::error::LibcontainerError| Failure::library(&error);
     let executed = || -> Result<(), Failure> {
-        let builder = ContainerBuilder::new(order.container_id, SyscallType::Linux)
-            .with_executor(program)
-            .with_pid_file(order.pid_file)
-            .map_err(failed)?
-            .with_console_socket(order.console_socket)
-            .with_root_path(&settings.root)
-            .map_err(failed)?;
+        let builder = settings.builder(
+            order.container_id,
+            program,
+            order.pid_file,
+            order.console_socket,
+        )?;
         let tenant = builder
             .as_tenant()
             .with_detach(true)
@@ -89,7 +85,7 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
             .with_ignore_paused(order.ignore_paused)
             .build()
             .map(drop)
-            .map_err(failed)
+            .map_err(|error| Failure::library(&error))
     };
     remove_litter(&container.root);
     let report = Report::begin()?;

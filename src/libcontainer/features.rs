@@ -10,11 +10,11 @@ pub fn features() -> Value {
     json!({
         "ociVersionMin": "1.0.0",
         "ociVersionMax": "1.2.1",
-        "hooks": ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"],
+        "hooks": ["poststart", "poststop"],
         "mountOptions": known_options(),
         "linux": {
             "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "time", "uts"],
-            "cgroup": { "v1": true, "v2": true, "systemd": true, "systemdUser": false, "rdma": false },
+            "cgroup": { "v1": true, "v2": true, "systemd": false, "systemdUser": false, "rdma": false },
             "seccomp": {
                 "enabled": true,
                 "actions": [

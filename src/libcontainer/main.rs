@@ -55,10 +55,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::error::LibcontainerError;
+use libcontainer::syscall::syscall::SyscallType;
 use liboci_cli::{Create, Delete, Exec, GlobalOpts, Kill, Pause, Ps, Resume, Start, State, Update};
+use nix::sys::stat::{Mode, umask};
 
 use error::Failure;
-use nix::sys::stat::{Mode, umask};
+use program::Program;
 
 /// Where the state of containers is if nobody says otherwise.
 const DEFAULT_ROOT: &str = "/run/usher-libcontainer";
@@ -114,13 +118,12 @@ impl Verb {
 
 /// An id is the name of a directory: letters, digits and a few signs, as with runc.
 fn check_id(id: &str) -> Result<(), Failure> {
-    let is_known = |letter: char| letter.is_ascii_alphanumeric() || "_+-.".contains(letter);
-    match id.chars().all(is_known) && !["", ".", ".."].contains(&id) {
-        true => Ok(()),
-        false => Err(Failure::Refused(format!(
-            "invalid container id {id:?}, expected letters, digits and any of _+-."
-        ))),
-    }
+    let checked = ContainerBuilder::new(id.to_owned(), SyscallType::Linux).validate_id();
+    checked.map(drop).map_err(|error| {
+        Failure::Refused(format!(
+            "invalid container id {id:?}, expected letters, digits and any of _+-.: {error}"
+        ))
+    })
 }
 
 /// Whatever it is called with.
@@ -140,6 +143,23 @@ impl Settings {
     /// Where the state of container `id` is.
     fn state_of(&self, id: &str) -> PathBuf {
         self.root.join(id)
+    }
+
+    /// What libcontainer makes, or executes in, container `id` by.
+    fn builder(
+        &self,
+        id: String,
+        program: Program,
+        pid_file: Option<PathBuf>,
+        console_socket: Option<PathBuf>,
+    ) -> Result<ContainerBuilder, Failure> {
+        let failed = |error: LibcontainerError| Failure::library(&error);
+        ContainerBuilder::new(id, SyscallType::Linux)
+            .with_executor(program)
+            .with_console_socket(console_socket)
+            .with_pid_file(pid_file)
+            .and_then(|builder| builder.with_root_path(&self.root))
+            .map_err(failed)
     }
 }
 

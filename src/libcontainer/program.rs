@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use libcontainer::oci_spec::runtime::{LinuxCapabilities, LinuxSeccomp, Process, Spec};
@@ -277,7 +277,7 @@ fn unfit(file: &Path) -> Option<String> {
         return Some("is a directory".to_owned());
     }
     // What nobody may execute root may not either, but is told so by access(2) only of some file systems.
-    let is_executable = stat.permissions().mode() & 0o111 != 0 && stat.mode() != 0;
+    let is_executable = stat.permissions().mode() & 0o111 != 0;
     match is_executable && access(file, AccessFlags::X_OK).is_ok() {
         true => None,
         false => Some("permission denied".to_owned()),

@@ -113,7 +113,7 @@ pub fn start(settings: &Settings, id: &str) -> Result<(), Failure> {
         ));
     }
     fs::remove_file(&fifo).map_err(|source| Failure::io(&fifo, source))?;
-    let config = container.spec().map_err(|error| Failure::library(&error))?;
+    let config = config_of(&container)?;
     let hooks = config
         .hooks
         .as_ref()
@@ -263,12 +263,11 @@ pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure>
         )));
     }
     end(&container)?;
-    let cgroups = cgroups::own(&config_of(&container)?.cgroup_path, container.systemd());
+    let cgroups = cgroups::own(&config_of(&container)?.cgroup_path);
     cgroups::remove_below(&cgroups)?;
-    // It knows its init by the process id, which a dead one has until it is collected.
-    container.set_status(ContainerStatus::Stopped);
+    // It knows its init by the process id alone; whatever has that now, nothing of the container lives.
     container
-        .delete(force)
+        .delete(true)
         .map_err(|error| Failure::library(&error))?;
     cgroups::remove(&cgroups)
 }
@@ -281,8 +280,12 @@ fn forget(state: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Ends what is left of it. The number of an init that has ended may be another process's.
 fn end(container: &Container) -> Result<(), Failure> {
-    if let Some(pid) = container.pid() {
+    if let Some(pid) = container
+        .pid()
+        .filter(|_| container.status() != ContainerStatus::Stopped)
+    {
         // It may have ended.
         let _ = sys::kill(pid.as_raw(), libc::SIGKILL);
     }
@@ -378,7 +381,11 @@ fn read_to_end(mut from: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// What libcontainer has noted of a container.
-fn config_of(container: &Container) -> Result<YoukiConfig, Failure> {
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn config_of(container: &Container) -> Result<YoukiConfig, Failure> {
     container.spec().map_err(|error| Failure::library(&error))
 }
 
@@ -387,7 +394,7 @@ fn manager(container: &Container) -> Result<AnyCgroupManager, Failure> {
     let config = config_of(container)?;
     let config = CgroupConfig {
         cgroup_path: config.cgroup_path,
-        systemd_cgroup: container.systemd(),
+        systemd_cgroup: false,
         container_name: container.id().to_owned(),
     };
     libcgroups::common::create_cgroup_manager(config).map_err(|error| Failure::library(&error))
@@ -401,7 +408,34 @@ fn freeze(cgroups: &AnyCgroupManager, state: FreezerState) -> Result<(), Failure
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
     use super::*;
+
+    #[test]
+    fn who_has_the_number_of_an_init_that_has_ended_is_not_killed_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            root: directory.path().to_owned(),
+            systemd_cgroup: false,
+        };
+        let state = settings.state_of("a");
+        fs::create_dir(&state).unwrap();
+        let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(stranger.id()).ok();
+        let running = ContainerStatus::Running;
+        let container = Container::new("a", running, pid, directory.path(), &state).unwrap();
+        container.save().unwrap();
+        fs::write(state.join(START_TIME), "1").unwrap();
+        // Of its cgroups nothing is noted, so it comes to nothing; a signal would have been sent before that.
+        let deleted = delete(&settings, "a", true);
+        // SIGKILL, had it been sent, would have come before.
+        sys::kill(pid.unwrap(), libc::SIGTERM).unwrap();
+        let ended = stranger.wait().unwrap();
+        assert!(deleted.is_err());
+        assert_eq!(ended.signal(), Some(libc::SIGTERM));
+    }
 
     #[test]
     fn signals_have_numbers_and_names() {
