@@ -55,7 +55,7 @@ impl Bundle {
         }
         mount_dev(&mut spec)?;
         name_mounts(&mut spec);
-        complete(&mut spec, id);
+        complete(&mut spec, id, is_systemd);
         if let Some(linux) = spec.linux_mut() {
             let given = linux.rootfs_propagation().clone();
             linux.set_rootfs_propagation(given.map(|word| mounts::word_for(&word).to_owned()));
@@ -106,9 +106,15 @@ impl Bundle {
     }
 
     /// The path of the cgroups of container `id`, as libcontainer understands it.
-    pub fn cgroup(&self, id: &str) -> PathBuf {
+    pub fn cgroup(&self, id: &str, is_systemd: bool) -> PathBuf {
         let linux = self.spec.linux().as_ref();
-        get_cgroup_path(linux.map_or(&None, |linux| linux.cgroups_path()), id)
+        let given = get_cgroup_path(linux.map_or(&None, |linux| linux.cgroups_path()), id);
+        cgroups::place(&given, is_systemd)
+    }
+
+    /// What the container may have, as it was made.
+    pub fn resources(&self) -> Option<&LinuxResources> {
+        self.spec.linux().as_ref()?.resources().as_ref()
     }
 
     /// The process that the container is made for.
@@ -246,11 +252,15 @@ fn name_mounts(spec: &mut Spec) {
 }
 
 /// Says what libcontainer takes in another way than runc where it is not said.
-fn complete(spec: &mut Spec, id: &str) {
+fn complete(spec: &mut Spec, id: &str, is_systemd: bool) {
     if let Some(linux) = spec.linux_mut() {
         let given = linux.cgroups_path().clone();
         let given = given.filter(|path| !path.as_os_str().is_empty());
-        linux.set_cgroups_path(given.or_else(|| Some(Path::new("/").join(id))));
+        let own = match is_systemd {
+            true => PathBuf::from(format!(":runc:{id}")),
+            false => Path::new("/").join(id),
+        };
+        linux.set_cgroups_path(Some(given.unwrap_or(own)));
         if let Some(namespaces) = linux.namespaces_mut() {
             for namespace in namespaces {
                 let path = namespace.path().clone();

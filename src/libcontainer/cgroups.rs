@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::error::Failure;
 
+/// The slice of who names none, as with runc.
+const DEFAULT_SLICE: &str = "system.slice";
+
 /// Where cgroups are.
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -74,6 +77,71 @@ fn enter(cgroup: &Path) -> Result<(), Failure> {
 fn membership<'a>(memberships: &'a str, key: &str) -> &'a Path {
     let of = memberships.lines().find_map(|line| line.split_once(key));
     relative(Path::new(of.map_or("", |(_, path)| path)))
+}
+
+/// Where the cgroups of a container are by what its document says: a path, or, where they are systemd's, the name of a
+/// scope, `slice:prefix:name`.
+pub fn place(given: &Path, is_systemd: bool) -> PathBuf {
+    let scope = scope(given).filter(|_| is_systemd);
+    scope.unwrap_or_else(|| given.to_owned())
+}
+
+/// Where systemd has the cgroup of a scope: slices are in each other as their names say (`systemd.slice(5)`). None if
+/// it is not the name of one.
+pub fn scope(given: &Path) -> Option<PathBuf> {
+    let parts: Vec<&str> = given.to_str()?.split(':').collect();
+    let &[slice, prefix, name] = parts.as_slice() else {
+        return None;
+    };
+    let slice = match slice {
+        "" => DEFAULT_SLICE,
+        slice => slice,
+    };
+    let words = slice.strip_suffix(".slice")?;
+    let is_odd = name.is_empty() || name.ends_with(".slice") || given.to_str()?.contains('/');
+    let mut path = PathBuf::from("/");
+    // The slice above all others has no directory of its own.
+    if words != "-" {
+        if words.split('-').any(str::is_empty) {
+            return None;
+        }
+        let ends = words.match_indices('-').map(|(end, _)| end);
+        for end in ends.chain([words.len()]) {
+            path.push(format!("{}.slice", words.get(..end)?));
+        }
+    }
+    path.push(format!("{prefix}-{name}.scope"));
+    Some(path).filter(|_| !is_odd)
+}
+
+/// Whether systemd makes cgroups here.
+pub fn has_systemd() -> bool {
+    is_unified() && libcgroups::systemd::booted()
+}
+
+/// The quota of a cgroup of v2 and its period, in microseconds (`cpu.max`); none if it has none.
+pub fn quota(cgroup: &Path) -> Option<(i64, u64)> {
+    let text = fs::read_to_string(cgroup.join("cpu.max")).ok()?;
+    let (quota, period) = text.trim().split_once(' ')?;
+    Some((quota.parse().ok()?, period.parse().ok()?))
+}
+
+/// Sees to it that a process is where it is thought to be.
+///
+/// # Errors
+///
+/// If it is not.
+pub fn expect_at(path: &Path, pid: i32) -> Result<(), Failure> {
+    let file = PathBuf::from(format!("/proc/{pid}/cgroup"));
+    let memberships = fs::read_to_string(&file).map_err(|source| Failure::io(&file, source))?;
+    match membership(&memberships, "0::") {
+        at if at == relative(path) => Ok(()),
+        at => Err(Failure::Library(format!(
+            "its cgroup is {}, expected {}",
+            at.display(),
+            path.display()
+        ))),
+    }
 }
 
 /// Where a container's own cgroups may be.
@@ -155,6 +223,39 @@ fn remove_alone(cgroup: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scope_is_in_its_slices() {
+        let at = |given: &str| scope(Path::new(given)).map(|path| path.display().to_string());
+        let pod = "kubepods-burstable-poda_b.slice:cri-containerd:c1";
+        let path = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice/cri-containerd-c1.scope";
+        assert_eq!(at(pod).as_deref(), Some(path));
+        assert_eq!(at(":runc:c").as_deref(), Some("/system.slice/runc-c.scope"));
+        assert_eq!(at("-.slice:runc:c").as_deref(), Some("/runc-c.scope"));
+        for odd in [
+            "",
+            "/a/b",
+            "a.slice",
+            "a.slice:b",
+            "a:b:c",
+            "a.slice:b:",
+            "a.slice:b:c:d",
+        ] {
+            assert_eq!(at(odd), None, "{odd}");
+        }
+        for odd in [
+            "a--b.slice:c:d",
+            ".slice:c:d",
+            "a/b.slice:c:d",
+            "a.slice:../c:d",
+            "a.slice:b:c.slice",
+        ] {
+            assert_eq!(at(odd), None, "{odd}");
+        }
+        let given = Path::new("a.slice:b:c");
+        assert_eq!(place(given, true), Path::new("/a.slice/b-c.scope"));
+        assert_eq!(place(given, false), given);
+    }
 
     #[test]
     fn a_membership_is_found_by_its_hierarchy() {

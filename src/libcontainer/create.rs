@@ -17,9 +17,10 @@ use crate::bundle::Bundle;
 use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
-use crate::running::{FIFO, note_start_time};
+use crate::running::{self, FIFO, note_start_time};
 use crate::{
-    Settings, absolute, cgroups, keyring, leave_for_the_root, mounts, rights, sealed, stdio,
+    Settings, absolute, cgroups, devices, keyring, leave_for_the_root, mounts, rights, sealed,
+    stdio,
 };
 
 /// What runc's has: anybody can be released, as whatever user it is.
@@ -54,7 +55,7 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
             order.container_id
         )));
     }
-    let cgroup = bundle.cgroup(&order.container_id);
+    let cgroup = bundle.cgroup(&order.container_id, settings.systemd_cgroup);
     cgroups::expect_nobody(&cgroups::own(&cgroup))?;
     rights::leave_groups()?;
     if !order.no_new_keyring {
@@ -106,11 +107,13 @@ fn make(
     )?;
     let mut container = builder
         .as_init(&bundle.directory)
-        .with_systemd(false)
+        .with_systemd(settings.systemd_cgroup)
         .with_detach(true)
         .build()
         .map_err(|error| Failure::library(&error))?;
-    let parked = audit(&container, &bundle.spec).and_then(|()| park(&mut container, fifo, state));
+    let parked = audit(&container, &bundle.spec)
+        .and_then(|()| limit(&container, bundle))
+        .and_then(|()| park(&mut container, fifo, state));
     if parked.is_err() {
         // Its first error is the one that is told.
         let _ = container.delete(true);
@@ -157,6 +160,21 @@ fn audit(container: &Container, spec: &Spec) -> Result<(), Failure> {
             "something was mounted at {at}: a link in the image leads there"
         ))),
     }
+}
+
+/// Sets what libcontainer has left out of the limits of a container.
+fn limit(container: &Container, bundle: &Bundle) -> Result<(), Failure> {
+    let cgroup = running::cgroup_of(container)?;
+    let given = bundle.resources();
+    if container.systemd()
+        && let Some(pid) = container.pid()
+        && let Some(resources) = given
+    {
+        // systemd is told of some of them alone, and of no devices.
+        cgroups::expect_at(&cgroup, pid.as_raw())?;
+        running::apply(&running::manager(container)?, resources)?;
+    }
+    devices::deny_console(&cgroup, given)
 }
 
 /// Has its init go on to the FIFO, and notes that it is there to be executed in.

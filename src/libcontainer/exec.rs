@@ -12,7 +12,7 @@ use crate::bundle::{self, Bundle};
 use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
-use crate::running::{config_of, load};
+use crate::running::{cgroup_of, load};
 use crate::{
     Settings, absolute, cgroups, keyring, leave_for_the_root, refusals, rights, sealed, stdio,
 };
@@ -67,8 +67,7 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
     let copy = file.with_extension("libcontainer.json");
     bundle::write(&copy, &process)?;
     rights::leave_groups()?;
-    let config = config_of(&container)?;
-    cgroups::join(&config.cgroup_path).1?;
+    cgroups::join(&cgroup_of(&container)?).1?;
     keyring::join(&order.container_id)?;
     let executed = || -> Result<(), Failure> {
         let builder = settings.builder(

@@ -3,10 +3,12 @@
 
 use serde_json::{Value, json};
 
+use crate::cgroups;
 use crate::mounts::known_options;
 
 /// What is refused is not among it.
 pub fn features() -> Value {
+    let has_systemd = cgroups::has_systemd();
     json!({
         "ociVersionMin": "1.0.0",
         "ociVersionMax": "1.2.1",
@@ -14,7 +16,7 @@ pub fn features() -> Value {
         "mountOptions": known_options(),
         "linux": {
             "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "time", "uts"],
-            "cgroup": { "v1": true, "v2": true, "systemd": false, "systemdUser": false, "rdma": false },
+            "cgroup": { "v1": true, "v2": true, "systemd": has_systemd, "systemdUser": false, "rdma": false },
             "seccomp": {
                 "enabled": true,
                 "actions": [

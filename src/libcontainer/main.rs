@@ -13,7 +13,7 @@
 //! | `main.rs`, `error.rs`, `report.rs` | the verbs; why one fails, in runc's words, and libcontainer's |
 //! | `create.rs`, `exec.rs`, `running.rs` | a container, further processes, and what is done to what runs |
 //! | `bundle.rs`, `refusals.rs`, `features.rs` | config.json as libcontainer is given it: what is refused, and what is changed; what there is |
-//! | `mounts.rs`, `cgroups.rs` | what libcontainer leaves out of them |
+//! | `mounts.rs`, `cgroups.rs`, `devices.rs` | what libcontainer leaves out of them, or gives too much of |
 //! | `rights.rs` | capabilities and the filter of system calls |
 //! | `program.rs`, `stdio.rs` | from libcontainer's process to the container's program |
 //! | `sealed.rs`, `keyring.rs`, `sys.rs` | this program's file, which no container may write; a session's keys; system calls |
@@ -37,6 +37,7 @@
 mod bundle;
 mod cgroups;
 mod create;
+mod devices;
 mod error;
 mod exec;
 mod features;

@@ -25,7 +25,8 @@ pub fn refuse(spec: &Spec, bundle: &Path, is_systemd: bool) -> Result<(), Failur
     };
     let mounts = spec.mounts().as_deref().unwrap_or_default();
     let refused = is_systemd
-        .then(|| "cgroups of systemd's (SystemdCgroup)".to_owned())
+        .then(|| of_scope(linux))
+        .flatten()
         .or_else(|| of_linux(linux))
         .or_else(|| of_resources(linux.resources().as_ref()?))
         .or_else(|| of_seccomp(linux.seccomp().as_ref()?))
@@ -52,6 +53,21 @@ fn said(refused: Option<String>) -> Result<(), Failure> {
         Some(what) => Err(Failure::Refused(format!(
             "{what}: libcontainer cannot give it, use runc"
         ))),
+    }
+}
+
+fn of_scope(linux: &Linux) -> Option<String> {
+    let path = linux.cgroups_path().as_deref().unwrap_or(Path::new(""));
+    let is_named = path.as_os_str().is_empty() || cgroups::scope(path).is_some();
+    match (cgroups::has_systemd(), is_named) {
+        (false, _) => {
+            Some("cgroups of systemd's (SystemdCgroup) without it or on cgroup v1".into())
+        }
+        (_, false) => Some(format!(
+            "cgroups of systemd's (SystemdCgroup) at {}, which is no slice:prefix:name",
+            path.display()
+        )),
+        (true, true) => None,
     }
 }
 

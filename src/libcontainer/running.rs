@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use crate::bundle::Bundle;
 use crate::create::waiting_fifo;
 use crate::error::Failure;
-use crate::{Settings, bundle, cgroups, sys};
+use crate::{Settings, bundle, cgroups, devices, sys};
 
 /// Behind what an init waits for its release.
 pub const FIFO: &str = "exec.fifo";
@@ -263,7 +263,7 @@ pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure>
         )));
     }
     end(&container)?;
-    let cgroups = cgroups::own(&config_of(&container)?.cgroup_path);
+    let cgroups = cgroups::own(&cgroup_of(&container)?);
     cgroups::remove_below(&cgroups)?;
     // It knows its init by the process id alone; whatever has that now, nothing of the container lives.
     container
@@ -353,23 +353,61 @@ pub fn update(settings: &Settings, order: &Update) -> Result<(), Failure> {
     if container.status() == ContainerStatus::Stopped {
         return Err(Failure::Untimely("container not running".into()));
     }
-    if cgroups::is_unified() {
-        // Without them libcontainer would take the container's devices away.
-        let spec = Bundle::of(container.bundle())?.spec;
-        let given = spec
-            .linux()
-            .as_ref()
-            .and_then(|linux| linux.resources().as_ref());
-        resources.set_devices(given.and_then(|given| given.devices().clone()));
-        bundle::limit_swap(&mut resources);
+    let cgroup = cgroup_of(&container)?;
+    let cgroups = manager(&container)?;
+    // As runc, which changes no devices.
+    resources.set_devices(None);
+    if !cgroups::is_unified() {
+        return apply(&cgroups, &resources);
     }
+    bundle::limit_swap(&mut resources);
+    // libcontainer would take the container's devices away, where it is not told of them.
+    let bundle = Bundle::of(container.bundle())?;
+    let given = bundle.resources();
+    resources.set_devices(given.and_then(|given| given.devices().clone()));
+    in_systemd(&container, &resources)?;
+    // It gives the container the console again, which is to be gone before anybody can have it.
+    freeze(&cgroups, FreezerState::Frozen)?;
+    let updated = apply(&cgroups, &resources);
+    let denied = devices::deny_console(&cgroup, given);
+    let thawed = match container.status() {
+        ContainerStatus::Paused => Ok(()),
+        _ => freeze(&cgroups, FreezerState::Thawed),
+    };
+    updated.and(denied).and(thawed)
+}
+
+/// Tells systemd of a change, where cgroups are its own: it would take it back one day.
+fn in_systemd(container: &Container, resources: &LinuxResources) -> Result<(), Failure> {
+    if !container.systemd() {
+        return Ok(());
+    }
+    let mut resources = resources.clone();
+    if let Some(cpu) = resources.cpu_mut() {
+        // To libcontainer who says nothing of a quota has none from now on.
+        let own = cgroups::own(&cgroup_of(container)?);
+        let now = own.first().and_then(|own| cgroups::quota(own));
+        if let Some((quota, period)) = now.filter(|_| cpu.quota().is_none()) {
+            cpu.set_quota(Some(quota));
+            cpu.set_period(Some(cpu.period().unwrap_or(period)));
+        }
+    }
+    apply(&manager_of(container, true)?, &resources)
+}
+
+/// Gives cgroups what is said of their resources.
+///
+/// # Errors
+///
+/// If the kernel, or systemd, refuses it.
+pub fn apply(cgroups: &AnyCgroupManager, resources: &LinuxResources) -> Result<(), Failure> {
     let change = ControllerOpt {
-        resources: &resources,
+        resources,
         disable_oom_killer: false,
         oom_score_adj: None,
         freezer_state: None,
     };
-    manager(&container)?
+    cgroups
         .apply(&change)
         .map_err(|error| Failure::library(&error))
 }
@@ -389,12 +427,34 @@ pub fn config_of(container: &Container) -> Result<YoukiConfig, Failure> {
     container.spec().map_err(|error| Failure::library(&error))
 }
 
-/// The cgroups of a container, as libcontainer manages them.
-fn manager(container: &Container) -> Result<AnyCgroupManager, Failure> {
+/// Where the cgroups of a container are.
+///
+/// # Errors
+///
+/// If it is not known.
+pub fn cgroup_of(container: &Container) -> Result<PathBuf, Failure> {
     let config = config_of(container)?;
+    Ok(cgroups::place(&config.cgroup_path, container.systemd()))
+}
+
+/// The cgroups of a container, as files.
+///
+/// # Errors
+///
+/// If it is not known where they are.
+pub fn manager(container: &Container) -> Result<AnyCgroupManager, Failure> {
+    manager_of(container, false)
+}
+
+/// The same, or as systemd's.
+fn manager_of(container: &Container, is_systemd: bool) -> Result<AnyCgroupManager, Failure> {
+    let cgroup_path = match is_systemd {
+        true => config_of(container)?.cgroup_path,
+        false => cgroup_of(container)?,
+    };
     let config = CgroupConfig {
-        cgroup_path: config.cgroup_path,
-        systemd_cgroup: false,
+        cgroup_path,
+        systemd_cgroup: is_systemd,
         container_name: container.id().to_owned(),
     };
     libcgroups::common::create_cgroup_manager(config).map_err(|error| Failure::library(&error))
