@@ -30,6 +30,7 @@ const SAYS: &str = r"
     chmod 700 /shared/file
     stat -c %a /shared/file
     mknod /dev/disk b 254 0 && dd if=/dev/disk of=/dev/null count=1
+    mknod /dev/node c 5 1 && (: < /dev/node) && echo the console of the node is open
     echo end
 ";
 

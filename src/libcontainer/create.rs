@@ -17,7 +17,7 @@ use crate::bundle::Bundle;
 use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
-use crate::running::{self, FIFO, note_start_time};
+use crate::running::{self, FIFO};
 use crate::{
     Settings, absolute, cgroups, devices, keyring, leave_for_the_root, mounts, rights, sealed,
     stdio,
@@ -184,7 +184,8 @@ fn park(container: &mut Container, fifo: &Path, state: &Path) -> Result<(), Fail
     NotifySocket::new(state.join(NOTIFY_FILE))
         .notify_container_start()
         .map_err(|error| Failure::library(&error))?;
-    note_start_time(container)?;
+    running::note_start_time(container)?;
+    running::note_cgroups(container)?;
     container.set_status(ContainerStatus::Running);
     container.save().map_err(|error| Failure::library(&error))
 }

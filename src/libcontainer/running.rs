@@ -25,6 +25,10 @@ use crate::{Settings, bundle, cgroups, devices, sys};
 /// Behind what an init waits for its release.
 pub const FIFO: &str = "exec.fifo";
 
+/// The cgroups of a container. Where they are files, there is nothing else of it to be removed but the directory of its
+/// state, and so whoever has seen it end may do both: usher's shim does (`src/engine/oci/forget.rs`).
+const CGROUPS: &str = "cgroups.json";
+
 /// When an init has begun.
 const START_TIME: &str = "start-time";
 
@@ -62,6 +66,19 @@ pub fn note_start_time(container: &Container) -> Result<(), Failure> {
         .and_then(|pid| start_time(pid.as_raw()))
         .unwrap_or_default();
     fs::write(&file, time).map_err(|source| Failure::io(&file, source))
+}
+
+/// Notes which cgroups are a container's own.
+///
+/// # Errors
+///
+/// If they cannot be noted.
+pub fn note_cgroups(container: &Container) -> Result<(), Failure> {
+    if container.systemd() {
+        return Ok(());
+    }
+    let own = cgroups::own(&cgroup_of(container)?);
+    bundle::write(&container.root.join(CGROUPS), &own)
 }
 
 /// Whether the process with the number of its init is its init. One that was ended while it was created is not known by

@@ -4,6 +4,7 @@
 //! is a process of its own that does so, for many times the cost. What else it may have to do is left to it: units
 //! of systemd's, groups of resctrl, network devices that go back to the node, hooks, cgroups that the container has
 //! made, and whatever a later runc notes that is unknown here (`destroy` in `libcontainer/state_linux.go`).
+//! `usher-libcontainer` says by a note of its own that there is nothing but cgroups (`src/libcontainer/running.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,9 +18,13 @@ use serde::de::IgnoredAny;
 use crate::cgroup::is_named_after;
 
 use super::OciRuntime;
+use super::options::LIBCONTAINER_BINARY;
 use super::runtime::DEFAULT_BINARY;
 
 const STATE: &str = "state.json";
+
+/// Where `usher-libcontainer` notes the cgroups of a container that is nothing else.
+const CGROUPS: &str = "cgroups.json";
 
 /// All that runc notes of a container, up to 1.5 (`State` in `libcontainer/container_linux.go`).
 #[derive(Deserialize)]
@@ -53,16 +58,23 @@ struct Config {
     net_devices: Option<IgnoredAny>,
 }
 
-/// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if runc has
-/// to do that: whatever is missing then, it would have removed as well.
+/// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if the OCI
+/// runtime has to do that: whatever is missing then, it would have removed as well.
 pub fn directly(runtime: &OciRuntime, id: &str) -> bool {
     // Others keep such a state too, and may have more to do than they note there.
     let program = Path::new(&runtime.binary).file_name();
-    if program != Some(OsStr::new(DEFAULT_BINARY)) || runtime.systemd_cgroup {
+    let is_known = [DEFAULT_BINARY, LIBCONTAINER_BINARY]
+        .iter()
+        .any(|known| program == Some(OsStr::new(known)));
+    if !is_known || runtime.systemd_cgroup {
         return false;
     }
     let directory = runtime.state_dir(id);
-    let Some(cgroups) = own_cgroups(&directory, id) else {
+    let noted = noted_by_libcontainer(&directory).or_else(|| noted_by_runc(&directory));
+    let are_own = |cgroups: &BTreeSet<PathBuf>| {
+        !cgroups.is_empty() && cgroups.iter().all(|cgroup| is_named_after(cgroup, id))
+    };
+    let Some(cgroups) = noted.filter(are_own) else {
         return false;
     };
     // One in which anything lives stays, and one with others below it.
@@ -72,18 +84,23 @@ pub fn directly(runtime: &OciRuntime, id: &str) -> bool {
     removed.and_then(|()| remove(&directory)).is_ok()
 }
 
-/// The cgroups of a container, if they are nobody else's and all that there is of it.
-fn own_cgroups(directory: &Path, id: &str) -> Option<BTreeSet<PathBuf>> {
+/// The cgroups of a container, if they are all that there is of it.
+fn noted_by_runc(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let state = fs::read(directory.join(STATE)).ok()?;
     let state: State = serde_json::from_slice(&state).ok()?;
     let is_all =
         !state.rootless && state.intel_rdt_path.is_empty() && state.config.net_devices.is_none();
-    let cgroups: BTreeSet<PathBuf> = state.cgroup_paths.into_values().collect();
-    let are_own = cgroups.iter().all(|cgroup| is_named_after(cgroup, id));
-    (is_all && are_own && !cgroups.is_empty()).then_some(cgroups)
+    is_all.then(|| state.cgroup_paths.into_values().collect())
 }
 
-/// Removes runc's directory of a container, the state last: as long as that is there runc knows it.
+/// The same by our own OCI runtime.
+fn noted_by_libcontainer(directory: &Path) -> Option<BTreeSet<PathBuf>> {
+    let cgroups = fs::read(directory.join(CGROUPS)).ok()?;
+    serde_json::from_slice(&cgroups).ok()
+}
+
+/// Removes the directory of a container's state, the state itself last: as long as that is there its OCI runtime knows
+/// it.
 fn remove(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -169,6 +186,35 @@ mod tests {
             assert!(!node.runtime.state_dir("web").exists());
             assert!(!node.has("memory/web") && !node.has("pids/web") && node.has("memory/other"));
         }
+    }
+
+    #[test]
+    fn what_libcontainer_has_noted_is_forgotten_too() {
+        let options = Options {
+            binary_name: "/usr/local/bin/usher-libcontainer".to_owned(),
+            ..Options::default()
+        };
+        let noted = |cgroups: &[&str]| {
+            let node = Node::new(&options, |state| *state = json!({ "ociVersion": "1.2.0" }));
+            let cgroups: Vec<_> = cgroups
+                .iter()
+                .map(|name| node.directory.path().join(name))
+                .collect();
+            let file = node.runtime.state_dir("web").join("cgroups.json");
+            fs::write(file, json!(cgroups).to_string()).unwrap();
+            node
+        };
+        let node = noted(&["memory/web", "pids/web"]);
+        assert!(directly(&node.runtime, "web"));
+        assert!(!node.runtime.state_dir("web").exists() && node.has("memory/other"));
+        for odd in [&[][..], &["memory/other"], &["memory/web", "memory/other"]] {
+            let node = noted(odd);
+            assert!(!directly(&node.runtime, "web"));
+            assert!(node.is_known() && node.has("memory/web"), "{odd:?}");
+        }
+        // By one that notes nothing.
+        let node = Node::new(&options, |state| *state = json!({ "ociVersion": "1.2.0" }));
+        assert!(!directly(&node.runtime, "web") && node.is_known());
     }
 
     #[test]
