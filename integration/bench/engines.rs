@@ -2,16 +2,21 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use super::figures::{FigureOf, Figures};
 use super::harness::{ContainerSpec, Containerd, REFERENCE, installed_program};
 use super::idle::field;
+use super::profile::{Profiler, Shares, table};
 use super::report::{commands, machine, row};
 use super::walltime::{BRIEF, exec_command, milliseconds, quiet_host, side_by_side};
 use super::{Effort, LASTING, progress};
 
 const LIBCONTAINER: &str = "usher-libcontainer";
 const RUNC: &str = "runc";
+
+/// What is executed in.
+const IN: [&str; 2] = ["container-0", "container-1"];
 
 /// Of how many held containers the memory is taken.
 const HELD: usize = 10;
@@ -25,6 +30,8 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
     let runs = bench.runs(effort.pairs);
     progress("wall time of ctr task exec");
     let execs = bench.execs(effort.pairs);
+    progress("whose the time is");
+    let profiles = bench.profiles(effort.pairs);
     progress("held containers");
     let held = [LIBCONTAINER, RUNC].map(|binary| bench.held(runtimes[0], binary));
     println!("{}\n", machine());
@@ -48,6 +55,14 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
             figure(&held[0]) / figure(&held[1]),
         );
     }
+    let heads = ["`ctr run --rm`", "`ctr task exec`"].map(|command| {
+        [
+            format!("{command}, {} with libcontainer", runtimes[0]),
+            format!("{} with runc", runtimes[1]),
+        ]
+    });
+    println!();
+    table(&heads.concat(), &profiles);
 }
 
 struct Bench<'a> {
@@ -76,24 +91,39 @@ impl Bench<'_> {
         spec.option(&["--runtime-config-path", &file.display().to_string()])
     }
 
-    fn runs(&self, pairs: usize) -> [Figures; 2] {
+    fn run_command(&self, which: usize, id: &str) -> Command {
         let fifo_dir = self.host.dir().join("fifo").display().to_string();
+        let spec = self.spec(id, self.contenders[which]).args(BRIEF);
+        spec.ctr_command(&self.host, &["run", "--rm", "--fifo-dir", &fifo_dir])
+    }
+
+    fn runs(&self, pairs: usize) -> [Figures; 2] {
+        let times = side_by_side(pairs, |which, id| milliseconds(self.run_command(which, id)));
+        times.map(Figures::from_iter)
+    }
+
+    /// In the containers that these have.
+    fn execs(&self, pairs: usize) -> [Figures; 2] {
+        for (id, contender) in IN.iter().zip(self.contenders) {
+            self.host.run(&self.spec(id, contender).args(LASTING));
+        }
         let times = side_by_side(pairs, |which, id| {
-            let spec = self.spec(id, self.contenders[which]).args(BRIEF);
-            milliseconds(spec.ctr_command(&self.host, &["run", "--rm", "--fifo-dir", &fifo_dir]))
+            milliseconds(exec_command(&self.host, IN[which], id))
         });
         times.map(Figures::from_iter)
     }
 
-    fn execs(&self, pairs: usize) -> [Figures; 2] {
-        let containers = ["container-0", "container-1"];
-        for (id, contender) in containers.iter().zip(self.contenders) {
-            self.host.run(&self.spec(id, contender).args(LASTING));
-        }
-        let times = side_by_side(pairs, |which, id| {
-            milliseconds(exec_command(&self.host, containers[which], id))
+    /// Whose the time of each of these is.
+    fn profiles(&self, pairs: usize) -> Vec<Vec<Shares>> {
+        let profiler = Profiler::new();
+        let runs = side_by_side(pairs, |which, id| {
+            profiler.client(self.run_command(which, &format!("profiled-{id}")))
         });
-        times.map(Figures::from_iter)
+        let execs = side_by_side(pairs, |which, id| {
+            let id = format!("profiled-{id}");
+            profiler.client(exec_command(&self.host, IN[which], &id))
+        });
+        [runs, execs].into_iter().flatten().collect()
     }
 
     /// Apps whose sidecar never comes.

@@ -34,13 +34,13 @@ enum Work {
 /// Whose a part of a client's time is, in the order in which they follow each other: of what is at work, or of
 /// client, containerd and the shim that serves, until that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Share {
+pub struct Share {
     work: Work,
     is_at_work: bool,
 }
 
 /// Milliseconds of each.
-type Shares = BTreeMap<Share, f64>;
+pub type Shares = BTreeMap<Share, f64>;
 
 /// What a program was at work on, and when.
 #[derive(Debug)]
@@ -51,24 +51,26 @@ struct Span {
 }
 
 struct Bench {
-    processes: Processes,
+    profiler: Profiler,
     host: Containerd,
 }
 
+/// Says whose the time of a client is.
+pub struct Profiler(Processes);
+
 /// Prints the table.
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
-    let processes = Processes::watch();
     let bench = Bench {
-        processes: processes
-            .unwrap_or_else(|e| panic!("the kernel does not tell of processes: {e}")),
+        profiler: Profiler::new(),
         host: quiet_host(),
     };
+    let profiler = &bench.profiler;
     progress("a client that asks for nothing");
-    let idle = (0..effort.pairs).map(|_| bench.client(bench.host.ctr_command(&["--version"])));
+    let idle = (0..effort.pairs).map(|_| profiler.client(bench.host.ctr_command(&["--version"])));
     let idle: Figures = idle.map(|shares| whole(&shares)).collect();
     progress("ctr run --rm");
     let runs = side_by_side(effort.pairs, |n, id| {
-        bench.client(run_command(&bench.host, runtimes[n], id))
+        profiler.client(run_command(&bench.host, runtimes[n], id))
     });
     progress("ctr task exec");
     let hosts = ["container-0", "container-1"];
@@ -77,24 +79,34 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
         bench.host.run(&spec.args(LASTING));
     }
     let execs = side_by_side(effort.pairs, |n, id| {
-        bench.client(exec_command(&bench.host, hosts[n], id))
+        profiler.client(exec_command(&bench.host, hosts[n], id))
     });
     progress(&format!("pods of {CONTAINERS}"));
     let pods = side_by_side(effort.releases, |n, id| bench.pod(runtimes[n], id));
     let columns: Vec<_> = [runs, execs, pods].into_iter().flatten().collect();
     println!("{}\n", machine());
     let [ours, theirs] = runtimes;
-    println!(
-        "| median, ms | `ctr run --rm`, {ours} | {theirs} | `ctr task exec`, {ours} | {theirs} | \
-         pod of {CONTAINERS}, {ours} | {theirs} |"
-    );
-    println!("|---|--:|--:|--:|--:|--:|--:|");
+    let heads = [
+        format!("`ctr run --rm`, {ours}"),
+        theirs.to_owned(),
+        format!("`ctr task exec`, {ours}"),
+        theirs.to_owned(),
+        format!("pod of {CONTAINERS}, {ours}"),
+        theirs.to_owned(),
+    ];
+    table(&heads, &columns);
+    println!("\nA client that asks for nothing: {}.", idle.text("ms"));
+}
+
+/// Prints whose the time was, a column for each kind of client.
+pub fn table(heads: &[String], columns: &[Vec<Shares>]) {
+    println!("| median, ms | {} |", heads.join(" | "));
+    println!("|---|{}", "--:|".repeat(heads.len()));
     let shares: BTreeSet<&Share> = columns.iter().flatten().flat_map(BTreeMap::keys).collect();
     for share in shares {
-        row(&share.text(), &columns, |shares| shares.get(share).copied());
+        row(&share.text(), columns, |shares| shares.get(share).copied());
     }
-    row("all", &columns, |shares| Some(whole(shares)));
-    println!("\nA client that asks for nothing: {}.", idle.text("ms"));
+    row("all", columns, |shares| Some(whole(shares)));
 }
 
 /// Nothing stands where it never took part.
@@ -127,18 +139,28 @@ impl Bench {
             let spec = ContainerSpec::new(id).runtime(runtime).args(LASTING);
             let spec = spec.in_pod(pod, id);
             let run = spec.ctr_command(&self.host, &["run", "--detach", "--null-io"]);
-            for (share, milliseconds) in self.client(run) {
+            for (share, milliseconds) in self.profiler.client(run) {
                 *all.entry(share).or_default() += milliseconds;
             }
         }
         self.host.delete_all();
         all
     }
+}
 
-    fn client(&self, mut command: Command) -> Shares {
+// === impl Profiler ===
+
+impl Profiler {
+    pub fn new() -> Self {
+        let processes = Processes::watch();
+        Self(processes.unwrap_or_else(|e| panic!("the kernel does not tell of processes: {e}")))
+    }
+
+    /// Runs a client to its end.
+    pub fn client(&self, mut command: Command) -> Shares {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut client = command.spawn().expect("ctr");
-        let events = self.processes.until_end_of(client.id());
+        let events = self.0.until_end_of(client.id());
         let status = client.wait().expect("ctr");
         assert!(status.success(), "{command:?}: {status}");
         shares(&events, client.id())
@@ -215,7 +237,8 @@ fn is_init(arguments: &[String]) -> bool {
 /// What the OCI runtime is to do.
 fn runtime_verb(arguments: &[String]) -> Option<&str> {
     let (program, words) = arguments.split_first()?;
-    let is_runtime = matches!(Path::new(program).file_name()?.to_str()?, "runc" | "crun");
+    let name = Path::new(program).file_name()?.to_str()?;
+    let is_runtime = matches!(name, "runc" | "crun" | "usher-libcontainer");
     let verbs = ["init", "create", "start", "exec", "delete"];
     let mut words = words.iter().map(String::as_str);
     is_runtime
