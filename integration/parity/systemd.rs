@@ -1,6 +1,7 @@
 //! Containers whose cgroups systemd makes, one scope for each. They run where systemd is the first
 //! process, as in the guest.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::{both, run_witness, witness};
@@ -57,6 +58,36 @@ fn a_container_and_what_is_executed_in_it_have_a_scope_until_it_ends() {
         seen,
         (vec![scope.clone(), scope], true, Some(67_108_864), 137)
     );
+}
+
+/// As a container does in which systemd or a container engine runs.
+#[test]
+#[ignore = "systemd is not the first process: runs in the guest"]
+fn what_is_executed_where_an_init_has_cgroups_of_its_own_is_with_it() {
+    for scoped in [true, false] {
+        let seen = both(|host, runtime| {
+            let spec = witness(runtime, "a", &[]);
+            let spec = if scoped { in_scope(host, spec) } else { spec };
+            run_witness(host, &spec);
+            let [(init, _)] = host.pids("a")[..] else {
+                panic!("a container with one process has another number of them")
+            };
+            let cgroup = cgroup_of(host, init);
+            let path = cgroup.replace("test", &host.namespace);
+            let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches("0::/"));
+            let below = own.join("init");
+            std::fs::create_dir(&below).expect("a cgroup below its own");
+            std::fs::write(below.join("cgroup.procs"), init.to_string()).expect("its init moves");
+            std::fs::write(own.join("cgroup.subtree_control"), "+pids").expect("controllers");
+            let exec = host.exec("a", &["/bin/cat", "/proc/self/cgroup"]);
+            host.kill("a", "SIGKILL");
+            host.wait_exit("a");
+            host.delete("a");
+            let is_left = own.exists();
+            (exec.code, exec.out(), is_left)
+        });
+        assert_eq!((seen.0, seen.2), (Some(0), false), "scoped: {scoped}");
+    }
 }
 
 #[test]

@@ -117,6 +117,18 @@ impl Bundle {
         self.spec.linux().as_ref()?.resources().as_ref()
     }
 
+    /// Has its cgroup be where it is from now on, whoever has made it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn move_to(&mut self, cgroup: &Path) -> Result<(), Failure> {
+        if let Some(linux) = self.spec.linux_mut() {
+            linux.set_cgroups_path(Some(cgroup.to_owned()));
+        }
+        write(&self.directory.join(CONFIG), &self.spec)
+    }
+
     /// The process that the container is made for.
     ///
     /// # Errors

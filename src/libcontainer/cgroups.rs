@@ -24,6 +24,9 @@ const WITHOUT_CONTROLLERS: [(&str, &str); 2] = [("systemd", ":name=systemd:"), (
 const MEMBERS: &str = "cgroup.procs";
 const MEMBERSHIPS: &str = "/proc/self/cgroup";
 
+/// Which controllers the cgroups below one have.
+const CONTROLLERS: &str = "cgroup.subtree_control";
+
 /// How long what has died may hold a cgroup.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -142,6 +145,27 @@ pub fn expect_at(path: &Path, pid: i32) -> Result<(), Failure> {
             path.display()
         ))),
     }
+}
+
+/// Where below its container's cgroup an init is that has moved, as one does that has cgroups of its own: on v2 there
+/// can be no process in one that has controllers for those below it. What is executed is where the init is then, as
+/// with runc.
+pub fn below(path: &Path, init: i32) -> Option<String> {
+    if !is_unified() {
+        return None;
+    }
+    let controllers = Path::new(ROOT).join(relative(path)).join(CONTROLLERS);
+    if fs::read_to_string(controllers).is_ok_and(|controllers| controllers.trim().is_empty()) {
+        return None;
+    }
+    let memberships = fs::read_to_string(format!("/proc/{init}/cgroup")).ok()?;
+    let below = membership(&memberships, "0::")
+        .strip_prefix(relative(path))
+        .ok()?;
+    below
+        .to_str()
+        .filter(|below| !below.is_empty())
+        .map(str::to_owned)
 }
 
 /// Where a container's own cgroups may be.

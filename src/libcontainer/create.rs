@@ -112,7 +112,7 @@ fn make(
         .build()
         .map_err(|error| Failure::library(&error))?;
     let parked = audit(&container, &bundle.spec)
-        .and_then(|()| limit(&container, bundle))
+        .and_then(|()| limit(&mut container, bundle))
         .and_then(|()| park(&mut container, fifo, state));
     if parked.is_err() {
         // Its first error is the one that is told.
@@ -163,18 +163,18 @@ fn audit(container: &Container, spec: &Spec) -> Result<(), Failure> {
 }
 
 /// Sets what libcontainer has left out of the limits of a container.
-fn limit(container: &Container, bundle: &Bundle) -> Result<(), Failure> {
-    let cgroup = running::cgroup_of(container)?;
-    let given = bundle.resources();
-    if container.systemd()
-        && let Some(pid) = container.pid()
-        && let Some(resources) = given
-    {
-        // systemd is told of some of them alone, and of no devices.
-        cgroups::expect_at(&cgroup, pid.as_raw())?;
-        running::apply(&running::manager(container)?, resources)?;
+fn limit(container: &mut Container, bundle: &mut Bundle) -> Result<(), Failure> {
+    if container.systemd() {
+        running::take_from_systemd(container, bundle)?;
+        if let Some(resources) = bundle.resources() {
+            // systemd is told of some of them alone, and of no devices.
+            running::apply(&running::manager(container)?, resources)?;
+        }
     }
-    devices::deny_console(&cgroup, given)
+    devices::deny_console(
+        &running::config_of(container)?.cgroup_path,
+        bundle.resources(),
+    )
 }
 
 /// Has its init go on to the FIFO, and notes that it is there to be executed in.

@@ -20,6 +20,9 @@ const CONSOLE: (i64, i64) = (5, 1);
 /// All that can be done with a device: read, write, make (`devices.allow` of cgroup v1).
 const ACCESS: &str = "rwm";
 
+/// Of these what is to make one.
+const MAKING: char = 'm';
+
 /// The licence that a program tells the kernel; one that calls nothing of the kernel's may have any.
 const LICENCE: &str = "Apache";
 
@@ -82,11 +85,12 @@ fn program(allowed: &str) -> Result<Program, Failure> {
             .build()
             .map_err(|error| Failure::library(&error))
     };
-    // The last is asked first, and holds for who asks for no more than it is about.
-    let mut rules = vec![rule(false, ACCESS)?];
-    if !allowed.is_empty() {
-        rules.push(rule(true, allowed)?);
-    }
+    // The last is asked first, and holds for who asks for no more than it is about. Making one is allowed to all who
+    // may make devices, as of any other.
+    let rules = [
+        rule(false, ACCESS)?,
+        rule(true, &format!("{allowed}{MAKING}"))?,
+    ];
     Program::from_rules(&rules, true).map_err(|error| Failure::library(&error))
 }
 
@@ -139,10 +143,11 @@ mod tests {
                 .unwrap()
                 == 1
         };
-        for access in ["r", "w", "m", "rw", "rwm"] {
+        for access in ["r", "w", "rw", "rwm"] {
             assert!(!may("", 5, 1, access), "{access}");
             assert!(may("", 5, 0, access) && may("", 1, 3, access), "{access}");
         }
+        assert!(may("", 5, 1, "m"));
         assert!(may("r", 5, 1, "r") && !may("r", 5, 1, "rw") && !may("r", 5, 1, "w"));
         let program = program("").unwrap();
         let disk = program.execute(LinuxDeviceType::B, 5, 1, "r".to_owned());

@@ -12,7 +12,7 @@ use crate::bundle::{self, Bundle};
 use crate::error::Failure;
 use crate::program::Program;
 use crate::report::Report;
-use crate::running::{cgroup_of, load};
+use crate::running::{config_of, load};
 use crate::{
     Settings, absolute, cgroups, keyring, leave_for_the_root, refusals, rights, sealed, stdio,
 };
@@ -67,7 +67,11 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
     let copy = file.with_extension("libcontainer.json");
     bundle::write(&copy, &process)?;
     rights::leave_groups()?;
-    cgroups::join(&cgroup_of(&container)?).1?;
+    let cgroup = config_of(&container)?.cgroup_path;
+    cgroups::join(&cgroup).1?;
+    let below = container
+        .pid()
+        .and_then(|init| cgroups::below(&cgroup, init.as_raw()));
     keyring::join(&order.container_id)?;
     let executed = || -> Result<(), Failure> {
         let builder = settings.builder(
@@ -79,7 +83,8 @@ pub fn exec(settings: &Settings, mut order: Exec) -> Result<(), Failure> {
         let tenant = builder
             .as_tenant()
             .with_detach(true)
-            .with_process(Some(&copy));
+            .with_process(Some(&copy))
+            .with_sub_cgroup(below);
         tenant
             .with_ignore_paused(order.ignore_paused)
             .build()

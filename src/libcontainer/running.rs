@@ -29,6 +29,9 @@ pub const FIFO: &str = "exec.fifo";
 /// state, and so whoever has seen it end may do both: usher's shim does (`src/engine/oci/forget.rs`).
 const CGROUPS: &str = "cgroups.json";
 
+/// The scope of systemd's that is a container's cgroup.
+const SCOPE: &str = "scope";
+
 /// When an init has begun.
 const START_TIME: &str = "start-time";
 
@@ -74,11 +77,39 @@ pub fn note_start_time(container: &Container) -> Result<(), Failure> {
 ///
 /// If they cannot be noted.
 pub fn note_cgroups(container: &Container) -> Result<(), Failure> {
-    if container.systemd() {
+    if scope_of(container).is_some() {
         return Ok(());
     }
-    let own = cgroups::own(&cgroup_of(container)?);
+    let own = cgroups::own(&config_of(container)?.cgroup_path);
     bundle::write(&container.root.join(CGROUPS), &own)
+}
+
+/// Has the cgroup of a container that systemd has made be files from now on: so it was asked for (`Delegate=`), and
+/// what is executed in the container needs nobody's help. systemd is asked again where it may forget: at an update.
+///
+/// # Errors
+///
+/// If the container is somewhere else.
+pub fn take_from_systemd(container: &mut Container, bundle: &mut Bundle) -> Result<(), Failure> {
+    let mut config = config_of(container)?;
+    let scope = container.root.join(SCOPE);
+    let name = config.cgroup_path.as_os_str().as_encoded_bytes();
+    fs::write(&scope, name).map_err(|source| Failure::io(&scope, source))?;
+    config.cgroup_path = cgroups::place(&config.cgroup_path, true);
+    if let Some(pid) = container.pid() {
+        cgroups::expect_at(&config.cgroup_path, pid.as_raw())?;
+    }
+    config
+        .save(&container.root)
+        .map_err(|error| Failure::library(&error))?;
+    container.set_systemd(false);
+    bundle.move_to(&config.cgroup_path)
+}
+
+/// The scope of systemd's that a container is in, as `slice:prefix:name`.
+fn scope_of(container: &Container) -> Option<PathBuf> {
+    let name = fs::read_to_string(container.root.join(SCOPE)).ok()?;
+    Some(PathBuf::from(name))
 }
 
 /// Whether the process with the number of its init is its init. One that was ended while it was created is not known by
@@ -280,7 +311,7 @@ pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure>
         )));
     }
     end(&container)?;
-    let cgroups = cgroups::own(&cgroup_of(&container)?);
+    let cgroups = cgroups::own(&config_of(&container)?.cgroup_path);
     cgroups::remove_below(&cgroups)?;
     // It knows its init by the process id alone; whatever has that now, nothing of the container lives.
     container
@@ -370,7 +401,7 @@ pub fn update(settings: &Settings, order: &Update) -> Result<(), Failure> {
     if container.status() == ContainerStatus::Stopped {
         return Err(Failure::Untimely("container not running".into()));
     }
-    let cgroup = cgroup_of(&container)?;
+    let cgroup = config_of(&container)?.cgroup_path;
     let cgroups = manager(&container)?;
     // As runc, which changes no devices.
     resources.set_devices(None);
@@ -396,20 +427,20 @@ pub fn update(settings: &Settings, order: &Update) -> Result<(), Failure> {
 
 /// Tells systemd of a change, where cgroups are its own: it would take it back one day.
 fn in_systemd(container: &Container, resources: &LinuxResources) -> Result<(), Failure> {
-    if !container.systemd() {
+    let Some(scope) = scope_of(container) else {
         return Ok(());
-    }
+    };
     let mut resources = resources.clone();
     if let Some(cpu) = resources.cpu_mut() {
         // To libcontainer who says nothing of a quota has none from now on.
-        let own = cgroups::own(&cgroup_of(container)?);
+        let own = cgroups::own(&config_of(container)?.cgroup_path);
         let now = own.first().and_then(|own| cgroups::quota(own));
         if let Some((quota, period)) = now.filter(|_| cpu.quota().is_none()) {
             cpu.set_quota(Some(quota));
             cpu.set_period(Some(cpu.period().unwrap_or(period)));
         }
     }
-    apply(&manager_of(container, true)?, &resources)
+    apply(&manager_of(container, scope, true)?, &resources)
 }
 
 /// Gives cgroups what is said of their resources.
@@ -444,34 +475,24 @@ pub fn config_of(container: &Container) -> Result<YoukiConfig, Failure> {
     container.spec().map_err(|error| Failure::library(&error))
 }
 
-/// Where the cgroups of a container are.
-///
-/// # Errors
-///
-/// If it is not known.
-pub fn cgroup_of(container: &Container) -> Result<PathBuf, Failure> {
-    let config = config_of(container)?;
-    Ok(cgroups::place(&config.cgroup_path, container.systemd()))
-}
-
-/// The cgroups of a container, as files.
+/// The cgroups of a container. They are files, but of one that was not made to its end.
 ///
 /// # Errors
 ///
 /// If it is not known where they are.
 pub fn manager(container: &Container) -> Result<AnyCgroupManager, Failure> {
-    manager_of(container, false)
+    let config = config_of(container)?;
+    manager_of(container, config.cgroup_path, container.systemd())
 }
 
-/// The same, or as systemd's.
-fn manager_of(container: &Container, is_systemd: bool) -> Result<AnyCgroupManager, Failure> {
-    let cgroup_path = match is_systemd {
-        true => config_of(container)?.cgroup_path,
-        false => cgroup_of(container)?,
-    };
+fn manager_of(
+    container: &Container,
+    cgroup_path: PathBuf,
+    systemd_cgroup: bool,
+) -> Result<AnyCgroupManager, Failure> {
     let config = CgroupConfig {
         cgroup_path,
-        systemd_cgroup: is_systemd,
+        systemd_cgroup,
         container_name: container.id().to_owned(),
     };
     libcgroups::common::create_cgroup_manager(config).map_err(|error| Failure::library(&error))
