@@ -43,10 +43,9 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "install target/release/kubectl-usher",
         "changes the machine",
     ),
-    ("scripts/libcontainer", "compiles for minutes"),
     (
-        "install target/release/usher-libcontainer",
-        "changes the machine",
+        "install \"$(scripts/libcontainer)\"",
+        "compiles for minutes, and changes the machine",
     ),
     ("scripts/release", "compiles for ten minutes and more"),
     (
