@@ -17,9 +17,10 @@ static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
 ///
 /// The first move in a while has to wait until every processor has been seen outside of what the move
 /// excludes (`cgroup_threadgroup_rwsem` in the kernel's `kernel/cgroup/cgroup.c`, which begins with an
-/// RCU grace period): ten milliseconds are a fourth of an exec. Those that follow soon wait for
-/// nothing. So this process is moved to where it is while the runtime is still starting, by a thread
-/// that ends with that. Where it cannot be done, the runtime waits.
+/// RCU grace period): ten milliseconds are a fourth of an exec. Those that follow within another such
+/// period wait for nothing. So this process is moved to where it is as soon as it is known that something
+/// will be made, and once more while the runtime is starting, by a thread that ends with that. Where it
+/// cannot be done, the runtime waits.
 pub fn prepare() {
     if IS_UNDER_WAY.swap(true, Ordering::Relaxed) {
         return;

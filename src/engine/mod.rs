@@ -75,6 +75,10 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// What a container can have whose processes are to have OOM score `wanted` in the place of
     /// `instead_of`: without the right to lower it, nothing below what it would have anyway.
     fn allowed_score(&self, wanted: i32, instead_of: i32) -> i32;
+
+    /// Something is about to be made: what can be done beforehand is done. It never waits, and it is no harm if
+    /// nothing comes.
+    fn get_ready(&self) {}
 }
 
 /// What a caller wants made, as its Create says it.

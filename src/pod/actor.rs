@@ -157,6 +157,7 @@ impl Actor {
     pub fn announce(&mut self, id: &str) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
+            self.node.engine.get_ready();
             self.shim_end.announce(id);
         }
     }

@@ -64,6 +64,8 @@ impl Actor {
             has_deadline: call.has_deadline,
         };
         self.core.handle_exec(now, &id, &exec)?;
+        // Its start follows.
+        self.node.engine.get_ready();
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
         {

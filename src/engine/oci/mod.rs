@@ -34,7 +34,7 @@ mod runtime;
 
 use std::sync::Arc;
 
-use crate::cgroup::scores;
+use crate::cgroup::{moves, scores};
 use crate::plan::KubeletFacts;
 use crate::reaper::Reaper;
 use crate::sizing::Size;
@@ -122,5 +122,9 @@ impl Engine for OciEngine {
 
     fn allowed_score(&self, wanted: i32, instead_of: i32) -> i32 {
         scores::allowed(wanted, instead_of)
+    }
+
+    fn get_ready(&self) {
+        moves::prepare();
     }
 }
