@@ -40,3 +40,4 @@ mod surroundings;
 mod trouble;
 mod upgrade;
 mod upstream;
+mod verbs;

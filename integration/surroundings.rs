@@ -4,13 +4,10 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Containerd, PATIENCE, default_config, eventually, installed_program, oci_runtime,
-};
+use crate::harness::{Containerd, OciRuntime, PATIENCE, default_config, eventually, oci_runtime};
 
 /// Everything that a program can see of what it may do.
 const SAYS: &str = r"
@@ -46,14 +43,8 @@ fn without_named(line: &str) -> String {
     line.replace("sysfs sysfs ro", "sysfs sysfs rw")
 }
 
-/// The state of containers that no shim knows.
-fn bare(host: &Containerd) -> PathBuf {
-    host.dir().join("run/bare")
-}
-
 #[track_caller]
-fn run(host: &Containerd, program: &Path, arguments: &[&str], into: &Path) {
-    let log = into.with_extension("log");
+fn run(runtime: &OciRuntime, arguments: &[&str], into: &Path) {
     let file = || {
         File::options()
             .append(true)
@@ -61,33 +52,22 @@ fn run(host: &Containerd, program: &Path, arguments: &[&str], into: &Path) {
             .open(into)
             .expect("a file")
     };
-    let mut command = Command::new(program);
-    command
-        .arg("--root")
-        .arg(bare(host))
-        .arg("--log")
-        .arg(&log)
-        .args(arguments);
-    command.stdin(Stdio::null()).stdout(file()).stderr(file());
-    host.enter(&mut command);
-    let status = command.status().expect("the OCI runtime");
-    let said = fs::read_to_string(&log).unwrap_or_default();
+    let mut command = runtime.command(arguments);
+    let status = command.stdout(file()).stderr(file()).status();
+    let said = fs::read_to_string(into).unwrap_or_default();
     assert!(
-        status.success(),
-        "{} {arguments:?}: {said}",
-        program.display()
+        status.expect("the OCI runtime").success(),
+        "{arguments:?}: {said}"
     );
 }
 
 /// What the first process of a container of this says, and what one that is executed in it does.
 fn said(
     host: &Containerd,
-    program: &Path,
+    runtime: &OciRuntime,
     id: &str,
     change: &dyn Fn(&mut Value),
 ) -> [Vec<String>; 2] {
-    let bundle = host.dir().join(id);
-    fs::create_dir_all(&bundle).expect("a bundle");
     let mut config = default_config(
         host,
         "same",
@@ -95,7 +75,7 @@ fn said(
     );
     config["hostname"] = json!("same");
     change(&mut config);
-    fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
+    let bundle = runtime.bundle(id, &config);
     let mut process = config["process"].clone();
     process["args"] = json!(["/bin/sh", "-c", SAYS]);
     // runc 1.1 does not ask for it.
@@ -108,8 +88,7 @@ fn said(
     let text = |path: PathBuf| path.display().to_string();
     let [first, second] = ["first", "second"].map(at);
     run(
-        host,
-        program,
+        runtime,
         &[
             "create",
             "--bundle",
@@ -120,7 +99,7 @@ fn said(
         ],
         &first,
     );
-    run(host, program, &["start", id], &at("started"));
+    run(runtime, &["start", id], &at("started"));
     let ended = |file: &Path| {
         fs::read_to_string(file)
             .unwrap_or_default()
@@ -137,9 +116,9 @@ fn said(
         &text(at("process.json")),
         id,
     ];
-    run(host, program, &exec, &second);
+    run(runtime, &exec, &second);
     eventually("the second says all", PATIENCE, || ended(&second));
-    run(host, program, &["delete", "--force", id], &at("deleted"));
+    run(runtime, &["delete", "--force", id], &at("deleted"));
     [first, second].map(|file| {
         let said = fs::read_to_string(file)
             .expect("what it has said")
@@ -156,11 +135,12 @@ fn same(change: impl Fn(&mut Value)) {
     let shared = host.shared_dir().join("file");
     fs::write(shared, "").expect("a file");
     let [runc, own] = ["runc", &oci_runtime()].map(|name| {
-        let id = format!("of-{name}");
-        said(&host, &installed_program(name), &id, &change)
+        let runtime = OciRuntime::new(&host, name);
+        let said = said(&host, &runtime, &format!("of-{name}"), &change);
+        // Empty now.
+        fs::remove_dir(&runtime.root).expect("nothing is left");
+        said
     });
-    // Empty now.
-    fs::remove_dir(bare(&host)).expect("nothing is left");
     for ((runc, own), which) in runc.iter().zip(&own).zip(["its init", "an exec"]) {
         let only = |these: &[String], those: &[String]| -> Vec<String> {
             these

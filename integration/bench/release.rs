@@ -3,8 +3,6 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl::set_child_subreaper;
@@ -12,7 +10,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use super::figures::Figures;
-use super::harness::{ContainerSpec, Containerd, Settings, default_config};
+use super::harness::{ContainerSpec, Containerd, OciRuntime, Settings, default_config};
 
 const PROBE: &str = r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100}"#;
 
@@ -77,14 +75,14 @@ fn by_shim(host: &Containerd, runtime: &str, pod: &str, probed: bool) -> f64 {
 /// runc alone.
 fn by_hand(host: &Containerd, n: usize) -> f64 {
     let id = format!("bare-{n}");
-    let runc = BareRunc::new(host);
-    runc.create(&id, &[]);
+    let runc = OciRuntime::new(host, "runc");
+    create(host, &runc, &id, &[]);
     let begin = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .expect("a clock after 1970");
-    runc.open_gate(&id);
+    open_gate(&runc, &id);
     let started = host.await_event(&id, "start").at(&id, "start");
-    runc.delete(&id);
+    delete(&runc, &id);
     (started - begin.as_nanos() as u64) as f64 / 1e6
 }
 
@@ -93,17 +91,17 @@ fn by_hand(host: &Containerd, n: usize) -> f64 {
 pub fn by_hand_after_exits(repetitions: usize) -> Figures {
     let host = Containerd::start();
     set_child_subreaper(true).expect("to adopt runc's children");
-    let runc = BareRunc::new(&host);
+    let runc = OciRuntime::new(&host, "runc");
     let once = |n: usize| {
         let [first, second] = [format!("first-{n}"), format!("second-{n}")];
-        runc.create(&first, &["--run-for", "50ms"]);
-        runc.create(&second, &[]);
-        runc.open_gate(&first);
-        waitpid(runc.pid(&first), None).expect("its exit");
-        runc.open_gate(&second);
+        create(&host, &runc, &first, &["--run-for", "50ms"]);
+        create(&host, &runc, &second, &[]);
+        open_gate(&runc, &first);
+        waitpid(pid(&host, &first), None).expect("its exit");
+        open_gate(&runc, &second);
         let record = host.await_event(&second, "start");
-        runc.delete(&first);
-        runc.delete(&second);
+        delete(&runc, &first);
+        delete(&runc, &second);
         (record.at(&second, "start") - record.at(&first, "exit")) as f64 / 1e6
     };
     let figures = (0..repetitions).map(once).collect();
@@ -111,50 +109,24 @@ pub fn by_hand_after_exits(repetitions: usize) -> Figures {
     figures
 }
 
-/// runc, with a root of its own.
-struct BareRunc<'host> {
-    host: &'host Containerd,
-    root: PathBuf,
+/// A container of runc's alone, whose witness is parked.
+fn create(host: &Containerd, runc: &OciRuntime, id: &str, options: &[&str]) {
+    let args = [&["/bin/witness", id], options].concat();
+    let bundle = runc.bundle(id, &default_config(host, id, &args));
+    runc.create(id, &bundle).expect("a container");
 }
 
-impl<'host> BareRunc<'host> {
-    fn new(host: &'host Containerd) -> Self {
-        let root = host.dir().join("bare-runc");
-        Self { host, root }
-    }
+fn pid(host: &Containerd, id: &str) -> Pid {
+    let pid = fs::read_to_string(host.dir().join(id).join("pid")).expect("its pid");
+    Pid::from_raw(pid.parse().expect("a number"))
+}
 
-    /// A container whose witness is parked.
-    fn create(&self, id: &str, options: &[&str]) {
-        let bundle = self.host.dir().join(id);
-        fs::create_dir_all(&bundle).expect("the bundle");
-        let args = [&["/bin/witness", id], options].concat();
-        let config = default_config(self.host, id, &args);
-        fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
-        let [bundle, pid] = [bundle.clone(), bundle.join("pid")].map(|p| p.display().to_string());
-        self.run(&["create", "--bundle", &bundle, "--pid-file", &pid, id]);
-    }
+fn open_gate(runc: &OciRuntime, id: &str) {
+    let mut fifo = File::open(runc.root.join(id).join("exec.fifo")).expect("the exec FIFO");
+    fifo.read_exact(&mut [0])
+        .expect("the byte that runc writes");
+}
 
-    fn pid(&self, id: &str) -> Pid {
-        let pid = fs::read_to_string(self.host.dir().join(id).join("pid")).expect("its pid");
-        Pid::from_raw(pid.parse().expect("a number"))
-    }
-
-    fn open_gate(&self, id: &str) {
-        let mut fifo = File::open(self.root.join(id).join("exec.fifo")).expect("the exec FIFO");
-        fifo.read_exact(&mut [0])
-            .expect("the byte that runc writes");
-    }
-
-    fn delete(&self, id: &str) {
-        self.run(&["delete", "--force", id]);
-    }
-
-    fn run(&self, arguments: &[&str]) {
-        let mut command = Command::new("runc");
-        command.arg("--root").arg(&self.root).args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        self.host.enter(&mut command);
-        let status = command.status().expect("runc");
-        assert!(status.success(), "runc {arguments:?}: {status}");
-    }
+fn delete(runc: &OciRuntime, id: &str) {
+    runc.must(&["delete", "--force", id]);
 }

@@ -35,7 +35,8 @@ pub fn refuse(spec: &Spec, bundle: &Path, is_systemd: bool) -> Result<(), Failur
         .or_else(|| of_devices(linux, mounts))
         .or_else(|| of_root(spec, bundle))
         .or_else(|| of_process(spec.process().as_ref()?));
-    said(refused)
+    said(refused)?;
+    spec.process().as_ref().map_or(Ok(()), expect_absolute_cwd)
 }
 
 /// The same of a process that is executed in a container.
@@ -44,7 +45,21 @@ pub fn refuse(spec: &Spec, bundle: &Path, is_systemd: bool) -> Result<(), Failur
 ///
 /// If there is one.
 pub fn refuse_process(process: &Process) -> Result<(), Failure> {
-    said(of_process(process))
+    said(of_process(process))?;
+    expect_absolute_cwd(process)
+}
+
+/// libcontainer takes any, while the specification, and runc, do not.
+fn expect_absolute_cwd(process: &Process) -> Result<(), Failure> {
+    let cwd = process.cwd();
+    // Without one it is the root, as with runc.
+    match cwd.as_os_str().is_empty() || cwd.is_absolute() {
+        true => Ok(()),
+        false => Err(Failure::Refused(format!(
+            "process.cwd is {:?}, expected an absolute path",
+            cwd.display()
+        ))),
+    }
 }
 
 fn said(refused: Option<String>) -> Result<(), Failure> {
