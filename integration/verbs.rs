@@ -332,6 +332,19 @@ fn hooks_after_the_start_and_the_end_are_told_the_state() {
 }
 
 #[test]
+fn a_container_whose_last_hook_fails_is_gone_all_the_same() {
+    let host = Containerd::start();
+    let mut bare = Bare::new(&host, "fails");
+    bare.config["hooks"] = json!({ "poststop": [{ "path": "/bin/false" }] });
+    bare.running();
+    bare.runtime.must(&["kill", "fails", "KILL"]);
+    bare.becomes("stopped");
+    // The specification has it warn, and runc says that it has failed.
+    let _ = bare.runtime.ask(&["delete", "fails"]);
+    bare.is_gone();
+}
+
+#[test]
 fn processes_are_executed_listed_and_frozen() {
     let host = Containerd::start();
     let bare = Bare::new(&host, "processes");

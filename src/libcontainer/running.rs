@@ -1,7 +1,7 @@
 //! What is done to a container that is there.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -311,13 +311,27 @@ pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure>
         )));
     }
     end(&container)?;
-    let cgroups = cgroups::own(&config_of(&container)?.cgroup_path);
+    let mut config = config_of(&container)?;
+    let cgroups = cgroups::own(&config.cgroup_path);
     cgroups::remove_below(&cgroups)?;
+    // libcontainer would keep a container for ever whose hook fails each time.
+    let hooks = config.hooks.take();
+    config
+        .save(&container.root)
+        .map_err(|error| Failure::library(&error))?;
     // It knows its init by the process id alone; whatever has that now, nothing of the container lives.
     container
         .delete(true)
         .map_err(|error| Failure::library(&error))?;
-    cgroups::remove(&cgroups)
+    let removed = cgroups::remove(&cgroups);
+    let hooks = hooks.and_then(|hooks| hooks.poststop().clone());
+    for hook in hooks.unwrap_or_default() {
+        if let Err(error) = run_hooks(Some(&vec![hook]), Some(&container.state), None, None, None) {
+            // The others run, and it is deleted (OCI runtime specification, "Lifecycle").
+            let _ = writeln!(io::stderr(), "warning: a poststop hook has failed: {error}");
+        }
+    }
+    removed
 }
 
 /// What a creation has left that was ended before it noted anything.
