@@ -135,7 +135,11 @@ fn same(change: impl Fn(&mut Value)) {
     let shared = host.shared_dir().join("file");
     fs::write(shared, "").expect("a file");
     // Also where both are runc: then what they say is found to be the same each time.
-    let [runc, own] = [("control", "runc"), ("own", &*oci_runtime())].map(|(id, name)| {
+    let [runc, own] = [
+        ("made-by-runc", "runc"),
+        ("made-by-the-other", &*oci_runtime()),
+    ]
+    .map(|(id, name)| {
         let runtime = OciRuntime::new(&host, name);
         let said = said(&host, &runtime, id, &change);
         // Empty now.

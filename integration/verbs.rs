@@ -307,7 +307,7 @@ fn hooks_after_the_start_and_the_end_are_told_the_state() {
     let mut bare = Bare::new(&host, "hooks");
     let hook = |name: &str| {
         let file = host.shared_dir().join(name);
-        json!([{ "path": "/bin/sh", "args": ["sh", "-c", format!("cat > {}", file.display())] }])
+        json!([{ "path": "/bin/bash", "args": ["bash", "-c", format!("cat > {}", file.display())] }])
     };
     bare.config["hooks"] =
         json!({ "poststart": hook("after-start"), "poststop": hook("after-end") });
