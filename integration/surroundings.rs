@@ -289,3 +289,19 @@ fn devices_and_limits_are_those_that_are_asked_for() {
             .extend(limits.as_object().cloned().expect("limits"));
     });
 }
+
+#[test]
+fn who_is_given_no_devices_has_none_of_the_nodes() {
+    same(|config| {
+        config["linux"]
+            .as_object_mut()
+            .expect("linux")
+            .remove("resources");
+    });
+    same(|config| {
+        // A rule for one alone.
+        let rules =
+            json!([{ "allow": true, "type": "c", "major": 10, "minor": 229, "access": "rwm" }]);
+        config["linux"]["resources"] = json!({ "devices": rules });
+    });
+}

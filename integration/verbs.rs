@@ -268,12 +268,24 @@ fn what_cannot_be_created_leaves_nothing() {
     bare.config = with(&|c| c["process"]["terminal"] = json!(true));
     bare.create().expect_err("no console socket");
     bare.is_gone();
+    let socket = host.dir().join("nobody").display().to_string();
+    let bundle = bare.bundle().display().to_string();
+    let create = [
+        "create",
+        "--bundle",
+        &bundle,
+        "--console-socket",
+        &socket,
+        "broken",
+    ];
+    bare.refuses(&create);
+    bare.is_gone();
     let empty = host.dir().join("empty");
     fs::create_dir(&empty).expect("a directory");
     let empty = empty.display().to_string();
     bare.refuses(&["create", "--bundle", &empty, "broken"]);
     bare.config = whole;
-    let bundle = bare.bundle().display().to_string();
+    bare.bundle();
     for id in ["", "..", "a/b"] {
         bare.refuses(&["create", "--bundle", &bundle, id]);
     }
@@ -369,6 +381,20 @@ fn processes_are_executed_listed_and_frozen() {
     bare.runtime.must(&["resume", "processes"]);
     assert_eq!(bare.status(), "running");
     bare.executes("again");
+
+    // Whoever has frozen it.
+    let freezer = match on_v2() {
+        true => (format!("{}/processes/cgroup.freeze", host.namespace), "1"),
+        false => (
+            format!("freezer/{}/processes/freezer.state", host.namespace),
+            "FROZEN",
+        ),
+    };
+    fs::write(PathBuf::from("/sys/fs/cgroup").join(freezer.0), freezer.1).expect("a freezer");
+    bare.becomes("paused");
+    bare.runtime.must(&["resume", "processes"]);
+    assert_eq!(bare.status(), "running");
+    bare.executes("thawed");
     bare.runtime.must(&["delete", "--force", "processes"]);
     bare.is_gone();
 }
@@ -398,6 +424,10 @@ fn limits_are_changed_while_it_runs() {
     };
     assert_eq!(value(&memory), (64 << 20).to_string());
     assert_eq!(value(&pids), "50");
+    if !on_v2() {
+        let devices = value(&format!("devices/{own}/devices.list"));
+        assert!(!devices.contains("c 5:1 "), "the node's console: {devices}");
+    }
     bare.runtime.must(&["delete", "--force", "limits"]);
     bare.is_gone();
 }

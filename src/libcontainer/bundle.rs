@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use libcontainer::oci_spec::runtime::{
-    LinuxCapabilities, LinuxResources, LinuxSeccomp, MountBuilder, PosixRlimit, PosixRlimitBuilder,
-    PosixRlimitType, Process, Spec,
+    LinuxCapabilities, LinuxDeviceCgroupBuilder, LinuxDeviceType, LinuxResources, LinuxSeccomp,
+    MountBuilder, PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, Spec,
 };
 use libcontainer::utils::get_cgroup_path;
 use nix::sys::resource::{Resource, getrlimit};
@@ -55,7 +55,7 @@ impl Bundle {
         }
         mount_dev(&mut spec)?;
         name_mounts(&mut spec);
-        complete(&mut spec, id, is_systemd);
+        complete(&mut spec, id, is_systemd)?;
         if let Some(linux) = spec.linux_mut() {
             let given = linux.rootfs_propagation().clone();
             linux.set_rootfs_propagation(given.map(|word| mounts::word_for(&word).to_owned()));
@@ -263,8 +263,22 @@ fn name_mounts(spec: &mut Spec) {
     }
 }
 
+/// Has a container begin with no device, as with runc, whatever its rules add: without a rule that denies all,
+/// libcontainer leaves it those of the node.
+fn deny_other_devices(resources: &mut LinuxResources) -> Result<(), Failure> {
+    let none = LinuxDeviceCgroupBuilder::default()
+        .allow(false)
+        .typ(LinuxDeviceType::A)
+        .access("rwm")
+        .build()
+        .map_err(|error| Failure::library(&error))?;
+    let given = resources.devices().iter().flatten().cloned();
+    resources.set_devices(Some([none].into_iter().chain(given).collect()));
+    Ok(())
+}
+
 /// Says what libcontainer takes in another way than runc where it is not said.
-fn complete(spec: &mut Spec, id: &str, is_systemd: bool) {
+fn complete(spec: &mut Spec, id: &str, is_systemd: bool) -> Result<(), Failure> {
     if let Some(linux) = spec.linux_mut() {
         let given = linux.cgroups_path().clone();
         let given = given.filter(|path| !path.as_os_str().is_empty());
@@ -279,9 +293,11 @@ fn complete(spec: &mut Spec, id: &str, is_systemd: bool) {
                 namespace.set_path(path.filter(|path| !path.as_os_str().is_empty()));
             }
         }
-        if let Some(resources) = linux.resources_mut() {
-            limit_swap(resources);
-        }
+        let resources = linux
+            .resources_mut()
+            .get_or_insert_with(LinuxResources::default);
+        limit_swap(resources);
+        deny_other_devices(resources)?;
     }
     if let Some(process) = spec.process_mut() {
         let profile = process.apparmor_profile().clone();
@@ -297,6 +313,7 @@ fn complete(spec: &mut Spec, id: &str, is_systemd: bool) {
         }
         process.set_rlimits(Some(limits));
     }
+    Ok(())
 }
 
 /// On cgroup v2 libcontainer takes no swap for no limit of it.
@@ -485,6 +502,13 @@ mod tests {
                 json!([{ "path": "/dev/../x", "type": "c", "major": 1, "minor": 3 }]),
                 "/dev/../x",
             ),
+            (
+                "",
+                "mounts",
+                json!([{ "destination": "dev", "type": "bind", "source": "/dev", "options": ["rbind"] }]),
+                "no absolute path",
+            ),
+            ("/process", "cwd", json!("bin"), "process.cwd"),
             (
                 "",
                 "mounts",

@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::libc;
+
 use crate::error::Failure;
+use crate::sys;
 
 /// The slice of who names none, as with runc.
 const DEFAULT_SLICE: &str = "system.slice";
@@ -23,6 +26,10 @@ const WITHOUT_CONTROLLERS: [(&str, &str); 2] = [("systemd", ":name=systemd:"), (
 /// What is in a cgroup, and what this process is in.
 const MEMBERS: &str = "cgroup.procs";
 const MEMBERSHIPS: &str = "/proc/self/cgroup";
+
+/// Whether a cgroup of v1 is frozen, and how it says that it is not.
+const FREEZER: &str = "freezer.state";
+const THAWED: &str = "THAWED";
 
 /// Which controllers the cgroups below one have.
 const CONTROLLERS: &str = "cgroup.subtree_control";
@@ -178,22 +185,92 @@ pub fn own(path: &Path) -> Vec<PathBuf> {
     own.filter(|own| own.is_dir()).collect()
 }
 
-/// Sees to it that nobody is in a container's cgroups before it is made: they would end with it.
+/// Sees to it that nobody is in a container's cgroups, or below them, before it is made: they would end with it. And
+/// that they are not frozen: so would be who joins them.
 ///
 /// # Errors
 ///
-/// If somebody is.
+/// If somebody is, or they are.
 pub fn expect_nobody(own: &[PathBuf]) -> Result<(), Failure> {
-    let has_members = |cgroup: &&PathBuf| {
-        fs::read_to_string(cgroup.join(MEMBERS)).is_ok_and(|members| !members.is_empty())
+    let is_odd = match own.iter().find(|cgroup| !members(cgroup).is_empty()) {
+        Some(cgroup) => Some((cgroup, "not empty")),
+        None => own
+            .iter()
+            .find(|cgroup| freezes(cgroup) == Some(true))
+            .map(|cgroup| (cgroup, "frozen")),
     };
-    match own.iter().find(has_members) {
+    match is_odd {
         None => Ok(()),
-        Some(cgroup) => Err(Failure::Untimely(format!(
-            "container's cgroup is not empty: {}",
+        Some((cgroup, what)) => Err(Failure::Untimely(format!(
+            "container's cgroup is {what}: {}",
             cgroup.display()
         ))),
     }
+}
+
+/// Who is in a cgroup, and below it.
+fn members(cgroup: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(cgroup.join(MEMBERS)).unwrap_or_default();
+    let own = text.lines().filter_map(|line| line.parse().ok());
+    let below = children_of(cgroup)
+        .into_iter()
+        .flat_map(|child| members(&child));
+    own.chain(below).collect()
+}
+
+/// Whether a cgroup is frozen, or is about to be; none if it cannot be.
+fn freezes(cgroup: &Path) -> Option<bool> {
+    let [v2, v1] =
+        ["cgroup.freeze", FREEZER].map(|file| fs::read_to_string(cgroup.join(file)).ok());
+    match (v2, v1) {
+        (Some(number), _) => Some(number.trim() == "1"),
+        (None, Some(word)) => Some(word.trim() != THAWED),
+        (None, None) => None,
+    }
+}
+
+/// Whether a container is frozen by one of its own cgroups, which may be of v1 and of v2; none if they do not say.
+pub fn is_frozen(own: &[PathBuf]) -> Option<bool> {
+    own.iter()
+        .filter_map(|cgroup| freezes(cgroup))
+        .reduce(|one, other| one || other)
+}
+
+/// Kills all that live in cgroups, on v2, whatever they wait for and whoever has frozen them. False if that is not
+/// known here: before Linux 5.14, and on v1.
+pub fn kill(own: &[PathBuf]) -> bool {
+    is_unified()
+        && own
+            .iter()
+            .all(|cgroup| fs::write(cgroup.join("cgroup.kill"), "1").is_ok())
+}
+
+/// Ends all that live in cgroups of which no more is known than where they are, and removes them. This process is
+/// not among them.
+///
+/// # Errors
+///
+/// If they do not end.
+pub fn clear(own: &[PathBuf]) -> Result<(), Failure> {
+    let this = i32::try_from(std::process::id()).ok();
+    let began = Instant::now();
+    for cgroup in own {
+        // What is frozen does not die on v1.
+        let _ = fs::write(cgroup.join(FREEZER), THAWED);
+        loop {
+            let members = members(cgroup);
+            let mut others = members.iter().filter(|pid| Some(**pid) != this).peekable();
+            if others.peek().is_none() || began.elapsed() > GONE_WITHIN {
+                break;
+            }
+            for pid in others {
+                // It may have ended.
+                let _ = sys::kill(*pid, libc::SIGKILL);
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+    remove(own)
 }
 
 /// Whether cgroups are v2 alone.
@@ -279,6 +356,35 @@ mod tests {
         let given = Path::new("a.slice:b:c");
         assert_eq!(place(given, true), Path::new("/a.slice/b-c.scope"));
         assert_eq!(place(given, false), given);
+    }
+
+    #[test]
+    fn who_is_below_is_somebody_and_nobody_joins_what_is_frozen() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = [directory.path().to_owned()];
+        let below = directory.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        fs::write(directory.path().join(MEMBERS), "").unwrap();
+        expect_nobody(&own).unwrap();
+        fs::write(below.join(MEMBERS), "7\n").unwrap();
+        let error = expect_nobody(&own).unwrap_err().to_string();
+        assert!(error.contains("not empty"), "{error}");
+        fs::remove_file(below.join(MEMBERS)).unwrap();
+        for (file, thawed, frozen) in [
+            ("cgroup.freeze", "0\n", "1\n"),
+            (FREEZER, "THAWED\n", "FREEZING\n"),
+        ] {
+            let file = directory.path().join(file);
+            fs::write(&file, thawed).unwrap();
+            expect_nobody(&own).unwrap();
+            assert_eq!(is_frozen(&own), Some(false));
+            fs::write(&file, frozen).unwrap();
+            let error = expect_nobody(&own).unwrap_err().to_string();
+            assert!(error.contains("frozen"), "{error}");
+            assert_eq!(is_frozen(&own), Some(true));
+            fs::remove_file(&file).unwrap();
+        }
+        assert_eq!(is_frozen(&own), None);
     }
 
     #[test]

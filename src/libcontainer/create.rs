@@ -76,6 +76,9 @@ pub fn create(settings: &Settings, mut order: Create) -> Result<(), Failure> {
         // The error is what is told; the file may be in its place.
         let _ = fs::remove_file(&fifo);
         joined.undo();
+        // Nobody was in its cgroups before, and nothing was known of it.
+        let _ = cgroups::clear(&cgroups::own(&cgroup));
+        let _ = fs::remove_dir_all(&state);
     }
     made.map_err(|failure| failure.because(report.cause()))
 }

@@ -163,8 +163,7 @@ pub fn stray_over_proc<'a>(mountinfo: &'a str, linux: &Linux) -> Option<&'a str>
         let (before, after) = line.split_once(" - ")?;
         let at = Path::new(before.split(' ').nth(4)?);
         let is_proc = at == Path::new("/proc") && after.starts_with("proc ");
-        let is_meant = OVER_PROC.iter().any(|over| at == Path::new(over))
-            || covered.iter().any(|path| at.starts_with(path));
+        let is_meant = OVER_PROC.iter().any(|over| at == Path::new(over)) || covered.contains(&at);
         (at.starts_with("/proc") && !is_proc && !is_meant).then_some(at.to_str()?)
     })
 }

@@ -32,6 +32,7 @@ pub fn refuse(spec: &Spec, bundle: &Path, is_systemd: bool) -> Result<(), Failur
         .or_else(|| of_seccomp(linux.seccomp().as_ref()?))
         .or_else(|| of_hooks(spec.hooks().as_ref()?))
         .or_else(|| mounts.iter().find_map(of_mount))
+        .or_else(|| of_cgroup_mount(linux, mounts))
         .or_else(|| of_devices(linux, mounts))
         .or_else(|| of_root(spec, bundle))
         .or_else(|| of_process(spec.process().as_ref()?));
@@ -193,6 +194,9 @@ fn of_mount(mount: &Mount) -> Option<String> {
     if at == Path::new(DEV) && (is_bind || mount.typ().as_deref() != Some("tmpfs")) {
         return Some("a mount at /dev that is no tmpfs".to_owned());
     }
+    if !at.is_absolute() {
+        return Some(format!("a mount at {at:?}, which is no absolute path"));
+    }
     if at == Path::new("/") {
         return Some("a mount at /".to_owned());
     }
@@ -224,6 +228,24 @@ fn of_mount(mount: &Mount) -> Option<String> {
     };
     let lost = options.iter().find(is_lost);
     lost.map(|option| format!("the option {option:?} of the mount at {}", at.display()))
+}
+
+/// libcontainer looks for the container's own cgroups by a process that is another one there.
+fn of_cgroup_mount(linux: &Linux, mounts: &[Mount]) -> Option<String> {
+    let namespaces = linux.namespaces().as_deref().unwrap_or_default();
+    let is_new = |kind| {
+        namespaces.iter().any(|namespace| {
+            let path = namespace.path().as_deref().unwrap_or(Path::new(""));
+            namespace.typ() == kind && path.as_os_str().is_empty()
+        })
+    };
+    let has_cgroups = mounts
+        .iter()
+        .any(|mount| mount.typ().as_deref() == Some("cgroup"));
+    let sees_others = !is_new(LinuxNamespaceType::Cgroup) && !is_new(LinuxNamespaceType::Pid);
+    (has_cgroups && sees_others && !cgroups::is_unified()).then(|| {
+        "a mount of cgroups in the PID namespace of others, on cgroup v1 without a cgroup namespace".to_owned()
+    })
 }
 
 fn of_devices(linux: &Linux, mounts: &[Mount]) -> Option<String> {

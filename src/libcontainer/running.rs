@@ -54,6 +54,17 @@ pub fn load(settings: &Settings, id: &str) -> Result<Container, Failure> {
         // Its number is another process's.
         container.set_status(ContainerStatus::Stopped);
     }
+    let can_be_frozen = [ContainerStatus::Running, ContainerStatus::Paused];
+    if can_be_frozen.contains(&container.status())
+        && let Ok(config) = config_of(&container)
+        && let Some(is_frozen) = cgroups::is_frozen(&cgroups::own(&config.cgroup_path))
+    {
+        // Whoever has frozen it, and whatever was noted then.
+        container.set_status(match is_frozen {
+            true => ContainerStatus::Paused,
+            false => ContainerStatus::Running,
+        });
+    }
     Ok(container)
 }
 
@@ -275,8 +286,12 @@ fn kill_all(container: &Container, signal: i32) -> Result<(), Failure> {
     if pids.is_empty() {
         return Ok(());
     }
+    if signal == libc::SIGKILL && cgroups::kill(&cgroups::own(&config_of(container)?.cgroup_path)) {
+        return Ok(());
+    }
     let was_paused = container.status() == ContainerStatus::Paused;
-    freeze(&cgroups, FreezerState::Frozen)?;
+    // Who waits for what never comes does not freeze, and is sent it all the same.
+    let frozen = freeze(&cgroups, FreezerState::Frozen);
     let pids = cgroups
         .get_all_pids()
         .map_err(|error| Failure::library(&error))?;
@@ -284,7 +299,7 @@ fn kill_all(container: &Container, signal: i32) -> Result<(), Failure> {
         // It may have ended.
         let _ = sys::kill(pid.as_raw(), signal);
     }
-    match was_paused && signal != libc::SIGKILL {
+    match was_paused && signal != libc::SIGKILL && frozen.is_ok() {
         true => Ok(()),
         false => freeze(&cgroups, FreezerState::Thawed),
     }
@@ -298,8 +313,10 @@ fn kill_all(container: &Container, signal: i32) -> Result<(), Failure> {
 pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure> {
     // Of a creation that came to nothing.
     let _ = fs::remove_file(waiting_fifo(settings, id));
+    let state = settings.state_of(id);
     let mut container = match load(settings, id) {
-        Err(Failure::Unknown) if force => return forget(&settings.state_of(id)),
+        Err(Failure::Unknown) if force => return forget(&state),
+        Err(_) if force => return clear(&state),
         loaded => loaded?,
     };
     let is_created = container.root.join(FIFO).exists();
@@ -311,7 +328,9 @@ pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure>
         )));
     }
     end(&container)?;
-    let mut config = config_of(&container)?;
+    let Ok(mut config) = config_of(&container) else {
+        return clear(&state);
+    };
     let cgroups = cgroups::own(&config.cgroup_path);
     cgroups::remove_below(&cgroups)?;
     // libcontainer would keep a container for ever whose hook fails each time.
@@ -319,7 +338,8 @@ pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure>
     config
         .save(&container.root)
         .map_err(|error| Failure::library(&error))?;
-    // It knows its init by the process id alone; whatever has that now, nothing of the container lives.
+    // It knows its init by the number alone, which may be another process's now; nothing of the container lives.
+    container.state.pid = None;
     container
         .delete(true)
         .map_err(|error| Failure::library(&error))?;
@@ -332,6 +352,14 @@ pub fn delete(settings: &Settings, id: &str, force: bool) -> Result<(), Failure>
         }
     }
     removed
+}
+
+/// Removes a container whose notes were cut short while they were written: what is known of it is where its cgroups
+/// are, at the most.
+fn clear(state: &Path) -> Result<(), Failure> {
+    let noted = bundle::read::<Vec<PathBuf>>(&state.join(CGROUPS));
+    cgroups::clear(&noted.unwrap_or_default())?;
+    forget(state)
 }
 
 /// What a creation has left that was ended before it noted anything.
@@ -419,24 +447,25 @@ pub fn update(settings: &Settings, order: &Update) -> Result<(), Failure> {
     let cgroups = manager(&container)?;
     // As runc, which changes no devices.
     resources.set_devices(None);
-    if !cgroups::is_unified() {
-        return apply(&cgroups, &resources);
-    }
-    bundle::limit_swap(&mut resources);
-    // libcontainer would take the container's devices away, where it is not told of them.
     let bundle = Bundle::of(container.bundle())?;
     let given = bundle.resources();
-    resources.set_devices(given.and_then(|given| given.devices().clone()));
-    in_systemd(&container, &resources)?;
-    // It gives the container the console again, which is to be gone before anybody can have it.
-    freeze(&cgroups, FreezerState::Frozen)?;
-    let updated = apply(&cgroups, &resources);
-    let denied = devices::deny_console(&cgroup, given);
+    if cgroups::is_unified() {
+        bundle::limit_swap(&mut resources);
+        // libcontainer would take the container's devices away, where it is not told of them.
+        resources.set_devices(given.and_then(|given| given.devices().clone()));
+        in_systemd(&container, &resources)?;
+    }
+    // libcontainer gives the container the console again, which is to be gone before anybody can have it.
+    let frozen = freeze(&cgroups, FreezerState::Frozen);
+    let updated = frozen
+        .and_then(|()| apply(&cgroups, &resources))
+        .and(devices::deny_console(&cgroup, given));
+    // One that has not frozen is not left half frozen.
     let thawed = match container.status() {
         ContainerStatus::Paused => Ok(()),
         _ => freeze(&cgroups, FreezerState::Thawed),
     };
-    updated.and(denied).and(thawed)
+    updated.and(thawed)
 }
 
 /// Tells systemd of a change, where cgroups are its own: it would take it back one day.
@@ -540,13 +569,30 @@ mod tests {
         let container = Container::new("a", running, pid, directory.path(), &state).unwrap();
         container.save().unwrap();
         fs::write(state.join(START_TIME), "1").unwrap();
-        // Of its cgroups nothing is noted, so it comes to nothing; a signal would have been sent before that.
         let deleted = delete(&settings, "a", true);
         // SIGKILL, had it been sent, would have come before.
         sys::kill(pid.unwrap(), libc::SIGTERM).unwrap();
         let ended = stranger.wait().unwrap();
-        assert!(deleted.is_err());
+        deleted.unwrap();
+        assert!(!state.exists());
         assert_eq!(ended.signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn what_was_cut_short_while_it_was_written_down_can_be_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            root: directory.path().to_owned(),
+            systemd_cgroup: false,
+        };
+        let state = settings.state_of("a");
+        fs::create_dir(&state).unwrap();
+        for text in ["", "{", "{}"] {
+            fs::write(state.join("state.json"), text).unwrap();
+            delete(&settings, "a", true).unwrap();
+            assert!(!state.exists(), "{text}");
+            fs::create_dir(&state).unwrap();
+        }
     }
 
     #[test]
