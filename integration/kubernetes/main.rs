@@ -21,6 +21,7 @@ mod images;
 mod installer;
 mod jobs;
 mod kubectl;
+mod load;
 mod machine;
 mod memory;
 mod node;
@@ -219,7 +220,9 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     if words.iter().any(|word| word == "--figures") {
-        figures::print(&start(Node::WithUsher));
+        let cluster = start(Node::WithUsher);
+        figures::print(&cluster);
+        load::print(&cluster);
         return ExitCode::SUCCESS;
     }
     let (threads, words) = match &words[..] {

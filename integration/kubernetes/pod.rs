@@ -192,6 +192,13 @@ impl<'a> Case<'a> {
         assert!(finished.ok(), "kubectl apply: {}", finished.err());
     }
 
+    /// By one command.
+    #[track_caller]
+    pub fn create_all(&self, pods: &[Pod]) {
+        let objects: Vec<Value> = pods.iter().map(|pod| self.pod_object(pod)).collect();
+        self.cluster.apply(&objects);
+    }
+
     /// For a pod that the API may refuse.
     pub fn try_create(&self, pod: &Pod) -> Finished {
         self.cluster.try_apply(&[self.pod_object(pod)])
