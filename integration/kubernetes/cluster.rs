@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Finished, poll, run, write_program};
+use crate::harness::{Finished, poll, run, scaled, write_program};
 
 use super::guest::Guest;
 use super::hierarchies;
@@ -407,7 +407,14 @@ impl Cluster {
         run(self.on_machine(&all), PATIENCE)
     }
 
-    /// The same by the credentials that kubelet has.
+    /// One that waits by itself: as long as these tests do, and then it says for what.
+    pub fn kubectl_waits(&self, words: &[&str]) -> Finished {
+        let limit = format!("--timeout={}s", scaled(PATIENCE).as_secs());
+        let all = [&["kubectl"], words, &[&*limit]].concat();
+        run(self.on_machine(&all), PATIENCE * 2)
+    }
+
+    /// `kubectl` by the credentials that kubelet has.
     pub fn kubectl_as_node(&self, words: &[&str]) -> Finished {
         let config = self.path("etc/kubelet.conf").display().to_string();
         self.kubectl(&[&["--kubeconfig", &config], words].concat())

@@ -105,10 +105,9 @@ pub fn they_run_when_a_stateful_set_is_updated(case: &Case) {
         .container(of_pod("rebalance", &["--run-for", "500ms"]))
         .container(of_pod("clean-up", &["--run-for", "500ms"]));
     case.create_stateful_set(&pod, 2);
-    let status = ["rollout", "status", "statefulset/pod", "--timeout=3m"];
-    case.kubectl(&status);
+    case.await_rollout("statefulset/pod");
     case.kubectl(&["rollout", "restart", "statefulset/pod"]);
-    case.kubectl(&status);
+    case.await_rollout("statefulset/pod");
     let record = case.record();
     for pod in ["pod-0", "pod-1"] {
         let [app, rebalance, clean_up] =
@@ -254,12 +253,7 @@ pub fn a_job_runs_them_when_its_app_has_ended(case: &Case) {
         .container(defer("clean-up"))
         .spec("restartPolicy", "Never");
     case.create_job(&pod, 0);
-    case.kubectl(&[
-        "wait",
-        "--for=condition=complete",
-        "--timeout=3m",
-        "job/job",
-    ]);
+    case.await_job("job", "complete");
     let record = case.record();
     record.assert_before(("app", "exit"), ("clean-up", "start"));
     assert!(record.has("clean-up", "exit"), "{record}");

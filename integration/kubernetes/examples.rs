@@ -73,12 +73,7 @@ pub fn log_forwarder(case: &Case) {
 
 pub fn job(case: &Case) {
     apply(case, "job");
-    case.kubectl(&[
-        "wait",
-        "--for=condition=complete",
-        "--timeout=3m",
-        "job/report",
-    ]);
+    case.await_job("report", "complete");
     let text = case.kubectl(&["logs", "job/report", "--container=work"]);
     assert!(text.contains("the report is written"), "{text}");
     let pods = case.kubectl(&["get", "pods", "--output", "json"]);

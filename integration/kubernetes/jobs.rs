@@ -15,17 +15,12 @@ fn job(policy: &str, app: &[&str]) -> Pod {
         .spec("restartPolicy", policy)
 }
 
-fn await_condition(case: &Case, condition: &str) {
-    let condition = format!("--for=condition={condition}");
-    case.kubectl(&["wait", &condition, "--timeout=3m", "job/job"]);
-}
-
 /// KEP draft: "Pod with sidecars terminates sidecars once non-sidecars have completed when
 /// `restartPolicy` != `Always`", "Pod phase should be `Succeeded` if all containers, including
 /// sidecars, exit with success".
 pub fn a_job_is_complete_when_its_apps_are(case: &Case) {
     case.create_job(&job("Never", &["--run-for", "2s"]), 0);
-    await_condition(case, "complete");
+    case.await_job("job", "complete");
     let record = case.record();
     record.assert_before(("proxy", "ready"), ("app", "start"));
     record.assert_before(("app", "exit"), ("proxy", "signal"));
@@ -38,7 +33,7 @@ pub fn a_job_is_complete_when_its_apps_are(case: &Case) {
 
 pub fn a_job_on_failure_is_complete_when_its_apps_have_succeeded(case: &Case) {
     case.create_job(&job("OnFailure", &["--run-for", "2s"]), 3);
-    await_condition(case, "complete");
+    case.await_job("job", "complete");
     let record = case.record();
     record.assert_before(("app", "exit"), ("proxy", "signal"));
     assert_eq!(record.all("app", "start").count(), 1, "{record}");
@@ -46,7 +41,7 @@ pub fn a_job_on_failure_is_complete_when_its_apps_have_succeeded(case: &Case) {
 
 pub fn a_job_fails_when_its_app_does(case: &Case) {
     case.create_job(&job("Never", &["--run-for", "2s", "--exit", "7"]), 0);
-    await_condition(case, "failed");
+    case.await_job("job", "failed");
     let record = case.record();
     record.assert_before(("app", "exit"), ("proxy", "signal"));
     let pods = case.pods_of("job");

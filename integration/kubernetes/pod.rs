@@ -265,6 +265,33 @@ impl<'a> Case<'a> {
         self.cluster.must(&all)
     }
 
+    /// What `kubectl` waits for by itself.
+    #[track_caller]
+    pub fn kubectl_waits(&self, words: &[&str]) {
+        let words = [&["--namespace", &*self.namespace], words].concat();
+        let finished = self.cluster.kubectl_waits(&words);
+        assert!(
+            finished.ok(),
+            "kubectl {words:?}: {}\n{}",
+            finished.err(),
+            self.diagnosis()
+        );
+    }
+
+    #[track_caller]
+    pub fn await_job(&self, name: &str, condition: &str) {
+        let (condition, job) = (
+            format!("--for=condition={condition}"),
+            format!("job/{name}"),
+        );
+        self.kubectl_waits(&["wait", &condition, &job]);
+    }
+
+    #[track_caller]
+    pub fn await_rollout(&self, of: &str) {
+        self.kubectl_waits(&["rollout", "status", of]);
+    }
+
     pub fn record(&self) -> Record {
         Record::read(&self.shared_dir())
     }

@@ -96,9 +96,9 @@ pub fn a_pod_that_is_rolled_over_ends_in_order(case: &Case) {
     let pod = pod();
     case.create_deployment(&pod);
     case.await_event("app", "start");
-    case.kubectl(&["rollout", "status", "deployment/pod", "--timeout=3m"]);
+    case.await_rollout("deployment/pod");
     case.kubectl(&["rollout", "restart", "deployment/pod"]);
-    case.kubectl(&["rollout", "status", "deployment/pod", "--timeout=3m"]);
+    case.await_rollout("deployment/pod");
     assert_ended_in_order(case);
     let record = case.record();
     assert_eq!(record.all("app", "start").count(), 2, "{record}");

@@ -34,12 +34,7 @@ fn job() -> Pod {
 pub fn a_job_with_one_annotation_behaves_as_with_all(case: &Case) {
     let _webhook = Webhook::install(case.cluster);
     case.create_job(&job(), 0);
-    case.kubectl(&[
-        "wait",
-        "--for=condition=complete",
-        "--timeout=3m",
-        "job/job",
-    ]);
+    case.await_job("job", "complete");
     let record = case.record();
     record.assert_before(("first", "exit"), ("proxy", "start"));
     record.assert_before(("proxy", "ready"), ("app", "start"));

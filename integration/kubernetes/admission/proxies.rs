@@ -35,16 +35,7 @@ fn job(name: &str) -> Pod {
 #[track_caller]
 fn await_complete(case: &Case, names: &[&str]) {
     for name in names {
-        let job = format!("job/{name}");
-        let words = ["wait", "--for=condition=complete", "--timeout=3m", &job];
-        let words = [&["--namespace", &case.namespace], &words[..]].concat();
-        let finished = case.cluster.kubectl(&words);
-        assert!(
-            finished.ok(),
-            "{name}: {}\n{}",
-            finished.err(),
-            case.diagnosis()
-        );
+        case.await_job(name, "complete");
     }
 }
 

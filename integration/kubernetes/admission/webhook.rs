@@ -58,9 +58,8 @@ impl<'a> Webhook<'a> {
     }
 
     pub fn await_rollout(&self) {
-        let words = ["rollout", "status", "deployment", NAME, "--timeout=3m"];
-        let words = [&["--namespace", NAME], &words[..]].concat();
-        let finished = self.cluster.kubectl(&words);
+        let words = ["--namespace", NAME, "rollout", "status", "deployment", NAME];
+        let finished = self.cluster.kubectl_waits(&words);
         assert!(finished.ok(), "{}\n{}", finished.err(), self.diagnosis());
     }
 
