@@ -206,7 +206,7 @@ pub fn they_do_not_wait_for_pre_stop_handlers(case: &Case) {
 /// as any other.
 pub fn a_forced_deletion_runs_none(case: &Case) {
     run(case, &with_containers(pod(), defer("flush")));
-    let tasks = case.tasks();
+    let tasks = case.own_tasks();
     case.delete("pod", &["--force", "--grace-period=0"]);
     case.await_gone("pod");
     case.await_no_task_of(&tasks);

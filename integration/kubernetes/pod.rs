@@ -430,17 +430,29 @@ impl<'a> Case<'a> {
     // --- what containerd says ---
 
     /// The tasks that run on the node.
-    pub fn tasks(&self) -> Vec<String> {
-        let words = self.cluster.ctr(&["tasks", "ls", "--quiet"]);
-        let finished = run(self.cluster.on_node(&words), PATIENCE);
-        assert!(finished.ok(), "ctr tasks ls: {}", finished.err());
+    fn tasks(&self) -> Vec<String> {
+        self.listed(&["tasks", "ls", "--quiet"])
+    }
+
+    /// Those of the case's own pods.
+    pub fn own_tasks(&self) -> Vec<String> {
+        let own = label("pod.namespace", &self.namespace);
+        let own = self.listed(&["containers", "ls", "--quiet", &own]);
+        let mut tasks = self.tasks();
+        tasks.retain(|id| own.contains(id));
+        tasks
+    }
+
+    /// The lines that `ctr` writes.
+    fn listed(&self, words: &[&str]) -> Vec<String> {
+        let finished = run(self.cluster.on_node(&self.cluster.ctr(words)), PATIENCE);
+        assert!(finished.ok(), "ctr {words:?}: {}", finished.err());
         finished.out().lines().map(str::to_owned).collect()
     }
 
     /// Waits until kubelet has created the container of this name.
     #[track_caller]
     pub fn await_container(&self, name: &str) {
-        let label = |key: &str, value: &str| format!("labels.\"io.kubernetes.{key}\"=={value}");
         let filter = [
             label("container.name", name),
             label("pod.namespace", &self.namespace),
@@ -496,6 +508,11 @@ impl Drop for Case<'_> {
         let words: Vec<&str> = all.iter().copied().chain([kinds.as_str()]).collect();
         let _ = self.cluster.kubectl(&words);
     }
+}
+
+/// What containerd chooses containers by that CRI has labelled so.
+fn label(key: &str, value: &str) -> String {
+    format!("labels.\"io.kubernetes.{key}\"=={value}")
 }
 
 /// A container's state and counts in what the API says of its pod.
