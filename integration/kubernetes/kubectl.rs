@@ -139,7 +139,17 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
     assert!(waits.starts_with("shop waits: Sidecar:0/1 (app"), "{waits}");
     go_on(case, "shop");
 
-    let all = says(cluster, &["ps", "-A"]);
+    // The API calls a pod ready whose app is held.
+    let pods = [(here, "shop"), (&*there.namespace, "bank")];
+    let list = || says(cluster, &["ps", "-A"]);
+    let all_run = |all: &String| {
+        pods.iter().all(|(namespace, name)| {
+            row(all, &[namespace, name])
+                .is_some_and(|row| (row[2], row[3], row[6]) == ("2/2", "Running", NODE))
+        })
+    };
+    let all = poll(PATIENCE, || Some(list()).filter(all_run));
+    let all = all.unwrap_or_else(|| panic!("{}", list()));
     assert_eq!(
         row(&all, &["NAMESPACE"]).expect("a heading"),
         [
@@ -152,10 +162,6 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
             "NODE"
         ]
     );
-    for (namespace, name) in [(here, "shop"), (&*there.namespace, "bank")] {
-        let row = row(&all, &[namespace, name]).unwrap_or_else(|| panic!("{all}"));
-        assert_eq!((row[2], row[3], row[6]), ("2/2", "Running", NODE), "{all}");
-    }
     let one = says(cluster, &["ps", "-n", here]);
     assert!(row(&one, &[here, "shop"]).is_some(), "{one}");
     assert_eq!(row(&one, &[&there.namespace]), None, "{one}");
