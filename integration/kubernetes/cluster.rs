@@ -269,7 +269,7 @@ impl Cluster {
             cluster: self,
             name,
         };
-        paused.signal("-STOP");
+        paused.signal("STOP");
         paused
     }
 
@@ -462,19 +462,25 @@ pub struct PausedPart<'a> {
 
 impl PausedPart<'_> {
     fn signal(&self, signal: &str) {
+        if let Some(guest) = self.cluster.guest_of(self.name) {
+            return guest.signal(self.cluster, self.name, signal);
+        }
         let pid = self.cluster.path(&format!("{}.pid", self.name));
         let pid = fs::read_to_string(pid).expect("its PID");
-        let command = self.cluster.on_machine(&["kill", signal, pid.trim()]);
+        let signal = format!("-{signal}");
+        let command = self.cluster.on_machine(&["kill", &signal, pid.trim()]);
         assert!(run(command, PATIENCE).ok(), "kill {signal} {}", self.name);
     }
 }
 
 impl Drop for PausedPart<'_> {
     fn drop(&mut self) {
-        self.signal("-CONT");
+        self.signal("CONT");
         // nsenter stops with what it has started.
         let parts = held(&self.cluster.parts);
-        let nsenter = parts.get(self.name).expect("it was started").id();
+        let Some(nsenter) = parts.get(self.name).map(Child::id) else {
+            return;
+        };
         let nsenter = Pid::from_raw(i32::try_from(nsenter).expect("a PID"));
         let _ = kill(nsenter, Signal::SIGCONT);
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::cluster::PATIENCE;
-use crate::harness::{Background, eventually};
+use crate::harness::{Background, eventually, run};
 use crate::pod::{Case, exit_code, restarts, status_of};
 
 fn apply(case: &Case, name: &str) {
@@ -96,21 +96,25 @@ pub fn database(case: &Case) {
     case.await_gone(&name);
 }
 
+/// What the members share, on the node.
+const GROUP: &str = "/var/lib/usher-example-group";
+
 pub fn leader(case: &Case) {
     apply(case, "leader");
     case.await_ready("member-0");
     case.await_ready("member-1");
-    let group = case.cluster.path("var-lib/usher-example-group");
+    let said_of = |words: &[&str]| run(case.cluster.on_node(words), PATIENCE).out();
     let leader = || {
-        let link = std::fs::read_link(group.join("leader")).expect("a leader");
-        link.to_string_lossy().into_owned()
+        let link = said_of(&["readlink", &format!("{GROUP}/leader")]);
+        assert!(!link.is_empty(), "a leader");
+        link.trim().to_owned()
     };
     let first = leader();
     // Who leads goes first, whichever it is.
     case.delete(&first, &[]);
     eventually("the lead is handed over", PATIENCE, || leader() != first);
     // It is written down after that.
-    let history = || std::fs::read_to_string(group.join("history")).unwrap_or_default();
+    let history = || said_of(&["cat", &format!("{GROUP}/history")]);
     eventually("it is in the history", PATIENCE, || {
         history().ends_with('\n')
     });

@@ -226,13 +226,17 @@ impl Guest {
     /// Until it has ended.
     pub fn stop(&self, cluster: &Cluster, service: &str, signal: &str) {
         if signal == "KILL" {
-            let words = ["kill", "--kill-whom=main", "--signal=KILL", service];
-            self.systemctl(cluster, &words);
+            self.signal(cluster, service, signal);
             let ended = poll(PATIENCE, || (!self.runs(cluster, service)).then_some(()));
             assert!(ended.is_some(), "{service} does not end");
         } else {
             self.systemctl(cluster, &["stop", service]);
         }
+    }
+
+    pub fn signal(&self, cluster: &Cluster, service: &str, signal: &str) {
+        let signal = format!("--signal={signal}");
+        self.systemctl(cluster, &["kill", "--kill-whom=main", &signal, service]);
     }
 
     pub fn runs(&self, cluster: &Cluster, service: &str) -> bool {

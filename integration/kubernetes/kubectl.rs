@@ -412,7 +412,7 @@ pub fn what_is_executed_on_a_node_can_only_look(case: &Case) {
     }
     for kind in ["mnt", "net", "pid", "uts", "ipc"] {
         let link = format!("/proc/self/ns/{kind}");
-        let of_node = run(case.cluster.on_machine(&["readlink", &link]), PATIENCE).out();
+        let of_node = run(case.cluster.on_node(&["readlink", &link]), PATIENCE).out();
         assert!(of_node.starts_with(kind), "{of_node}");
         assert_ne!(ok(&format!("readlink {link}")), of_node);
     }

@@ -147,7 +147,7 @@ const CASES: &[Named] = cases![
     examples::log_forwarder,
     examples::job,
     examples::database,
-    examples::leader: Here,
+    examples::leader,
 ];
 
 /// With the cluster to themselves.
@@ -184,10 +184,10 @@ const ALONE: &[Named] = cases![
     admission::native_init_containers_and_sidecars_beside_ours: INJECTOR,
     admission::a_proxy_that_the_node_knows_needs_no_annotation: INJECTOR,
     admission::it_has_no_right_that_it_does_not_need: WEBHOOK,
-    kubectl::pods_are_seen_wherever_they_are: Here,
-    kubectl::the_role_is_enough_and_who_has_it_not_is_told_what_is_missing: Here,
-    kubectl::a_node_that_does_not_answer_does_not_keep_the_others: Here,
-    kubectl::what_is_executed_on_a_node_can_only_look: Here,
+    kubectl::pods_are_seen_wherever_they_are,
+    kubectl::the_role_is_enough_and_who_has_it_not_is_told_what_is_missing,
+    kubectl::a_node_that_does_not_answer_does_not_keep_the_others,
+    kubectl::what_is_executed_on_a_node_can_only_look,
 ];
 
 /// On a node that usher is not installed on: each leaves it so.

@@ -38,7 +38,7 @@ pub fn import(
     let made = run(make, PATIENCE);
     assert!(made.ok(), "make_image: {}", made.err());
     let ctr = |words: &[&str]| {
-        let finished = run(cluster.on_machine(&cluster.ctr(words)), PATIENCE);
+        let finished = run(cluster.on_node(&cluster.ctr(words)), PATIENCE);
         assert!(finished.ok(), "ctr {words:?}: {}", finished.err());
         finished.out()
     };
