@@ -133,9 +133,8 @@ impl<'host> Bare<'host> {
 
 impl Drop for Bare<'_> {
     fn drop(&mut self) {
-        // It is gone already if all went well, and nothing else is there; if not, that is said elsewhere.
+        // It is gone already if all went well.
         let _ = self.runtime.ask(&["delete", "--force", self.id]);
-        let _ = fs::remove_dir(&self.runtime.root);
     }
 }
 

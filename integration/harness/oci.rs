@@ -82,3 +82,10 @@ impl<'host> OciRuntime<'host> {
         command
     }
 }
+
+impl Drop for OciRuntime<'_> {
+    fn drop(&mut self) {
+        // One that is not empty is what has been left of a container, which is said elsewhere.
+        let _ = fs::remove_dir(&self.root);
+    }
+}

@@ -112,13 +112,7 @@ fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
     let (pod, app) = (format!("pod-{n}"), format!("app-{n}"));
     let created = Instant::now();
     case.create(&self::pod(n, class));
-    case.kubectl(&[
-        "wait",
-        "--for=condition=Ready",
-        "pod",
-        &pod,
-        "--timeout=120s",
-    ]);
+    case.kubectl_waits(&["wait", "--for=condition=Ready", "pod", &pod]);
     let ready = created.elapsed();
     let began = case.await_event(&app, "start").at(&app, "start");
     let started = began.saturating_sub(sandbox_created(case, &pod));
@@ -130,14 +124,7 @@ fn all_ready(case: &Case, count: usize, class: Option<&str>) -> Duration {
     let pods: Vec<Pod> = (0..count).map(|n| pod(n, class)).collect();
     let created = Instant::now();
     case.create_all(&pods);
-    let all = [
-        "wait",
-        "--for=condition=Ready",
-        "pod",
-        "--all",
-        "--timeout=600s",
-    ];
-    case.kubectl(&all);
+    case.kubectl_waits(&["wait", "--for=condition=Ready", "pod", "--all"]);
     let ready = created.elapsed();
     let record: Record = case.record();
     for n in 0..count {
@@ -153,7 +140,7 @@ fn all_ready(case: &Case, count: usize, class: Option<&str>) -> Duration {
 fn all_gone(case: &Case) -> Duration {
     let deleted = Instant::now();
     // It returns when they are gone.
-    case.kubectl(&["delete", "pod", "--all", "--timeout=600s"]);
+    case.kubectl_waits(&["delete", "pod", "--all"]);
     deleted.elapsed()
 }
 
