@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::figures::{FigureOf, Figures};
-use super::harness::{ContainerSpec, Containerd, REFERENCE, installed_program};
-use super::idle::field;
+use super::harness::{ContainerSpec, Containerd, REFERENCE, installed_program, number_of};
 use super::profile::{Profiler, Shares, table};
 use super::report::{commands, machine, row};
 use super::walltime::{BRIEF, exec_command, milliseconds, quiet_host, side_by_side};
@@ -141,8 +140,8 @@ impl Bench<'_> {
             kilobytes as f64 * 1024.0 / 1e6 / HELD as f64
         };
         Held {
-            resident: sum(&|id| field(&self.init_of(id, "smaps_rollup"), "Rss:")),
-            proportional: sum(&|id| field(&self.init_of(id, "smaps_rollup"), "Pss:")),
+            resident: sum(&|id| number_of(&self.init_of(id, "smaps_rollup"), "Rss:")),
+            proportional: sum(&|id| number_of(&self.init_of(id, "smaps_rollup"), "Pss:")),
             charged: sum(&|id| self.charged(id) / 1024),
         }
     }

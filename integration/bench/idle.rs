@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::harness::{ContainerSpec, Containerd};
+use super::harness::{ContainerSpec, Containerd, number_of, proportional_memory};
 use super::walltime::quiet_host;
 use super::{Effort, LASTING};
 
@@ -26,7 +26,7 @@ pub fn measure(runtime: &str, effort: &Effort) -> Pods {
     let host = quiet_host();
     start_pod(&host, runtime, 0);
     let shims = settled_shims(&host, 1);
-    let alone = memory(&shims);
+    let alone = proportional_memory(&shims);
     let threads = tasks(shims[0]).len();
     let before = switches(shims[0]);
     sleep(effort.idle);
@@ -34,7 +34,7 @@ pub fn measure(runtime: &str, effort: &Effort) -> Pods {
     for pod in 1..effort.pods {
         start_pod(&host, runtime, pod);
     }
-    let together = memory(&settled_shims(&host, effort.pods)) / effort.pods as f64;
+    let together = proportional_memory(&settled_shims(&host, effort.pods)) / effort.pods as f64;
     Pods {
         alone,
         together,
@@ -59,16 +59,6 @@ pub fn settled_shims(host: &Containerd, pods: usize) -> Vec<u32> {
     shims
 }
 
-/// The sum of the processes' proportional set sizes in MB: of a page that n processes share each
-/// is charged one n-th.
-pub fn memory(pids: &[u32]) -> f64 {
-    let kilobytes = |pid: &u32| {
-        let path = format!("/proc/{pid}/smaps_rollup");
-        field(&fs::read_to_string(path).expect("a running shim"), "Pss:")
-    };
-    pids.iter().map(kilobytes).sum::<u64>() as f64 * 1024.0 / 1e6
-}
-
 fn tasks(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a running shim");
     tasks
@@ -80,20 +70,7 @@ fn tasks(pid: u32) -> Vec<String> {
 fn switches(pid: u32) -> u64 {
     let of_task = |task: &String| {
         let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
-        field(&status, "voluntary_ctxt_switches:")
+        number_of(&status, "voluntary_ctxt_switches:")
     };
     tasks(pid).iter().map(of_task).sum()
-}
-
-/// The number behind a key of a file in /proc.
-pub fn field(text: &str, key: &str) -> u64 {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(key))
-        .unwrap_or("0");
-    value
-        .split_whitespace()
-        .next()
-        .and_then(|word| word.parse().ok())
-        .unwrap_or(0)
 }

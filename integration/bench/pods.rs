@@ -6,8 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::crowd::each_pod;
 use super::figures::{FigureOf, Figures};
-use super::harness::{Cri, CriSettings, Handler, Pod, PodSpec};
-use super::idle::memory;
+use super::harness::{Cri, CriSettings, Handler, Pod, PodSpec, proportional_memory};
 use super::report::machine;
 use super::{Effort, LASTING, progress};
 
@@ -165,7 +164,7 @@ fn crowd(handler: Handler, pods: usize) -> Crowd {
     let others: Vec<u32> = all.filter(|pid| !programs.contains(pid)).collect();
     Crowd {
         started,
-        memory: memory(&others) / pods as f64,
+        memory: proportional_memory(&others) / pods as f64,
         processes: others.len() as f64 / pods as f64,
     }
 }

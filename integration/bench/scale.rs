@@ -1,20 +1,16 @@
 //! Many pods on a node, and many containers in a pod: what each of them costs must not grow with their number.
 
-use std::fs;
 use std::slice;
 use std::thread::sleep;
 use std::time::Instant;
 
 use super::crowd::{self, CLIENTS};
 use super::figures::{FigureOf, Figures};
-use super::harness::{ContainerSpec, Containerd};
-use super::idle::{CONTAINERS, memory, settled_shims};
+use super::harness::{ContainerSpec, Containerd, processor_time, proportional_memory};
+use super::idle::{CONTAINERS, settled_shims};
 use super::report::{machine, row};
 use super::walltime::quiet_host;
 use super::{Effort, LASTING, progress};
-
-/// `USER_HZ`, in which the kernel tells times to programs (`include/asm-generic/param.h`).
-const TICKS: f64 = 100.0;
 
 /// What many pods of a runtime take.
 struct Node {
@@ -109,7 +105,7 @@ fn node(runtime: &str, effort: &Effort) -> Node {
     let pods = effort.many_pods;
     let started = crowd::start(&host, runtime, pods);
     let shims = settled_shims(&host, pods);
-    let memory = memory(&shims) / pods as f64;
+    let memory = proportional_memory(&shims) / pods as f64;
     let before: f64 = shims.iter().map(processor_time).sum();
     sleep(effort.idle);
     let after: f64 = shims.iter().map(processor_time).sum();
@@ -165,13 +161,4 @@ fn end(host: &Containerd, ids: &[String]) {
         host.must(&["tasks", "delete", "--force", id]);
         host.must(&["containers", "delete", id]);
     }
-}
-
-/// Of a process, in seconds (`proc_pid_stat(5)`).
-fn processor_time(pid: &u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running shim");
-    let (_, fields) = stat.rsplit_once(')').expect("a process's name");
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
-    ticks / TICKS
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::figures::{sandbox_created, summary};
-use crate::harness::Record;
+use crate::harness::{Record, processor_time, proportional_memory};
 use crate::pod::{Case, Pod, witness};
 
 /// Pods one after another, of either, in turn.
@@ -23,9 +23,6 @@ const MANY: usize = 100;
 
 /// For how long they are watched at rest.
 const REST: Duration = Duration::from_secs(20);
-
-/// `USER_HZ`, in which the kernel tells times to programs (`include/asm-generic/param.h`).
-const TICKS: f64 = 100.0;
 
 /// Under what pods run: a title, and their runtime class.
 const WAYS: [(&str, Option<&str>); 2] = [("usher", Some("usher")), ("runc.v2", None)];
@@ -151,10 +148,10 @@ fn crowd(cluster: &Cluster, title: &str, class: Option<&str>) -> Crowd {
     std::thread::sleep(REST);
     let shims = shims(cluster);
     assert_eq!(shims.len(), MANY, "one shim a pod");
-    let memory = shims.iter().map(|pid| memory(*pid)).sum();
-    let before: f64 = shims.iter().map(|pid| processor_time(*pid)).sum();
+    let memory = proportional_memory(&shims);
+    let before: f64 = shims.iter().map(processor_time).sum();
     std::thread::sleep(REST);
-    let after: f64 = shims.iter().map(|pid| processor_time(*pid)).sum();
+    let after: f64 = shims.iter().map(processor_time).sum();
     Crowd {
         ready,
         gone: all_gone(&case),
@@ -173,23 +170,4 @@ fn shims(cluster: &Cluster) -> Vec<u32> {
     let processes = fs::read_dir("/proc").expect("processes").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(is_shim).collect()
-}
-
-/// Its proportional set size, in MB: of a page that n processes share each is charged one n-th.
-fn memory(pid: u32) -> f64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("a running shim");
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    kilobytes.expect("a size") * 1024.0 / 1e6
-}
-
-/// In seconds (`proc_pid_stat(5)`).
-fn processor_time(pid: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running shim");
-    let (_, fields) = stat.rsplit_once(')').expect("a process's name");
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    ticks
-        .filter_map(|field| field.parse::<f64>().ok())
-        .sum::<f64>()
-        / TICKS
 }

@@ -1,0 +1,41 @@
+//! What processes take of a machine, as the kernel tells it.
+
+use std::fs;
+
+/// `USER_HZ`, in which the kernel tells times to programs (`include/asm-generic/param.h`).
+const TICKS: f64 = 100.0;
+
+/// The sum of the processes' proportional set sizes in MB: of a page that n processes share each
+/// is charged one n-th.
+pub fn proportional_memory(pids: &[u32]) -> f64 {
+    let kilobytes = |pid: &u32| {
+        let path = format!("/proc/{pid}/smaps_rollup");
+        number_of(
+            &fs::read_to_string(path).expect("a running process"),
+            "Pss:",
+        )
+    };
+    pids.iter().map(kilobytes).sum::<u64>() as f64 * 1024.0 / 1e6
+}
+
+/// The processor time of a process, in seconds (`proc_pid_stat(5)`).
+pub fn processor_time(pid: &u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running process");
+    let (_, fields) = stat.rsplit_once(')').expect("a process's name");
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / TICKS
+}
+
+/// The number behind a key of a file in /proc.
+pub fn number_of(text: &str, key: &str) -> u64 {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .unwrap_or("0");
+    value
+        .split_whitespace()
+        .next()
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(0)
+}
