@@ -192,14 +192,13 @@ pub fn own(path: &Path) -> Vec<PathBuf> {
 ///
 /// If somebody is, or they are.
 pub fn expect_nobody(own: &[PathBuf]) -> Result<(), Failure> {
-    let is_odd = match own.iter().find(|cgroup| !members(cgroup).is_empty()) {
-        Some(cgroup) => Some((cgroup, "not empty")),
-        None => own
-            .iter()
-            .find(|cgroup| freezes(cgroup) == Some(true))
-            .map(|cgroup| (cgroup, "frozen")),
-    };
-    match is_odd {
+    let first = |is_odd: &dyn Fn(&Path) -> bool| own.iter().find(|cgroup| is_odd(cgroup));
+    let odd = first(&|cgroup| !members(cgroup).is_empty())
+        .map(|cgroup| (cgroup, "not empty"))
+        .or_else(|| {
+            first(&|cgroup| freezes(cgroup) == Some(true)).map(|cgroup| (cgroup, "frozen"))
+        });
+    match odd {
         None => Ok(()),
         Some((cgroup, what)) => Err(Failure::Untimely(format!(
             "container's cgroup is {what}: {}",

@@ -554,8 +554,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn who_has_the_number_of_an_init_that_has_ended_is_not_killed_with_it() {
+    /// A container `a` whose state has a directory, in which nothing is.
+    fn with_a_state_of_nothing() -> (tempfile::TempDir, Settings, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let settings = Settings {
             root: directory.path().to_owned(),
@@ -563,6 +563,12 @@ mod tests {
         };
         let state = settings.state_of("a");
         fs::create_dir(&state).unwrap();
+        (directory, settings, state)
+    }
+
+    #[test]
+    fn who_has_the_number_of_an_init_that_has_ended_is_not_killed_with_it() {
+        let (directory, settings, state) = with_a_state_of_nothing();
         let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(stranger.id()).ok();
         let running = ContainerStatus::Running;
@@ -580,13 +586,7 @@ mod tests {
 
     #[test]
     fn what_was_cut_short_while_it_was_written_down_can_be_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let settings = Settings {
-            root: directory.path().to_owned(),
-            systemd_cgroup: false,
-        };
-        let state = settings.state_of("a");
-        fs::create_dir(&state).unwrap();
+        let (_directory, settings, state) = with_a_state_of_nothing();
         for text in ["", "{", "{}"] {
             fs::write(state.join("state.json"), text).unwrap();
             delete(&settings, "a", true).unwrap();
