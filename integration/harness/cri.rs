@@ -25,8 +25,8 @@ use usher::cri;
 use usher::grpc::Call;
 
 use super::{
-    Containerd, Finished, Image, PATIENCE, REFERENCE, Settings, Version, build, eventually,
-    make_archive, pod_cgroup, poll, scaled, shim_program,
+    CgroupFiles, Containerd, Finished, Image, PATIENCE, REFERENCE, Settings, Version, build,
+    eventually, make_archive, pod_cgroup, poll, scaled, shim_program,
 };
 
 mod pod;
@@ -105,6 +105,11 @@ impl Deref for Cri {
     fn deref(&self) -> &Containerd {
         &self.host
     }
+}
+
+/// What tells a pod from others that have had its name.
+fn uid_of(pod: &str) -> String {
+    format!("uid-of-{pod}")
 }
 
 // === impl Handler ===
@@ -358,7 +363,7 @@ impl Cri {
 
     /// The cgroup that kubelet would have made for a pod.
     fn cgroup_of(&self, pod: &str) -> String {
-        format!("/{}/pod-{pod}", self.name)
+        format!("/{}/pod{}", self.name, uid_of(pod))
     }
 
     /// Removes all pods, as kubelet does those that it does not know; what went wrong. As kubelet it tries again:

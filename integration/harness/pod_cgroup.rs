@@ -2,6 +2,7 @@
 //! containers with configurations of their own, which `ctr` has no options for.
 
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -15,30 +16,30 @@ pub fn on_v2() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
-/// A cgroup below the test's own, with the controllers of CPU and memory. When dropped it deletes all
-/// containers, and goes away.
-pub struct PodCgroup<'host> {
-    host: &'host Containerd,
+/// A pod's cgroup, whoever has made it.
+pub struct CgroupFiles {
     /// `/<namespace>/<name>`.
     pub path: String,
 }
 
-// === impl PodCgroup ===
+/// A cgroup below the test's own, with the controllers of CPU and memory. When dropped it deletes all
+/// containers, and goes away.
+pub struct PodCgroup<'host> {
+    host: &'host Containerd,
+    files: CgroupFiles,
+}
 
-impl<'host> PodCgroup<'host> {
-    /// One that somebody else has made.
-    pub fn at(host: &'host Containerd, path: &str) -> Self {
-        let path = path.to_owned();
-        Self { host, path }
+impl Deref for PodCgroup<'_> {
+    type Target = CgroupFiles;
+
+    fn deref(&self) -> &CgroupFiles {
+        &self.files
     }
+}
 
-    #[track_caller]
-    pub fn new(host: &'host Containerd, name: &str) -> Self {
-        let pod = Self::at(host, &format!("/{}/{name}", host.name));
-        make(&pod.path);
-        pod
-    }
+// === impl CgroupFiles ===
 
+impl CgroupFiles {
     /// Its directory; of version 1 that of a controller.
     pub fn directory(&self, controller: &str) -> PathBuf {
         directory(&self.path, controller)
@@ -109,6 +110,24 @@ impl<'host> PodCgroup<'host> {
             true => self.write("cpu.", "cpu.max", &format!("{quota} 100000")),
             false => self.write("cpu.cfs_quota_us", "", &quota.to_string()),
         }
+    }
+}
+
+// === impl PodCgroup ===
+
+impl<'host> PodCgroup<'host> {
+    /// One that somebody else has made.
+    pub fn at(host: &'host Containerd, path: &str) -> Self {
+        let path = path.to_owned();
+        let files = CgroupFiles { path };
+        Self { host, files }
+    }
+
+    #[track_caller]
+    pub fn new(host: &'host Containerd, name: &str) -> Self {
+        let pod = Self::at(host, &format!("/{}/{name}", host.name));
+        make(&pod.path);
+        pod
     }
 
     /// A container of this pod, started in the background: `ctr`'s own default, changed by `edit`.

@@ -1,13 +1,17 @@
 //! Everything dies at some time, with SIGKILL: the process that holds a pod, its shim, containerd. Kubelet then has
 //! to be told, and can remove what is there; nothing may be left.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::with_each;
-use crate::harness::{Container, Cri, Handler, PATIENCE, Pod, PodSpec, eventually, poll};
+use crate::harness::{
+    Container, Cri, Handler, PATIENCE, Pod, PodSpec, await_value, eventually, poll, write_program,
+};
 use usher::cri::{ContainerState, PodSandboxState};
 
 /// How far a pod has come.
@@ -134,6 +138,80 @@ fn what_dies_while_containerd_is_away_is_known_when_it_is_back() {
             pod.end();
             assert!(node.containers().is_empty());
         }
+    });
+}
+
+const MI: u64 = 1 << 20;
+
+/// What kubelet allows the sized pod.
+const CEILING: u64 = 512 * MI;
+
+/// A pod whose cgroup is smaller than kubelet has made it, for that one container.
+fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Container<'_>) {
+    let spec = PodSpec::new("sized", handler)
+        .memory(CEILING)
+        .annotations(&[("usher/cgroup-sizing", "Phase"), ("usher/apps", "web")]);
+    let pod = node.run_pod(&spec);
+    let command = ["/bin/witness", "web", "--ignore-term"];
+    let web = pod.run_with("web", &command, |config| {
+        let linux = config.linux.mut_or_insert_default();
+        linux
+            .resources
+            .mut_or_insert_default()
+            .memory_limit_in_bytes = 48 * 1_048_576;
+    });
+    eventually("the pod's cgroup is smaller", PATIENCE, || {
+        pod.cgroup().memory_limit() < Some(CEILING)
+    });
+    (pod, web)
+}
+
+/// Or the pod's next life, which kubelet begins in the same cgroup, gets on with what the last one needed.
+#[test]
+fn what_a_dead_shim_has_changed_of_a_pods_cgroup_is_put_back() {
+    with_each(|node, handler| {
+        for restarts in [false, true] {
+            let (pod, web) = sized(node, handler);
+            if restarts {
+                node.crash();
+                node.restart();
+            }
+            destroy(node.shims()[0]);
+            await_value("the memory", &Some(CEILING), || pod.cgroup().memory_limit());
+            pod.await_not_ready();
+            assert_ne!(web.await_exit(), 0);
+            pod.end();
+        }
+    });
+}
+
+/// A shim of containerd's own that says what it is run for, and does nothing.
+fn have_another_shim(node: &Cri) -> PathBuf {
+    let note = node.dir().join("another-shim");
+    let script = format!("#!/bin/sh\necho \"$*\" >> {}\nexit 1\n", note.display());
+    let program = node.dir().join("bin/containerd-shim-runc-v2");
+    write_program(&program, &script);
+    note
+}
+
+/// Though a restarted containerd knows a container by its runtime's type alone.
+#[test]
+fn what_is_left_of_a_pod_is_cleared_away_by_the_shim_that_it_had() {
+    with_each(|node, handler| {
+        let note = have_another_shim(node);
+        let (pod, containers) = Step::Running.of(node, handler);
+        node.crash();
+        node.restart();
+        destroy(node.shims()[0]);
+        pod.await_not_ready();
+        for container in &containers {
+            assert_ne!(container.await_exit(), 0);
+        }
+        pod.end();
+        assert!(node.containers().is_empty());
+        // What it is, it is asked by every containerd.
+        let run = fs::read_to_string(note).unwrap_or_default();
+        assert!(!run.contains(" -id "), "another shim was run: {run}");
     });
 }
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Containerd, Cri, Finished, Handler, MessageField, PATIENCE, SETTLING, WITNESS, cri, eventually,
-    pod_cgroup, poll,
+    CgroupFiles, Containerd, Cri, Finished, Handler, MessageField, PATIENCE, SETTLING, WITNESS,
+    cri, eventually, pod_cgroup, poll, uid_of,
 };
 
 /// A pod to be.
@@ -14,6 +14,8 @@ use super::{
 pub struct PodSpec {
     pub handler: Handler,
     pub config: cri::PodSandboxConfig,
+    /// What kubelet allows the pod's cgroup, in bytes.
+    memory: Option<u64>,
 }
 
 /// A pod that is there.
@@ -39,11 +41,15 @@ impl PodSpec {
         let metadata = config.metadata.mut_or_insert_default();
         metadata.name = name.to_owned();
         metadata.namespace = "default".to_owned();
-        metadata.uid = format!("uid-of-{name}");
+        metadata.uid = uid_of(name);
         let options = namespaces(&mut config);
         options.network = cri::NamespaceMode::NODE.into();
         options.pid = cri::NamespaceMode::CONTAINER.into();
-        Self { handler, config }
+        Self {
+            handler,
+            config,
+            memory: None,
+        }
     }
 
     /// In a network of its own, as the network plugins make it, and with its name as its host name.
@@ -57,6 +63,12 @@ impl PodSpec {
         let pairs = annotations.iter();
         let pairs = pairs.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         self.config.annotations.extend(pairs);
+        self
+    }
+
+    /// Limits the memory of the pod's cgroup, to so many bytes.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
         self
     }
 
@@ -99,6 +111,10 @@ impl Cri {
         let mut spec = spec.clone();
         let parent = self.cgroup_of(&spec.config.metadata.name);
         pod_cgroup::make(&parent);
+        if let Some(bytes) = spec.memory {
+            let path = parent.clone();
+            CgroupFiles { path }.limit_memory(bytes);
+        }
         let logs = self.dir().join("logs").join(&spec.config.metadata.name);
         fs::create_dir_all(&logs).expect("a directory of logs");
         spec.config.log_directory = logs.display().to_string();
@@ -216,6 +232,12 @@ impl<'a> Pod<'a> {
         request.pod_sandbox_id.clone_from(&self.id);
         request.verbose = verbose;
         self.node.call("PodSandboxStatus", &request)
+    }
+
+    /// Its cgroup, which stays as long as the pod.
+    pub fn cgroup(&self) -> CgroupFiles {
+        let path = self.node.cgroup_of(&self.spec.config.metadata.name);
+        CgroupFiles { path }
     }
 
     pub fn is_ready(&self) -> bool {

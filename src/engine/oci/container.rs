@@ -1,7 +1,7 @@
 //! A container: from a bundle to an init process that is parked, and back to nothing.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +21,7 @@ use super::checkpoint::Restore;
 use super::error::RuntimeError;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
-use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options};
+use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options, shim_path};
 
 /// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
 /// loads a driver.
@@ -32,6 +32,9 @@ const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long it may take to delete a container with hooks that run then: nobody runs them again.
 const HOOKS_END_WITHIN: Duration = Duration::from_secs(100);
+
+/// The bundle of the pod's first container: containerd starts a shim in it.
+const HOME: &str = ".";
 
 /// How long what is left of the last life may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
@@ -76,6 +79,9 @@ impl Container for Arc<OciContainer> {
         }
         self.write_score(wishes.oom_score);
         exit::forget(&self.bundle);
+        if let Err(error) = shim_path::hand_on(Path::new(HOME), &self.bundle) {
+            tracing::warn!(id = self.id, %error, "a restarted containerd takes it for another shim's");
+        }
         if self.options != Options::default() {
             options::save(&self.bundle, &self.options).map_err(EngineError::failed)?;
         }

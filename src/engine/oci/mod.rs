@@ -3,7 +3,7 @@
 //! | file | what it is about |
 //! |---|---|
 //! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one method a verb; how long they take, why they fail |
-//! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs` | what is read of a bundle, what is changed in it, containerd's options, how it has ended |
+//! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs`, `shim_path.rs` | what is read of a bundle, what is changed in it, containerd's options, how it has ended, which shim it has |
 //! | `container.rs`, `restoration.rs`, `forget.rs` | a container: made, made again, restored, removed |
 //! | `init.rs`, `release.rs` | its init process: released, killed, frozen, changed |
 //! | `exec.rs` | further processes |
@@ -31,6 +31,7 @@ mod patience;
 mod release;
 mod restoration;
 mod runtime;
+mod shim_path;
 
 use std::sync::Arc;
 

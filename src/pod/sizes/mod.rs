@@ -3,6 +3,7 @@
 mod setting;
 mod sizing;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::time::sleep;
@@ -58,9 +59,7 @@ impl Actor {
     pub(super) fn settle_size_now(&mut self, is_new: bool) {
         let wanted = self.pod_size();
         let charged = wanted.as_ref().map(|wanted| self.memory_of(wanted));
-        let keeper = self.tasks.values().find(|task| !task.life.has_ended());
-        let keeper = keeper.or(self.tasks.values().next());
-        let keeper = keeper.map(|task| task.bundle.clone());
+        let keeper = self.keeper();
         let Some((cgroup, sizing)) = self.pod_cgroup.as_mut().and_then(OwnCgroup::sized) else {
             return;
         };
@@ -86,6 +85,17 @@ impl Actor {
             });
         }
         self.tell_manager();
+    }
+
+    /// In whose bundle it is noted what the pod's cgroup was: that of one for which `delete` is run when we have died.
+    /// containerd runs it for the sandbox, and since 2.0 for it alone.
+    fn keeper(&self) -> Option<PathBuf> {
+        let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
+        let sandbox = sandbox.map(|(_, task)| task);
+        let living = || self.tasks.values().find(|task| !task.life.has_ended());
+        let any = || self.tasks.values().next();
+        let keeper = sandbox.or_else(living).or_else(any)?;
+        Some(keeper.bundle.clone())
     }
 
     fn sizing(&mut self) -> Option<&mut Sizing> {
