@@ -183,6 +183,12 @@ impl Cluster {
         command
     }
 
+    /// Whether a process is the cluster's, and not of the tests around it nor of a guest.
+    pub fn has_process(&self, pid: u32) -> bool {
+        let machine = self.machine.lock().unwrap();
+        machine.as_ref().is_some_and(|machine| machine.has(pid))
+    }
+
     /// A command that runs on the node.
     pub fn on_node(&self, words: &[&str]) -> Command {
         match &self.guest {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::figures::{sandbox_created, summary};
-use crate::harness::{Record, processor_time, proportional_memory};
+use crate::harness::{Processors, Record, processor_time, proportional_memory};
 use crate::pod::{Case, Pod, witness};
 
 /// Pods one after another, of either, in turn.
@@ -64,14 +64,19 @@ pub fn print(cluster: &Cluster) {
     of_ways("the same, created to Ready", readies);
 
     let (mut readies, mut ends) = ([vec![], vec![]], [vec![], vec![]]);
+    let mut busy = [0.0; 2];
     for round in 0..ROUNDS {
         for (way, (title, class)) in WAYS.into_iter().enumerate() {
             let case = Case::new(cluster, &format!("once-{}-{round}", name(title)));
+            let before = Processors::now();
             readies[way].push(all_ready(&case, AT_ONCE, class));
+            busy[way] += Processors::now().percent_since(&before) / ROUNDS as f64;
             ends[way].push(all_gone(&case));
         }
     }
     of_ways(&format!("{AT_ONCE} at once, created to all Ready"), readies);
+    let [ours, theirs] = busy.map(|percent| format!("{percent:.0} %"));
+    println!("| the same, how busy the node's processors are | {ours} | {theirs} |");
     of_ways("the same, deleted to all gone", ends);
 
     let crowds = WAYS.map(|(title, class)| crowd(cluster, title, class));
@@ -160,12 +165,12 @@ fn crowd(cluster: &Cluster, title: &str, class: Option<&str>) -> Crowd {
     }
 }
 
-/// The processes of shims that talk to this cluster's containerd.
+/// The processes of shims on this cluster's node, which is on this machine.
 fn shims(cluster: &Cluster) -> Vec<u32> {
     let is_shim = |pid: &u32| {
-        let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let program = words.split('\0').next().unwrap_or_default();
-        program.contains("containerd-shim-") && words.contains(cluster.directory())
+        let program = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let program = program.split('\0').next().unwrap_or_default();
+        program.contains("containerd-shim-") && cluster.has_process(*pid)
     };
     let processes = fs::read_dir("/proc").expect("processes").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -91,6 +91,12 @@ impl Machine {
         let _ = self.outer.wait();
     }
 
+    /// Whether a process runs there.
+    pub fn has(&self, pid: u32) -> bool {
+        let namespace = |pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        namespace(pid).is_some_and(|own| Some(own) == namespace(self.init))
+    }
+
     /// A command that runs there.
     pub fn command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new("nsenter");
