@@ -1,11 +1,15 @@
 //! Containers whose cgroups systemd makes, one scope for each. They run where systemd is the first
 //! process, as in the guest.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{both, run_witness, witness};
-use crate::harness::{ContainerSpec, Containerd, PATIENCE, REFERENCE, Status, eventually, run};
+use super::{both, run_witness, script, witness};
+use crate::harness::{
+    ContainerSpec, Containerd, PATIENCE, REFERENCE, Status, eventually, installed_path, run,
+    runtime_under_test, write_program,
+};
 
 fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
     let cgroup = format!("system.slice:{}:{}", host.namespace, spec.id);
@@ -19,7 +23,7 @@ fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
 
 /// Where a process is, with the test's own name left out.
 fn cgroup_of(host: &Containerd, pid: u32) -> String {
-    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroup");
+    let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroup");
     cgroup.trim().replace(&host.namespace, "test")
 }
 
@@ -60,6 +64,53 @@ fn a_container_and_what_is_executed_in_it_have_a_scope_until_it_ends() {
     );
 }
 
+/// systemd keeps a scope as failed in which memory has run out, until it is told to forget it.
+#[test]
+#[ignore = "systemd is not the first process: runs in the guest"]
+fn nothing_is_left_of_a_scope_in_which_memory_ran_out() {
+    let seen = both(|host, runtime| {
+        let spec = script(runtime, "a", "exec tail /dev/zero");
+        let spec = spec.option(&["--memory-limit", "33554432"]);
+        host.run(&in_scope(host, spec));
+        let code = host.wait_exit("a");
+        host.delete("a");
+        eventually("the scope is gone", PATIENCE, || scopes(host).is_empty());
+        code
+    });
+    assert_eq!(seen, 137);
+}
+
+/// A runc that says what it is asked for.
+fn have_runc_noted(host: &Containerd) -> PathBuf {
+    let note = host.dir().join("runc-was-asked");
+    // The guest has no other shell.
+    let script = format!(
+        "#!/bin/busybox sh\necho \"$*\" >>{}\nPATH={}\nexec runc \"$@\"\n",
+        note.display(),
+        installed_path()
+    );
+    write_program(&host.dir().join("bin/runc"), &script);
+    note
+}
+
+/// It costs a process, and asks systemd for what it has done already.
+#[test]
+#[ignore = "systemd is not the first process: runs in the guest"]
+fn a_scope_that_has_stopped_by_itself_is_not_stopped_by_runc() {
+    let host = Containerd::start();
+    let note = have_runc_noted(&host);
+    let runtime = runtime_under_test();
+    let spec = in_scope(&host, witness(&runtime, "a", &[]));
+    run_witness(&host, &spec);
+    host.kill("a", "SIGKILL");
+    assert_eq!(host.wait_exit("a"), 137);
+    host.delete("a");
+    let asked = fs::read_to_string(note).expect("runc was asked");
+    assert!(asked.contains(" create "), "{asked}");
+    assert!(!asked.contains(" delete "), "{asked}");
+    assert_eq!(scopes(&host), "");
+}
+
 /// As a container does in which systemd or a container engine runs.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
@@ -76,9 +127,9 @@ fn what_is_executed_where_an_init_has_cgroups_of_its_own_is_with_it() {
             let path = cgroup.replace("test", &host.namespace);
             let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches("0::/"));
             let below = own.join("init");
-            std::fs::create_dir(&below).expect("a cgroup below its own");
-            std::fs::write(below.join("cgroup.procs"), init.to_string()).expect("its init moves");
-            std::fs::write(own.join("cgroup.subtree_control"), "+pids").expect("controllers");
+            fs::create_dir(&below).expect("a cgroup below its own");
+            fs::write(below.join("cgroup.procs"), init.to_string()).expect("its init moves");
+            fs::write(own.join("cgroup.subtree_control"), "+pids").expect("controllers");
             let exec = host.exec("a", &["/bin/cat", "/proc/self/cgroup"]);
             host.kill("a", "SIGKILL");
             host.wait_exit("a");

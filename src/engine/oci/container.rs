@@ -100,7 +100,7 @@ impl Container for Arc<OciContainer> {
     ) -> Result<Born, EngineError> {
         let runtime = self.runtime.under(halt);
         self.write_score(last.oom_score);
-        if !last.is_forgotten && !self.forget_directly() {
+        if !last.is_forgotten && !self.forget_directly().await {
             runtime.clear(&self.id).await?;
         }
         await_end(last.cgroup.as_deref(), halt).await?;
@@ -277,13 +277,13 @@ impl OciContainer {
     }
 
     /// Has it forgotten without the OCI runtime, if that can be; its init has ended.
-    fn forget_directly(&self) -> bool {
-        !self.has_poststop_hooks && forget::directly(&self.runtime, &self.id)
+    async fn forget_directly(&self) -> bool {
+        !self.has_poststop_hooks && forget::directly(&self.runtime, &self.id).await
     }
 
     /// Has it forgotten; its init has ended.
     async fn forget_by(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
-        match self.forget_directly() {
+        match self.forget_directly().await {
             true => Ok(()),
             false => runtime.delete(&self.id, false).await,
         }

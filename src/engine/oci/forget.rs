@@ -1,9 +1,13 @@
 //! Having a container that has ended forgotten, in runc's place.
 //!
 //! `runc delete` removes the cgroups that it has noted in `<root>/<id>/state.json`, and then that directory. It
-//! is a process of its own that does so, for many times the cost. What else it may have to do is left to it: units
-//! of systemd's, groups of resctrl, network devices that go back to the node, hooks, cgroups that the container has
-//! made, and whatever a later runc notes that is unknown here (`destroy` in `libcontainer/state_linux.go`).
+//! is a process of its own that does so, for many times the cost. What else it may have to do is left to it: groups of
+//! resctrl, network devices that go back to the node, hooks, cgroups that the container has made, and whatever a later
+//! runc notes that is unknown here (`destroy` in `libcontainer/state_linux.go`).
+//!
+//! Where a cgroup is that of a unit of systemd's, runc has systemd stop the unit. On cgroup v2 a scope stops by itself
+//! when its last process has ended, and its cgroup goes (`systemd.scope(5)`); but one whose process was killed because
+//! memory ran out is kept as failed, and runc has that forgotten.
 //! `usher-libcontainer` says by a note of its own that there is nothing but cgroups (`src/libcontainer/running.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +15,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use tokio::time::{sleep, timeout};
 
 use crate::cgroup::is_named_after;
 
@@ -22,6 +28,24 @@ use super::options::LIBCONTAINER_BINARY;
 use super::runtime::DEFAULT_BINARY;
 
 const STATE: &str = "state.json";
+
+/// Where systemd has the files of units that were made by a call, as long as it knows them; the second before
+/// version 235.
+const UNITS: [&str; 2] = ["/run/systemd/transient", "/run/systemd/system"];
+
+/// How long systemd may take to stop the scope of a container that has ended; `runc delete` waits for it as well, and
+/// longer.
+const STOPPED_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// What a cgroup of version 2 tells of itself, and that nothing is in it or below it
+/// (`Documentation/admin-guide/cgroup-v2.rst`).
+const EVENTS: &str = "cgroup.events";
+const EMPTY: &str = "populated 0";
+
+/// After so many looks what follows at once has happened: the kernel has taken a process out of its cgroup that was just
+/// waited for, or systemd has forgotten a unit that it has just stopped.
+const SOON: usize = 4;
 
 /// Where `usher-libcontainer` notes the cgroups of a container that is nothing else.
 const CGROUPS: &str = "cgroups.json";
@@ -60,13 +84,13 @@ struct Config {
 
 /// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if the OCI
 /// runtime has to do that: whatever is missing then, it would have removed as well.
-pub fn directly(runtime: &OciRuntime, id: &str) -> bool {
+pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     // Others keep such a state too, and may have more to do than they note there.
     let program = Path::new(&runtime.binary).file_name();
     let is_known = [DEFAULT_BINARY, LIBCONTAINER_BINARY]
         .iter()
         .any(|known| program == Some(OsStr::new(known)));
-    if !is_known || runtime.systemd_cgroup {
+    if !is_known {
         return false;
     }
     let directory = runtime.state_dir(id);
@@ -77,11 +101,49 @@ pub fn directly(runtime: &OciRuntime, id: &str) -> bool {
     let Some(cgroups) = noted.filter(are_own) else {
         return false;
     };
-    // One in which anything lives stays, and one with others below it.
-    let removed = cgroups
-        .iter()
-        .try_for_each(|cgroup| gone(fs::remove_dir(cgroup)));
-    removed.and_then(|()| remove(&directory)).is_ok()
+    let removed = match runtime.systemd_cgroup {
+        true => match cgroups.first().filter(|_| cgroups.len() == 1) {
+            Some(cgroup) => is_stopped(cgroup, &UNITS.map(Path::new)).await,
+            // On version 1 some are not systemd's.
+            None => false,
+        },
+        // One in which anything lives stays, and one with others below it.
+        false => cgroups
+            .iter()
+            .all(|cgroup| gone(fs::remove_dir(cgroup)).is_ok()),
+    };
+    removed && remove(&directory).is_ok()
+}
+
+/// Whether systemd has stopped the unit whose cgroup this is, and knows nothing of it any more.
+async fn is_stopped(cgroup: &Path, units: &[&Path]) -> bool {
+    let Some(name) = cgroup.file_name() else {
+        return false;
+    };
+    let is_known = || units.iter().any(|units| units.join(name).exists());
+    let stopped = async {
+        let mut soon = 0..SOON;
+        while let Ok(events) = fs::read_to_string(cgroup.join(EVENTS)) {
+            let is_empty = events.lines().any(|line| line == EMPTY);
+            // Whatever is left in it keeps it as it is.
+            if !is_empty && soon.next().is_none() {
+                return false;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        if cgroup.exists() {
+            return false;
+        }
+        // The cgroup goes first. What has failed systemd knows for ever.
+        for _ in 0..SOON {
+            if !is_known() {
+                return true;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        false
+    };
+    timeout(STOPPED_WITHIN, stopped).await.unwrap_or_default()
 }
 
 /// The cgroups of a container, if they are all that there is of it.
@@ -123,6 +185,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokio::time::Instant;
 
     use crate::engine::oci::Options;
     use crate::reaper::Reaper;
@@ -165,6 +228,12 @@ mod tests {
             self.directory.path().join(name).exists()
         }
 
+        fn forget(&self) -> bool {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().start_paused(true).build();
+            runtime.unwrap().block_on(directly(&self.runtime, "web"))
+        }
+
         fn is_known(&self) -> bool {
             self.runtime.state_dir("web").join("state.json").exists()
         }
@@ -182,7 +251,7 @@ mod tests {
                     .unwrap()
                     .extend(version.as_object().unwrap().clone());
             });
-            assert!(directly(&node.runtime, "web"));
+            assert!(node.forget());
             assert!(!node.runtime.state_dir("web").exists());
             assert!(!node.has("memory/web") && !node.has("pids/web") && node.has("memory/other"));
         }
@@ -205,16 +274,16 @@ mod tests {
             node
         };
         let node = noted(&["memory/web", "pids/web"]);
-        assert!(directly(&node.runtime, "web"));
+        assert!(node.forget());
         assert!(!node.runtime.state_dir("web").exists() && node.has("memory/other"));
         for odd in [&[][..], &["memory/other"], &["memory/web", "memory/other"]] {
             let node = noted(odd);
-            assert!(!directly(&node.runtime, "web"));
+            assert!(!node.forget());
             assert!(node.is_known() && node.has("memory/web"), "{odd:?}");
         }
         // By one that notes nothing.
         let node = Node::new(&options, |state| *state = json!({ "ociVersion": "1.2.0" }));
-        assert!(!directly(&node.runtime, "web") && node.is_known());
+        assert!(!node.forget() && node.is_known());
     }
 
     #[test]
@@ -230,10 +299,11 @@ mod tests {
         };
         let refused = |options: &Options, key: &str, value: Value| {
             let node = Node::new(options, |state| state[key] = value);
-            assert!(!directly(&node.runtime, "web"), "{options:?} {key}");
+            assert!(!node.forget(), "{options:?} {key}");
             assert!(node.is_known() && node.has("memory/web") && node.has("pids/web"));
         };
         refused(&other, "id", json!("web"));
+        // On version 1.
         refused(&systemd, "id", json!("web"));
         refused(&usual, "intel_rdt_path", json!("/sys/fs/resctrl/web"));
         refused(&usual, "rootless", json!(true));
@@ -257,7 +327,7 @@ mod tests {
         for left in ["memory/web/inner", "pids/web/inner"] {
             let node = Node::new(&Options::default(), |_| {});
             fs::create_dir(node.directory.path().join(left)).unwrap();
-            assert!(!directly(&node.runtime, "web"));
+            assert!(!node.forget());
             assert!(node.is_known() && node.has(left));
         }
     }
@@ -266,7 +336,64 @@ mod tests {
     fn what_is_not_known_of_its_directory_keeps_its_state() {
         let node = Node::new(&Options::default(), |_| {});
         fs::create_dir(node.runtime.state_dir("web").join("of-a-later-runc")).unwrap();
-        assert!(!directly(&node.runtime, "web"));
+        assert!(!node.forget());
         assert!(node.is_known());
+    }
+
+    #[test]
+    fn what_systemd_has_stopped_and_forgotten_needs_no_runc() {
+        let options = Options {
+            systemd_cgroup: true,
+            ..Options::default()
+        };
+        let with_cgroups = |names: &[&str]| {
+            let node = Node::new(&options, |_| {});
+            let at = |name: &&str| node.directory.path().join(name);
+            let paths: BTreeMap<_, _> = names.iter().map(|name| (name, at(name))).collect();
+            let file = node.runtime.state_dir("web").join(STATE);
+            let mut state: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+            state["cgroup_paths"] = json!(paths);
+            fs::write(file, state.to_string()).unwrap();
+            node
+        };
+        let node = with_cgroups(&["gone/cri-containerd-web.scope"]);
+        assert!(node.forget());
+        assert!(!node.runtime.state_dir("web").exists());
+        let node = with_cgroups(&["gone/cri-containerd-web.scope", "other/web"]);
+        assert!(!node.forget() && node.is_known());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_unit_is_stopped_when_its_cgroup_has_gone_and_then_its_file() {
+        let node = tempfile::tempdir().unwrap();
+        let at = |name: &str| node.path().join(name);
+        let (cgroup, file) = (at("web.scope"), at("units/web.scope"));
+        let units = [at("none"), at("units")];
+        let units = units.each_ref().map(PathBuf::as_path);
+        fs::create_dir_all(&cgroup).unwrap();
+        fs::create_dir(at("units")).unwrap();
+        fs::write(&file, "").unwrap();
+        let fill = |events: &str| fs::write(cgroup.join(EVENTS), events).unwrap();
+        let begun = Instant::now();
+        fill("populated 1\nfrozen 0\n");
+        assert!(!is_stopped(&cgroup, &units).await);
+        assert!(
+            begun.elapsed() < STOPPED_WITHIN / 10,
+            "nobody waits for that"
+        );
+        fill("populated 0\nfrozen 0\n");
+        assert!(!is_stopped(&cgroup, &units).await);
+        assert!(begun.elapsed() >= STOPPED_WITHIN);
+        let systemd = async {
+            sleep(STOPPED_WITHIN / 2).await;
+            fs::remove_dir_all(&cgroup).unwrap();
+            sleep(LOOK_EVERY).await;
+            fs::remove_file(&file).unwrap();
+        };
+        let (is_stopped_now, ()) = tokio::join!(is_stopped(&cgroup, &units), systemd);
+        assert!(is_stopped_now);
+        // One that has failed.
+        fs::write(&file, "").unwrap();
+        assert!(!is_stopped(&cgroup, &units).await);
     }
 }
