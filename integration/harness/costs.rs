@@ -27,36 +27,6 @@ pub fn processor_time(pid: &u32) -> f64 {
     ticks / TICKS
 }
 
-/// A moment of all processors.
-pub struct Processors {
-    busy: f64,
-    all: f64,
-}
-
-impl Processors {
-    /// As it is now (`proc_stat(5)`).
-    #[must_use]
-    pub fn now() -> Self {
-        let stat = fs::read_to_string("/proc/stat").expect("processors");
-        let line = stat.lines().next().expect("that of all processors");
-        // Behind these come guests, which are in the first ones.
-        let times = line.split_whitespace().skip(1).take(8);
-        let times: Vec<f64> = times.filter_map(|time| time.parse().ok()).collect();
-        let all: f64 = times.iter().sum();
-        // Nothing to do, and nothing but to wait for a disk.
-        let idle: f64 = times.iter().skip(3).take(2).sum();
-        Self {
-            busy: all - idle,
-            all,
-        }
-    }
-
-    /// Which part of the time since then they have been busy, in hundredths.
-    pub fn percent_since(&self, then: &Self) -> f64 {
-        (self.busy - then.busy) / (self.all - then.all) * 100.0
-    }
-}
-
 /// The number behind a key of a file in /proc.
 pub fn number_of(text: &str, key: &str) -> u64 {
     let value = text

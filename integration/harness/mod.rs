@@ -55,7 +55,7 @@ use std::time::{Duration, Instant};
 pub use bare::{BareShim, add_poststart_hook, default_config};
 pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
-pub use costs::{Processors, number_of, processor_time, proportional_memory};
+pub use costs::{number_of, processor_time, proportional_memory};
 pub use cri::{Container, Cri, CriSettings, Handler, Pod, PodSpec};
 pub use ctr::{Status, Task};
 pub use ending::Stopped;
