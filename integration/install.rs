@@ -593,7 +593,16 @@ fn it_stays_while_pods_need_it() {
     let said = node.must_fail(&["--remove"]);
     assert!(said.contains("pods run under usher"), "{said}");
     assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+    // Even then a containerd that is restarted finds the shim of what runs.
+    let forced = node.install(&["--remove", "--force"]);
+    assert!(forced.ok(), "{}", forced.err());
+    assert!(
+        forced.err().contains("stays as long as pods run"),
+        "{}",
+        forced.err()
+    );
+    assert_eq!((node.text().as_str(), shim.exists()), (USUAL, true));
     drop(running);
     node.must(&["--remove"]);
-    assert_eq!(node.text(), USUAL);
+    assert_eq!((node.text().as_str(), shim.exists()), (USUAL, false));
 }

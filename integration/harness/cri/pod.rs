@@ -278,13 +278,23 @@ impl<'a> Pod<'a> {
         answer.map(|_| ())
     }
 
+    /// As kubelet it tries again: while containerd clears away what a dead shim has left, it refuses.
     #[track_caller]
     pub fn remove(&self) {
         let mut request = cri::RemovePodSandboxRequest::new();
         request.pod_sandbox_id.clone_from(&self.id);
-        let answer: Result<cri::RemovePodSandboxResponse, _> =
-            self.node.call("RemovePodSandbox", &request);
-        answer.unwrap_or_else(|e| panic!("RemovePodSandbox: {e}"));
+        let mut refusal = None;
+        poll(PATIENCE, || {
+            let answer: Result<cri::RemovePodSandboxResponse, _> =
+                self.node.call("RemovePodSandbox", &request);
+            refusal = answer.err();
+            refusal.is_none().then_some(())
+        });
+        assert!(
+            refusal.is_none(),
+            "RemovePodSandbox: {}",
+            refusal.unwrap_or_default()
+        );
         pod_cgroup::remove(&self.node.cgroup_of(&self.spec.config.metadata.name));
     }
 

@@ -198,10 +198,19 @@ impl Installer {
     fn remove(&self) -> Result<(), String> {
         self.need_systemd()?;
         self.try_it()?;
-        let shims = programs::running_shims(&self.bin.join(PROGRAM));
+        let shim = self.bin.join(PROGRAM);
+        let shims = programs::running_shims(&shim);
         units::remove(&self.wanted.units, shims > 0)?;
         self.configure()?;
-        for program in programs::remove(&self.bin)? {
+        // A containerd that does not find it drops the pods, whose processes run on.
+        let is_needed = |program: &Path| shims > 0 && program == shim;
+        if shims > 0 {
+            note(&format!(
+                "{} stays as long as pods run under it (shims: {shims}); the next --remove takes it away",
+                shim.display()
+            ));
+        }
+        for program in programs::remove(&self.bin, is_needed)? {
             note(&format!(
                 "{} stays: it belongs to a package",
                 program.display()

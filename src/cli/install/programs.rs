@@ -69,10 +69,14 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<
     }
 }
 
-/// Takes all away but what belongs to a package. Says which that is.
-pub(super) fn remove(bin: &Path) -> Result<Vec<PathBuf>, String> {
+/// Takes all away but what is needed and what belongs to a package. Says which that is.
+pub(super) fn remove(
+    bin: &Path,
+    is_needed: impl Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>, String> {
     let files = PROGRAMS.map(|program| bin.join(program));
-    let (of_packages, ours): (Vec<_>, Vec<_>) = files.into_iter().partition(|f| is_of_package(f));
+    let files = files.into_iter().filter(|file| !is_needed(file));
+    let (of_packages, ours): (Vec<_>, Vec<_>) = files.partition(|file| is_of_package(file));
     for file in ours {
         place::remove(&file)
             .map_err(|error| format!("{} cannot be removed: {error}", file.display()))?;

@@ -20,11 +20,14 @@ use crate::process::ExitStatus;
 use crate::reaper::{Reaper, Waited};
 use crate::sizing::{Limits, Requests};
 
+use super::config::replace;
+
 /// How long systemctl may take.
 const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
 /// The file in a bundle that says what is to be restored if we cannot.
 const NOTES: &str = "usher-pod-cgroup.json";
+const MODE: u32 = 0o600;
 
 #[async_trait]
 impl Cgroup for cgroup::Cgroup {
@@ -140,7 +143,7 @@ impl PodCgroup for OciPodCgroup {
             .iter()
             .filter_map(|(knob, ceiling)| self.cgroup.note(*knob, *ceiling));
         let notes: Vec<Note> = notes.collect();
-        fs::write(bundle.join(NOTES), serde_json::to_vec(&notes)?)
+        replace(&bundle.join(NOTES), &serde_json::to_vec(&notes)?, MODE)
     }
 
     fn remove_note(&self, bundle: &Path) {

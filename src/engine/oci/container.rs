@@ -100,7 +100,13 @@ impl Container for Arc<OciContainer> {
     ) -> Result<Born, EngineError> {
         let runtime = self.runtime.under(halt);
         self.write_score(last.oom_score);
-        if !last.is_forgotten && !self.forget_directly().await {
+        let is_forgotten = last.is_forgotten
+            || tokio::select! {
+                biased;
+                () = halt.called() => false,
+                is_forgotten = self.forget_directly() => is_forgotten,
+            };
+        if !is_forgotten {
             runtime.clear(&self.id).await?;
         }
         await_end(last.cgroup.as_deref(), halt).await?;

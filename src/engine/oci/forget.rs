@@ -4,11 +4,12 @@
 //! is a process of its own that does so, for many times the cost. What else it may have to do is left to it: groups of
 //! resctrl, network devices that go back to the node, hooks, cgroups that the container has made, and whatever a later
 //! runc notes that is unknown here (`destroy` in `libcontainer/state_linux.go`).
-//!
-//! Where a cgroup is that of a unit of systemd's, runc has systemd stop the unit. On cgroup v2 a scope stops by itself
-//! when its last process has ended, and its cgroup goes (`systemd.scope(5)`); but one whose process was killed because
-//! memory ran out is kept as failed, and runc has that forgotten.
 //! `usher-libcontainer` says by a note of its own that there is nothing but cgroups (`src/libcontainer/running.rs`).
+//!
+//! Where the cgroup is that of a scope of systemd's, runc has systemd stop the scope, and forget it if it has failed. On
+//! cgroup v2 a scope stops by itself when its last process has ended, and its cgroup goes (`systemd.scope(5)`), so that
+//! runc finds nothing to do. One that has failed systemd keeps: before version 253 that is each in which memory has run
+//! out (`OOMPolicy=`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -29,13 +30,13 @@ use super::runtime::DEFAULT_BINARY;
 
 const STATE: &str = "state.json";
 
-/// Where systemd has the files of units that were made by a call, as long as it knows them; the second before
-/// version 235.
-const UNITS: [&str; 2] = ["/run/systemd/transient", "/run/systemd/system"];
+/// Where systemd has the files of units that were made by a call, as long as it knows them; from version 235 on.
+const UNITS: &str = "/run/systemd/transient";
 
-/// How long systemd may take to stop the scope of a container that has ended; `runc delete` waits for it as well, and
-/// longer.
-const STOPPED_WITHIN: Duration = Duration::from_secs(2);
+/// How long systemd may take to stop the scope of a container that has ended, and then to forget it. What is not
+/// stopped by then is left to `runc delete`, whose time is bounded so that both fit in what containerd allows.
+const STOPPED_WITHIN: Duration = Duration::from_secs(1);
+const FORGOTTEN_WITHIN: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What a cgroup of version 2 tells of itself, and that nothing is in it or below it
@@ -43,9 +44,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const EVENTS: &str = "cgroup.events";
 const EMPTY: &str = "populated 0";
 
-/// After so many looks what follows at once has happened: the kernel has taken a process out of its cgroup that was just
-/// waited for, or systemd has forgotten a unit that it has just stopped.
-const SOON: usize = 4;
+/// For so many looks a process that was just waited for may be in its cgroup.
+const LEAVES_WITHIN: usize = 4;
 
 /// Where `usher-libcontainer` notes the cgroups of a container that is nothing else.
 const CGROUPS: &str = "cgroups.json";
@@ -80,6 +80,9 @@ struct State {
 struct Config {
     #[serde(default)]
     net_devices: Option<IgnoredAny>,
+    /// Of another user's systemd, if it is of one.
+    #[serde(default, rename = "rootless_cgroups")]
+    has_rootless_cgroups: bool,
 }
 
 /// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if the OCI
@@ -103,7 +106,7 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     };
     let removed = match runtime.systemd_cgroup {
         true => match cgroups.first().filter(|_| cgroups.len() == 1) {
-            Some(cgroup) => is_stopped(cgroup, &UNITS.map(Path::new)).await,
+            Some(cgroup) => is_stopped(cgroup, Path::new(UNITS)).await,
             // On version 1 some are not systemd's.
             None => false,
         },
@@ -115,43 +118,45 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     removed && remove(&directory).is_ok()
 }
 
-/// Whether systemd has stopped the unit whose cgroup this is, and knows nothing of it any more.
-async fn is_stopped(cgroup: &Path, units: &[&Path]) -> bool {
+/// Whether systemd has stopped the unit whose cgroup this is, and knows nothing of it any more. `units` is where it has
+/// the files of such units.
+async fn is_stopped(cgroup: &Path, units: &Path) -> bool {
     let Some(name) = cgroup.file_name() else {
         return false;
     };
-    let is_known = || units.iter().any(|units| units.join(name).exists());
+    // Another systemd's unit, such as that of a user, has its file elsewhere.
+    if !units.is_dir() {
+        return false;
+    }
     let stopped = async {
-        let mut soon = 0..SOON;
+        let mut leaving = 0..LEAVES_WITHIN;
         while let Ok(events) = fs::read_to_string(cgroup.join(EVENTS)) {
             let is_empty = events.lines().any(|line| line == EMPTY);
             // Whatever is left in it keeps it as it is.
-            if !is_empty && soon.next().is_none() {
+            if !is_empty && leaving.next().is_none() {
                 return false;
             }
             sleep(LOOK_EVERY).await;
         }
-        if cgroup.exists() {
-            return false;
-        }
-        // The cgroup goes first. What has failed systemd knows for ever.
-        for _ in 0..SOON {
-            if !is_known() {
-                return true;
-            }
+        !cgroup.exists()
+    };
+    let file = units.join(name);
+    let forgotten = async {
+        while file.exists() {
             sleep(LOOK_EVERY).await;
         }
-        false
     };
     timeout(STOPPED_WITHIN, stopped).await.unwrap_or_default()
+        && timeout(FORGOTTEN_WITHIN, forgotten).await.is_ok()
 }
 
 /// The cgroups of a container, if they are all that there is of it.
 fn noted_by_runc(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let state = fs::read(directory.join(STATE)).ok()?;
     let state: State = serde_json::from_slice(&state).ok()?;
+    let is_rootless = state.rootless || state.config.has_rootless_cgroups;
     let is_all =
-        !state.rootless && state.intel_rdt_path.is_empty() && state.config.net_devices.is_none();
+        !is_rootless && state.intel_rdt_path.is_empty() && state.config.net_devices.is_none();
     is_all.then(|| state.cgroup_paths.into_values().collect())
 }
 
@@ -307,6 +312,7 @@ mod tests {
         refused(&systemd, "id", json!("web"));
         refused(&usual, "intel_rdt_path", json!("/sys/fs/resctrl/web"));
         refused(&usual, "rootless", json!(true));
+        refused(&usual, "config", json!({ "rootless_cgroups": true }));
         refused(
             &usual,
             "config",
@@ -356,9 +362,10 @@ mod tests {
             fs::write(file, state.to_string()).unwrap();
             node
         };
+        let runs_systemd = Path::new(UNITS).is_dir();
         let node = with_cgroups(&["gone/cri-containerd-web.scope"]);
-        assert!(node.forget());
-        assert!(!node.runtime.state_dir("web").exists());
+        assert_eq!(node.forget(), runs_systemd);
+        assert_eq!(node.runtime.state_dir("web").exists(), !runs_systemd);
         let node = with_cgroups(&["gone/cri-containerd-web.scope", "other/web"]);
         assert!(!node.forget() && node.is_known());
     }
@@ -368,10 +375,11 @@ mod tests {
         let node = tempfile::tempdir().unwrap();
         let at = |name: &str| node.path().join(name);
         let (cgroup, file) = (at("web.scope"), at("units/web.scope"));
-        let units = [at("none"), at("units")];
-        let units = units.each_ref().map(PathBuf::as_path);
-        fs::create_dir_all(&cgroup).unwrap();
-        fs::create_dir(at("units")).unwrap();
+        let units = at("units");
+        fs::create_dir(&units).unwrap();
+        assert!(!is_stopped(&cgroup, &at("none")).await, "another systemd's");
+        assert!(is_stopped(&cgroup, &units).await);
+        fs::create_dir(&cgroup).unwrap();
         fs::write(&file, "").unwrap();
         let fill = |events: &str| fs::write(cgroup.join(EVENTS), events).unwrap();
         let begun = Instant::now();

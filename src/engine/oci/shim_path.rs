@@ -2,14 +2,15 @@
 //! program's `delete` if the shim dies after that.
 //!
 //! containerd writes it where it has started a shim. Since 2.0 it starts none for a container that joins a pod, and
-//! takes such a container for one of its runtime type then: with `runtime_path` that is another shim's, whose `delete`
-//! knows nothing of ours. Where there is no such program, containerd drops the bundle of a container that runs
-//! (`loadShims` in `core/runtime/v2/shim_load.go`).
+//! takes such a container for one of its runtime's type then: with `runtime_path` that is another shim, whose `delete`
+//! knows nothing of ours. If the program is not there that containerd takes for the shim, it drops the bundle of a
+//! container that runs (`loadShims` in `core/runtime/v2/shim_load.go`).
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
+
+use super::config::replace;
 
 const FILE: &str = "shim-binary-path";
 
@@ -23,18 +24,12 @@ const MODE: u32 = 0o600;
 /// If the file of the one cannot be read, or that of the other not written. There is none of that name then.
 pub fn hand_on(first: &Path, bundle: &Path) -> io::Result<()> {
     let path = bundle.join(FILE);
-    let known = match fs::read(first.join(FILE)) {
-        Ok(known) if !path.exists() => known,
+    match fs::read(first.join(FILE)) {
+        Ok(known) if !path.exists() => replace(&path, &known, MODE),
         // As before containerd 1.6, and with whatever else talks to a shim.
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => return Ok(()),
-    };
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(MODE);
-    let written = options
-        .open(&path)
-        .and_then(|mut file| file.write_all(&known));
-    written.inspect_err(|_| drop(fs::remove_file(&path)))
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
