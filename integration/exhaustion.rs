@@ -9,8 +9,8 @@ use containerd_shim_protos::api::{Empty, PauseRequest};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, eventually, run, runtime_under_test,
-    zombies,
+    Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, eventually, processor_ticks, run,
+    runtime_under_test, zombies,
 };
 
 /// How long the processor time is watched, and the most of it that may be used: a fifth of one CPU,
@@ -74,15 +74,8 @@ impl<'host> Scarce<'host> {
         assert!(finished.ok(), "prlimit: {}", finished.err());
     }
 
-    /// The processor time it has used, in ticks.
     fn ticks(&self) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).expect("the shim lives");
-        let (_, fields) = stat.rsplit_once(')').expect("a name");
-        let fields: Vec<_> = fields.split_whitespace().collect();
-        [11, 12]
-            .map(|field: usize| fields[field].parse::<u64>().expect("ticks"))
-            .iter()
-            .sum()
+        processor_ticks(self.pid)
     }
 
     /// A connection that the shim has no descriptor for.

@@ -18,13 +18,20 @@ pub fn proportional_memory(pids: &[u32]) -> f64 {
     pids.iter().map(kilobytes).sum::<u64>() as f64 * 1024.0 / 1e6
 }
 
-/// The processor time of a process, in seconds (`proc_pid_stat(5)`).
+/// The processor time of a process, in seconds.
 pub fn processor_time(pid: &u32) -> f64 {
+    processor_ticks(*pid) as f64 / TICKS
+}
+
+/// The same in ticks of 10 ms (`proc_pid_stat(5)`).
+#[track_caller]
+pub fn processor_ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running process");
     let (_, fields) = stat.rsplit_once(')').expect("a process's name");
     let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
-    ticks / TICKS
+    ticks
+        .map(|field| field.parse::<u64>().expect("ticks"))
+        .sum()
 }
 
 /// The number behind a key of a file in /proc.

@@ -146,12 +146,15 @@ pub fn zombies(shim: u32) -> Vec<u32> {
     let pids = children
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok());
-    let is_zombie = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(')')
-            .is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
-    };
-    pids.filter(is_zombie).collect()
+    pids.filter(|pid| process_state(*pid) == Some('Z'))
+        .collect()
+}
+
+/// What a process is doing, by the kernel's letter for it; none if it is not there (`proc_pid_stat(5)`).
+pub fn process_state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.chars().next()
 }
 
 /// Removes by force what is left; containerd has ended.

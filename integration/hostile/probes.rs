@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, socket};
 
-use crate::harness::{ContainerSpec, Containerd, PATIENCE, eventually, run, scaled};
+use crate::harness::{
+    ContainerSpec, Containerd, PATIENCE, eventually, processor_ticks, run, scaled,
+};
 
 const PORT: u16 = 8080;
 
@@ -126,15 +128,6 @@ impl<'host> Probed<'host> {
         pids.filter(|pid| is_prober(*pid)).collect()
     }
 
-    /// The processor time that the shim has used itself, in ticks.
-    fn ticks(&self) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.shim)).expect("the shim lives");
-        let (_, fields) = stat.rsplit_once(')').expect("a name");
-        let fields: Vec<_> = fields.split_whitespace().collect();
-        let ticks = [11, 12].map(|field: usize| fields[field].parse::<u64>().expect("ticks"));
-        ticks.iter().sum()
-    }
-
     /// Watches the shim while nobody serves, and then while somebody does: neither is it asked to do
     /// much more itself, nor is its caller held up.
     #[track_caller]
@@ -161,7 +154,7 @@ impl<'host> Probed<'host> {
         let api = self.host.task_api(name);
         let mut slowest = Duration::ZERO;
         let mut seen: BTreeMap<u32, Instant> = BTreeMap::new();
-        let (begun, before) = (Instant::now(), self.ticks());
+        let (begun, before) = (Instant::now(), processor_ticks(self.shim));
         while begun.elapsed() < WATCHED {
             let asked = Instant::now();
             api.state(name, "").expect("State");
@@ -179,7 +172,7 @@ impl<'host> Probed<'host> {
             thread::sleep(Duration::from_millis(10));
         }
         Seen {
-            ticks: self.ticks() - before,
+            ticks: processor_ticks(self.shim) - before,
             slowest_state: slowest,
         }
     }

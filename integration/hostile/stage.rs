@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::pods::{Container, Stdio};
 use crate::harness::{
     Containerd, PodCgroup, Settings, Shims, build, copy_program, default_config, installed_program,
-    oci_runtime, on_v2, populate, write_program,
+    oci_runtime, on_v2, populate, process_state, write_program,
 };
 
 const VILLAIN: &str = include_str!("villain.rs");
@@ -202,11 +202,7 @@ fn villain() -> &'static Path {
 }
 
 fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    process_state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 fn cgroup_dir(controller: &str, path: &str) -> PathBuf {
