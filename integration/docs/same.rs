@@ -3,7 +3,8 @@
 //! 1. `…` on the page stands for anything: in a line for a part of it, alone in a line for any lines.
 //! 2. Any white space is one space, so that columns may be as wide as they like.
 //! 3. Any time is another time: `6.92s`, `4m53s`, `+3.8ms`, `1029.6`.
-//! 4. Any number of four digits or more is another one, a process; and 16 digits in hex or more, an id.
+//! 4. Any number from 300 on is another one, a process; and 16 digits in hex or more, an id. When the kernel has
+//!    given its last process id it goes on with 300, which no exit code reaches.
 //! 5. How often a probe has failed is another number: `46 of 50 times`.
 //! 6. Of the drawing of a timeline the marks are compared, in their order: not how long a state lasted, nor the
 //!    axis.
@@ -23,7 +24,7 @@ static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
             regex(r"\+?\b(([0-9]+(\.[0-9]+)?(ns|µs|ms|s|m|h))+|[0-9]+\.[0-9]+)\b"),
             "TIME",
         ),
-        (regex(r"\b[0-9]{4,}\b"), "NUMBER"),
+        (regex(r"\b([3-9][0-9]{2}|[0-9]{4,})\b"), "NUMBER"),
         (regex(r"\b[0-9]+ of ([0-9]+ times)"), "N of $1"),
         // The axis, and the times below it.
         (regex(r"^ \+[-+]+$|^( 0| TIME)+$"), ""),
@@ -128,6 +129,8 @@ fn what_differs_from_run_to_run_is_equal_and_nothing_else() {
     let same = |page, printed| is_same(page, printed, Rules::Live);
     assert!(same("held for 6.92s, in 4m53s", "held  for 927ms, in 12s"));
     assert!(same("Shim process 14932", "Shim   process 2201\n"));
+    assert!(same("Shim process 14932", "Shim process 327"));
+    assert!(!same("Shim process 14932", "Shim process 255"));
     assert!(same("a … RUNNING\n…\nlast", "a b RUNNING\nx\ny\nlast"));
     assert!(same(
         "web app ....==v---o exit 0",
