@@ -21,8 +21,9 @@ const AFTERWARDS: Duration = Duration::from_millis(200);
 /// How long a creation takes where nothing goes wrong.
 const CREATED_WITHIN: Duration = Duration::from_millis(30);
 
-/// From so many milliseconds on a call of the engine is seen in when a container is there again.
-const SLOW: u64 = 100;
+/// Above so many milliseconds a call of the engine is seen in when a container is there again: four of them
+/// take longer than the promises have as a moment.
+const SLOW: u64 = 25;
 
 /// Longer than any pod lives.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);

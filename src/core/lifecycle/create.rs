@@ -176,6 +176,8 @@ impl Pod {
             let out = std::mem::take(&mut self.out);
             *self = Pod {
                 out,
+                // What comes for a sandbox that has died comes too late, though nothing is left of it.
+                sandbox_is_gone: self.sandbox_is_gone,
                 ..Pod::default()
             };
         }

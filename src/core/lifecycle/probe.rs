@@ -388,11 +388,17 @@ impl Subject<'_> {
     }
 
     /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. Whether it
-    /// comes back is its restart policy's business.
+    /// comes back is its restart policy's business. One that its caller stops is left to that, as long as the
+    /// request is open: it may be that of the pod, whose hooks and order come first.
     pub(super) fn probe_has_failed(&self) -> Option<Due<Deed>> {
         let (kind, probing) = self.container.probing()?;
-        let is_due = self.pod.termination.is_none() && probing.has_failed();
-        is_due.then(|| Due::Now(self.pod.failed(self.container, Why::ProbeFailed(kind))))
+        if self.pod.termination.is_some() || !probing.has_failed() {
+            return None;
+        }
+        let request = self.container.open_request(self.pod.now);
+        let at = request.map_or(self.pod.now, StopRequest::closes);
+        let failed = || self.pod.failed(self.container, Why::ProbeFailed(kind));
+        Some(self.pod.due(at, failed))
     }
 
     /// What an attempt of its probe is taken to cost.

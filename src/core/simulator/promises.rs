@@ -474,16 +474,26 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
         if is_none || ending.is_entangled || ending.is_vague || is_interrupted || run.is_hurried() {
             continue;
         }
+        // Where it shows only when its time is over, its last moment is still to come.
         let bound = ending
             .deadline
+            .max(ending.known)
             .after(run.beyond(&ending))
             .after(ms(spread))
             .after(MOMENT * 5);
+        let mut lives = run.of(sandbox);
+        let is_unseen = lives.any(|life| run.log.asked_again.contains(&intern(life.id.clone())));
         for life in run.of(sandbox) {
             if !life.part().is_ours() || life.created >= ending.from {
                 continue;
             }
             let last = life.died.last().map(|(at, _)| *at);
+            // Where nobody can see that less time was given to another, what its own caller gives it counts.
+            let mut asks = run.log.asks.iter();
+            let own = asks.rfind(|ask| ask.id == life.id && !ask.is_kill);
+            let own = own.filter(|_| is_unseen);
+            let own = own.map(|ask| run.closes(ask).after(MOMENT * 5));
+            let bound = own.max(Some(bound)).unwrap_or(bound);
             let over = match last {
                 Some(last) => last <= bound,
                 None => life.answered.is_none(),
@@ -842,9 +852,12 @@ fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item = Tim
         let handled = handled.max(run.taken_for_post_start(life));
         let started = started.max(handled.unwrap_or(started));
         let died = life.died.iter().map(|(died, _)| died);
-        // What has been told to stop is not made ready any more, nor anything when the shim has decided
+        // What is asked or told to stop is not made ready any more, nor anything when the shim has decided
         // that the pod ends: "a gate that opens after termination began starts nothing but defers".
         let told = life.signals.iter().map(|(told, _)| told);
+        let asks = run.log.asks.iter();
+        let asked = asks.filter(|ask| ask.id == life.id && !ask.is_handler);
+        let told = told.chain(asked.map(|ask| &ask.at));
         let decided = run
             .taken
             .iter()

@@ -570,7 +570,11 @@ impl<'a> Run<'a> {
     /// its own. (Kubelet counts whole seconds, and gives two where nothing is left.)
     fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
-        let is_clock = one.max(other).since(one.min(other)) <= LEAST;
+        // A native sidecar is asked when the time of all others is over.
+        let is_callers = !self.case.member(name_of(second.id)).part.is_ours();
+        let spread = self.case.gaps.iter().max().filter(|_| is_callers);
+        let at_most = LEAST.saturating_add(ms(spread.copied().unwrap_or_default()));
+        let is_clock = one.max(other).since(one.min(other)) <= at_most;
         let life = self.lives.iter().find(|life| life.id == first.id);
         let ended = life.filter(|life| life.had_ended(first.at, second.at, second.after));
         match ended {

@@ -59,7 +59,8 @@ pub(in crate::lifecycle) struct Termination {
     pub extension: Extension,
     /// It was reported that the grace period is over.
     is_grace_over: bool,
-    /// When its time was last shortened: from then on nothing has less than a moment.
+    /// When its time was last shortened, or it showed that it was over: from then on nothing has less than a
+    /// moment.
     shortened: Option<Time>,
     /// The sandbox was killed when it was over.
     is_sandbox_killed: bool,
@@ -111,7 +112,7 @@ impl Termination {
             used: Vec::new(),
             extension: Extension::default(),
             is_grace_over: false,
-            shortened: None,
+            shortened: (deadline < now).then_some(now),
             is_sandbox_killed: false,
         }
     }
@@ -180,6 +181,12 @@ impl Termination {
             self.deadline = now;
             self.shortened = Some(now);
         }
+    }
+
+    /// When what is told at the end of the grace period has had its moment.
+    pub fn last_moment(&self) -> Time {
+        let told = self.shortened.max(Some(self.deadline));
+        told.unwrap_or(self.deadline).after(LEAST)
     }
 
     pub fn cause(&self) -> &Cause {

@@ -1,7 +1,6 @@
 //! Whose turn it is to stop, and when.
 
 use crate::lifecycle::action::{Cause, Step, Why};
-use crate::lifecycle::grace::LEAST;
 use crate::lifecycle::life::Stop;
 use crate::lifecycle::rules::{Deed, Due, Subject};
 use crate::lifecycle::time::Time;
@@ -32,7 +31,7 @@ impl Subject<'_> {
         Some(pod.due(deadline, || {
             match life.is_parked() || life.is_between_lives() {
                 true => self.told(Why::TimeShort),
-                false => self.last_chance(deadline.after(LEAST)),
+                false => self.last_chance(termination.last_moment()),
             }
         }))
     }

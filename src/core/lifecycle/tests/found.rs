@@ -1,6 +1,6 @@
 //! Corners that the simulated world has found: in each of these a promise was broken once.
 
-use crate::lifecycle::{Cause, Exec, Phase, Report};
+use crate::lifecycle::{Cause, Exec, HookKind, Phase, Refusal, Report};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
 use super::fixtures::{TERM, ask_all, deaf, never_ready, running};
@@ -457,4 +457,82 @@ fn a_handler_that_nobody_sees_hides_what_follows_it_though_an_app_was_asked_long
     world.call(Call::Crash("web", 1));
     world.run_for(ms(100));
     assert!(world.signalled("proxy").is_some(), "{:#?}", world.seen);
+}
+
+#[test]
+fn what_has_been_asked_to_stop_is_not_stopped_for_its_probe() {
+    let facts = KubeletFacts {
+        pre_stop: Some(PreStop::HttpGet),
+        ..KubeletFacts::default()
+    };
+    let unwell = Script {
+        unwell_after: Some(secs(61)),
+        ..Script::default()
+    };
+    let annotations = [
+        ("sidecars", "logs"),
+        ("apps", "web"),
+        (
+            "liveness-probe.usher/logs",
+            r#"{"tcpSocket":{"port":80},"periodSeconds":1,"failureThreshold":2}"#,
+        ),
+        (
+            "termination-hook.usher/logs",
+            r#"{"exec":{"command":["/bin/hook"]}}"#,
+        ),
+    ];
+    let world = pod(&annotations).facts("web", facts).script("logs", unwell);
+    let mut world = running(world, &["logs", "web"]);
+    // The pod is deleted. That of web comes when its preStop handler, which nobody sees, is over.
+    world.call(kill("logs", 30));
+    world.run_for(secs(10));
+    assert_eq!(world.signalled("logs"), None, "{:#?}", world.seen);
+    world.call(kill("web", 20));
+    world.run_for(secs(2));
+    let hook = Seen::HookBegan("logs".to_owned(), HookKind::Termination);
+    assert!(
+        world.at(&hook).is_some() && world.signalled("logs") >= world.died("web"),
+        "{:#?}",
+        world.seen
+    );
+}
+
+#[test]
+fn an_end_that_shows_when_its_time_is_over_leaves_a_moment() {
+    let annotations = [
+        ("native-init", "vpn"),
+        ("sidecars", "logs"),
+        ("apps", "web"),
+        ("grace-period", "10s"),
+    ];
+    let world = pod(&annotations).script("logs", deaf());
+    let mut world = running(world.script("vpn", deaf()), &["vpn", "logs"]);
+    // The pod is deleted before its app has come. A native sidecar is asked when the time of all others is over.
+    world.call(kill("logs", 10));
+    world.run_for(ms(10_300));
+    let shows = world.now;
+    world.call(kill("vpn", 2));
+    world.run_for(secs(5));
+    for name in ["vpn", "logs"] {
+        let killed = world.signals(name).into_iter();
+        let killed = killed.filter(|(_, signal)| *signal == Signal::KILL);
+        let killed: Vec<_> = killed.map(|(at, _)| at).collect();
+        assert_eq!(killed, [shows.after(secs(2))], "{name}: {:#?}", world.seen);
+    }
+}
+
+#[test]
+fn a_sandbox_that_has_died_is_not_forgotten_when_it_is_deleted() {
+    let annotations = [("sidecars", "proxy"), ("restart-policy", "OnFailure")];
+    let mut world = pod(&annotations);
+    world.run_for(ms(100));
+    world.call(Call::Crash("pause", 137));
+    world.call(Call::Delete("pause"));
+    // Its caller does not know yet.
+    world.call(Call::Run("proxy", None));
+    assert!(
+        matches!(world.refused.last(), Some(Refusal::SandboxGone { .. })),
+        "{:#?}",
+        world.seen
+    );
 }
