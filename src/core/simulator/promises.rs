@@ -480,7 +480,8 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
             .max(ending.known)
             .after(run.beyond(&ending))
             .after(ms(spread))
-            .after(MOMENT * 5);
+            // Kubelet counts whole seconds.
+            .after(secs(1));
         let mut lives = run.of(sandbox);
         let is_unseen = lives.any(|life| run.log.asked_again.contains(&intern(life.id.clone())));
         for life in run.of(sandbox) {
@@ -492,10 +493,14 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
             let mut asks = run.log.asks.iter();
             let own = asks.rfind(|ask| ask.id == life.id && !ask.is_kill);
             let own = own.filter(|_| is_unseen);
-            let own = own.map(|ask| run.closes(ask).after(MOMENT * 5));
+            let own = own.map(|ask| run.closes(ask).after(secs(1)));
             let bound = own.max(Some(bound)).unwrap_or(bound);
+            let is_its_callers = |last: Time| {
+                let mut kills = run.log.kills.iter();
+                kills.any(|(at, id)| *id == life.id && *at <= last && last.since(*at) < MOMENT)
+            };
             let over = match last {
-                Some(last) => last <= bound,
+                Some(last) => last <= bound || is_unseen && is_its_callers(last),
                 None => life.answered.is_none(),
             };
             let is_hindered = run.is_hindered(&life.id, ending.from, bound);
@@ -557,7 +562,7 @@ fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
         );
         // It was there before that end.
         let is_in_it = run.taken.iter().any(|taken| {
-            let was_there = life.created < taken.at && taken.at <= *at;
+            let was_there = life.created_after < taken.after && taken.at <= *at;
             taken.sandbox == sandbox && taken.disproved.is_none() && was_there
         });
         broken(ends || goes_on || is_in_it || waits_in_vain, || {
@@ -881,7 +886,8 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         let mut signals = sidecar.signals.iter();
         let was_told_alone =
             signals.any(|(at, _)| *at < ending.from && run.is_told_alone(sidecar, *at));
-        if ending.forced || was_asked_alone || was_told_alone || is_unwell {
+        let is_given_up = run.was_given_up(sidecar);
+        if ending.forced || was_asked_alone || was_told_alone || is_unwell || is_given_up {
             continue;
         }
         let told = sidecar

@@ -524,7 +524,7 @@ impl<'a> Run<'a> {
         let Some(life) = self.lives.iter().find(|life| life.id == ask.id) else {
             return true;
         };
-        let has_ended = life.had_ended(ask.at, next, after);
+        let has_ended = life.had_ended(next, after);
         match ask.is_handler {
             true => {
                 let over = self.taken_for_post_start(life);
@@ -576,7 +576,7 @@ impl<'a> Run<'a> {
         let at_most = LEAST.saturating_add(ms(spread.copied().unwrap_or_default()));
         let is_clock = one.max(other).since(one.min(other)) <= at_most;
         let life = self.lives.iter().find(|life| life.id == first.id);
-        let ended = life.filter(|life| life.had_ended(first.at, second.at, second.after));
+        let ended = life.filter(|life| life.had_ended(second.at, second.after));
         match ended {
             Some(life) => {
                 let is_later = second.at.since(first.at) > WINDOW;
@@ -694,8 +694,8 @@ impl Life<'_> {
 
     /// Whether it had ended when another was asked at that time, after so much had been seen. "The exit is
     /// published when the container is asked to stop": of what was withheld nothing is left at once.
-    fn had_ended(&self, asked: Time, at: Time, after: usize) -> bool {
-        let is_at_once = |ended: Time| ended == asked && self.reported_after < after;
+    fn had_ended(&self, at: Time, after: usize) -> bool {
+        let is_at_once = |ended: Time| ended == at && self.reported_after < after;
         self.ended()
             .is_some_and(|ended| ended < at || is_at_once(ended))
     }
