@@ -45,6 +45,8 @@ enum Wish {
 /// How it is to be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Asked {
+    /// When it was first asked for: a preStop handler may have come before.
+    at: Time,
     signal: Signal,
     /// The signal is for all of its processes, not only its init process.
     all: bool,
@@ -85,6 +87,7 @@ impl StopRequest {
     /// It gets a stop signal at `at`, and SIGKILL when `grace` is over.
     pub fn stop(at: Time, grace: Duration, signal: Signal, all: bool) -> StopRequest {
         let stop = Asked {
+            at,
             signal,
             all,
             // Kubelet gives two seconds even where there is no grace period (a forced deletion).
@@ -184,11 +187,12 @@ impl StopRequest {
     fn followed_by(&mut self, fresh: StopRequest) {
         self.deadline = self.deadline.min(fresh.deadline);
         if let Wish::Stop(next) = fresh.wish {
-            let withheld = match self.wish {
-                Wish::Stop(before) => before.withheld,
-                Wish::PreStop | Wish::Kill => Duration::ZERO,
+            let (at, withheld) = match self.wish {
+                Wish::Stop(before) => (before.at, before.withheld),
+                Wish::PreStop | Wish::Kill => (next.at, Duration::ZERO),
             };
             self.wish = Wish::Stop(Asked {
+                at,
                 forced: self.is_forced(),
                 withheld,
                 ..next
@@ -218,7 +222,7 @@ impl StopRequest {
     /// It is answered at `now`: its caller begins to count.
     pub fn answered(&mut self, now: Time) {
         if let Wish::Stop(stop) = &mut self.wish {
-            stop.withheld = stop.withheld.min(now.since(self.at));
+            stop.withheld = stop.withheld.min(now.since(stop.at));
         }
     }
 }

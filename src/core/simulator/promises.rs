@@ -887,7 +887,13 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         let was_told_alone =
             signals.any(|(at, _)| *at < ending.from && run.is_told_alone(sidecar, *at));
         let is_given_up = run.was_given_up(sidecar);
-        if ending.forced || was_asked_alone || was_told_alone || is_unwell || is_given_up {
+        // What was told in an end that was none is killed when its moment is over.
+        let was_told_before = sidecar.signals.iter().any(|(at, _)| {
+            let mut taken = run.taken.iter();
+            taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
+        });
+        let is_alone = was_asked_alone || was_told_alone || was_told_before;
+        if ending.forced || is_alone || is_unwell || is_given_up {
             continue;
         }
         let told = sidecar

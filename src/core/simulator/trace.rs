@@ -339,7 +339,11 @@ impl<'a> Run<'a> {
             ask.is_handler && later.any(|later| is_again(later))
         };
         let mut first_time = deadline;
-        for ask in asks.iter().filter(|ask| !ask.is_kill) {
+        // The caller's own are told at once, whatever that means, and shorten nothing.
+        let is_ours = |ask: &Ask| self.case.member(name_of(ask.id)).part.is_ours();
+        let has_ours = asks.iter().any(|ask| is_ours(ask));
+        let telling = asks.iter().filter(|ask| is_ours(ask) || !has_ours);
+        for ask in telling.filter(|ask| !ask.is_kill) {
             let ends = ask.at.after(ask.grace.min(own));
             first_time = first_time.min(ends);
             if !is_begun_again(ask) {
@@ -540,10 +544,13 @@ impl<'a> Run<'a> {
     /// (Where no app reads RUNNING it is the end.)
     fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let life = self.lives.iter().find(|life| life.id == ask.id)?;
-        if ask.is_handler {
-            return self.taken_for_post_start(life);
+        let as_post_start = self.taken_for_post_start(life).filter(|_| ask.is_handler);
+        if as_post_start.is_some() {
+            return as_post_start;
         }
+        // One that ends before that proves nothing of an app that lives on.
         let until = self.kept_until(ask, life);
+        let until = life.ended().map_or(until, |ended| until.min(ended));
         let is_app = |app: &Life<'_>| app.part() == Part::App && app.id != life.id;
         let mut apps = self.of(life.sandbox).filter(|app| is_app(app));
         let app_reads_running = apps.any(|app| app.reads_running(until));

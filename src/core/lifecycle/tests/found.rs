@@ -536,3 +536,32 @@ fn a_sandbox_that_has_died_is_not_forgotten_when_it_is_deleted() {
         world.seen
     );
 }
+
+#[test]
+fn a_request_whose_time_is_over_makes_no_end_with_the_next() {
+    let argv = ["/bin/bye".to_owned()];
+    let annotations = [
+        ("sidecars", "proxy"),
+        ("apps", "api"),
+        ("pre-exit", "drain"),
+        ("grace-period", "3s"),
+    ];
+    let world = pod(&annotations).facts("proxy", handler(&argv));
+    let mut world = running(world.script("proxy", deaf()), &["proxy", "api", "drain"]);
+    // It is unhealthy, and its caller is not there when it is to be killed.
+    let exec = Exec {
+        id: "exec",
+        argv: &argv,
+        has_deadline: false,
+    };
+    world.exec("proxy", &exec).unwrap();
+    world.run_for(ms(1_500));
+    world.exec_over("proxy", "exec");
+    world.call(kill("proxy", 2));
+    world.run_for(ms(2_300));
+    // Its image has changed.
+    world.call(kill("drain", 3));
+    world.run_for(secs(2));
+    assert_eq!(world.executed("drain"), None, "{:#?}", world.seen);
+    assert_eq!(world.pod.phase(), Phase::Running);
+}
