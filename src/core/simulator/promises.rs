@@ -184,6 +184,14 @@ fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
             let Some(turn) = turn_of(run, sandbox, &ending, life) else {
                 continue;
             };
+            // Who gives more time later than at first comes too late with it.
+            let of_end = run.log.asks.iter().filter(|ask| {
+                ask.end && run.ask_sandbox(ask) == sandbox && ask.at <= turn && !ask.is_handler
+            });
+            let mut graces = of_end.map(|ask| ask.grace).peekable();
+            if run.is_hurried() && graces.peek().is_some() && graces.all(|grace| grace <= LEAST) {
+                continue;
+            }
             let margin = match run.case.grace_policy {
                 // Of its step the last 2 s are for those that are still to be asked.
                 GracePolicy::Reserve => secs(8),
@@ -395,8 +403,9 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
         // That of the only one that reads RUNNING is the end of the pod.
         let has_others = |at: Time| {
             let others = run.of(life.sandbox).filter(|other| other.id != life.id);
-            let mut others = others.filter(|other| other.part().is_ours());
-            others.any(|other| other.reads_running(at))
+            let mut others = others.filter(|other| other.part() != Part::Guest);
+            // One that ends at that moment may do so after it.
+            others.any(|other| other.reads_running(at.before(ms(1))))
         };
         let mut told = life.signals.iter().map(|(at, _)| *at);
         let was_told = told.any(|at| {
@@ -482,25 +491,15 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
             .after(ms(spread))
             // Kubelet counts whole seconds.
             .after(secs(1));
-        let mut lives = run.of(sandbox);
-        let is_unseen = lives.any(|life| run.log.asked_again.contains(&intern(life.id.clone())));
         for life in run.of(sandbox) {
             if !life.part().is_ours() || life.created >= ending.from {
                 continue;
             }
             let last = life.died.last().map(|(at, _)| *at);
-            // Where nobody can see that less time was given to another, what its own caller gives it counts.
-            let mut asks = run.log.asks.iter();
-            let own = asks.rfind(|ask| ask.id == life.id && !ask.is_kill);
-            let own = own.filter(|_| is_unseen);
-            let own = own.map(|ask| run.closes(ask).after(secs(1)));
-            let bound = own.max(Some(bound)).unwrap_or(bound);
-            let is_its_callers = |last: Time| {
-                let mut kills = run.log.kills.iter();
-                kills.any(|(at, id)| *id == life.id && *at <= last && last.since(*at) < MOMENT)
-            };
+            let bound = unseen_bound(run, &ending, life).max(Some(bound));
+            let bound = bound.unwrap_or_default();
             let over = match last {
-                Some(last) => last <= bound || is_unseen && is_its_callers(last),
+                Some(last) => last <= bound,
                 None => life.answered.is_none(),
             };
             let is_hindered = run.is_hindered(&life.id, ending.from, bound);
@@ -513,6 +512,30 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// By when a container has ended at the latest where a request was made that nobody could see: that less time
+/// was given with it tells nothing. Until then its own caller leaves it its time, or the end that the shim has
+/// decided does.
+fn unseen_bound(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Option<Time> {
+    let mut lives = run.of(life.sandbox);
+    let is_unseen = |life: &Life<'_>| run.log.asked_again.contains(&intern(life.id.clone()));
+    if !lives.any(is_unseen) {
+        return None;
+    }
+    let mut asks = run.log.asks.iter();
+    let own = asks.rfind(|ask| ask.id == life.id && !ask.is_kill);
+    let mut taken = run.taken.iter();
+    let decided = taken.rfind(|taken| taken.sandbox == life.sandbox && taken.because.is_decided());
+    let whole = secs(run.case.grace).saturating_add(run.beyond(ending));
+    let kills = run.log.kills.iter().filter(|(_, id)| *id == life.id);
+    let bounds = [
+        own.map(|ask| run.closes(ask)),
+        decided.map(|taken| taken.at.after(whole)),
+        kills.map(|(at, _)| *at).max(),
+    ];
+    let last = bounds.into_iter().flatten().max();
+    last.map(|last| last.after(secs(1)))
 }
 
 fn nothing_is_started_after_the_end_began(run: &Run<'_>) -> Verdict {
@@ -878,6 +901,7 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
         };
+        let spread = run.case.gaps.iter().max().copied().unwrap_or_default();
         let mut asks = run.log.asks.iter();
         let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
         let is_unwell = sidecar.member.unwell.is_some();
@@ -896,11 +920,11 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         if ending.forced || is_alone || is_unwell || is_given_up {
             continue;
         }
-        let told = sidecar
-            .signals
-            .iter()
-            .map(|(at, _)| *at)
-            .find(|at| *at >= ending.from && *at < ending.soonest && sidecar.runs(*at));
+        let told = sidecar.signals.iter().map(|(at, _)| *at).find(|at| {
+            // Whose request is the first of the end differs by as much as kubelet's come one after another.
+            let is_in_time = at.after(ms(spread)) < ending.soonest;
+            *at >= ending.from && is_in_time && sidecar.runs(*at)
+        });
         let Some(told) = told else { continue };
         // A request of the same deletion may not have come through.
         let is_hindered = run.is_any_hindered(sidecar.sandbox, ending.from, told);
