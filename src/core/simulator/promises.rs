@@ -672,6 +672,8 @@ fn who_waits_says_so(run: &Run<'_>) -> Verdict {
             _ => continue,
         };
         let ends = [
+            // It takes a while until its program runs.
+            life.released,
             life.executed.first().copied(),
             life.died.first().map(|(at, _)| *at),
             life.reported.map(|(at, _)| at),
@@ -1192,7 +1194,16 @@ fn the_next_sandbox_is_whole(run: &Run<'_>) -> Verdict {
             Part::Init | Part::PreExit | Part::PostExit => false,
             _ => true,
         };
-        broken(apps_over || is_its_own, || {
+        // "Unless the run is complete": its caller may be about to start an app once more, for another image.
+        let mut taken = run.taken.iter();
+        let was_complete = taken.any(|taken| {
+            let until = taken.followed.unwrap_or(*at);
+            let is_in_it = last
+                .ended()
+                .is_some_and(|end| end >= taken.at && end <= until);
+            taken.because == Cause::Completed && is_in_it
+        });
+        broken(apps_over || is_its_own || was_complete, || {
             format!("{name} ended with {code} and is left out at {at}")
         })?;
     }
