@@ -349,7 +349,9 @@ fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             }
             // Nor is more to be shared than what is left when it is decided, after a request that was its
             // first: "it ends, within the table".
-            (Some(ending), GracePolicy::Reserve) if run.is_decided_late(ending, secs(6)) => {
+            (Some(ending), GracePolicy::Reserve)
+                if run.is_decided_late(ending, secs(6)) || run.is_given_less(ending, secs(6)) =>
+            {
                 continue;
             }
             // Of a lone request the window is a part.
@@ -418,7 +420,7 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
         let end = ends.find(|at| *at >= ending.from);
         let before_its = |at: Time| end.is_none_or(|end| at < end);
         let in_end = run.log.asks.iter().filter(|ask| {
-            let is_of_it = ask.end && run.ask_sandbox(ask) == life.sandbox;
+            let is_of_it = ask.end && run.tells(ask) && run.ask_sandbox(ask) == life.sandbox;
             is_of_it && ask.at >= ending.from && before_its(ask.at)
         });
         let was_taken = run.taken.iter().any(|taken| {
@@ -440,6 +442,9 @@ fn hooks_run(run: &Run<'_>) -> Verdict {
             taken.filter(|taken| taken.sandbox == life.sandbox && taken.disproved.is_none());
         let since = taken.map(|taken| taken.at).min().unwrap_or(ending.from);
         let since = since.min(ending.from);
+        if !life.runs(since) {
+            continue;
+        }
         let began = |(at, seen): &(Time, Seen)| {
             let is_its =
                 matches!(seen, Seen::HookBegan(id, HookKind::Termination) if *id == life.id);

@@ -265,6 +265,9 @@ impl<'a> Run<'a> {
         let answers = self.log.answers.iter();
         let answer = answers.filter(|(at, id, _)| *at == ask.at && *id == ask.id);
         let waited = answer.map(|(_, _, waited)| *waited).max();
+        // Whoever is not there any more when it is answered might have waited for as long as he may.
+        let is_stop = !ask.is_handler && !ask.is_kill;
+        let waited = waited.or_else(|| is_stop.then(|| self.withheld()));
         let deadline = self.deadline(ask).max(ask.at.after(LEAST));
         deadline.after(waited.unwrap_or_default())
     }
@@ -439,6 +442,14 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Whether so little time is given with a request of what usher orders, however long before the end began.
+    pub fn is_given_less(&self, ending: &Ending, least: Duration) -> bool {
+        self.log.asks.iter().any(|ask| {
+            let is_of_it = ask.end && !ask.is_kill && self.ask_sandbox(ask) == ending.sandbox;
+            is_of_it && ask.grace < least && self.case.member(name_of(ask.id)).part.is_ours()
+        })
+    }
+
     /// When the sandbox died though nobody had asked anything to stop.
     fn died_alone(&self, sandbox: usize) -> Option<Time> {
         let mut asks = self.log.asks.iter();
@@ -471,7 +482,7 @@ impl<'a> Run<'a> {
     }
 
     /// A guest's request tells nothing.
-    fn tells(&self, ask: &Ask) -> bool {
+    pub fn tells(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part != Part::Guest
     }
 
@@ -619,7 +630,10 @@ impl<'a> Run<'a> {
             is_before && over.is_none_or(|at| at >= told)
         });
         let is_alone = self.log.asks.iter().filter(shows).count() == 0 && !was_taken;
-        is_alone && self.kept_until(own, asked) <= told
+        // A caller that asks once more may leave it less.
+        let asks = self.log.asks.iter();
+        let mut own = asks.filter(|ask| ask.id == asked.id && !ask.is_kill && ask.at <= told);
+        is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
     }
 
     /// Until when a lone request may be kept, since a second one may come.
@@ -652,16 +666,24 @@ impl<'a> Run<'a> {
         self.case.late.iter().any(hurries)
     }
 
-    /// What the policy gives beyond the grace period.
+    /// For how long the answer of a request is withheld at most.
+    fn withheld(&self) -> Duration {
+        match self.case.grace_policy {
+            GracePolicy::Strict => Duration::ZERO,
+            GracePolicy::Shared | GracePolicy::Reserve => secs(2),
+            GracePolicy::Overrun => secs(8),
+            GracePolicy::SkipHooks => secs(4),
+        }
+    }
+
+    /// What the policy gives beyond the grace period: as long as the answers of requests are withheld.
     pub fn beyond(&self, ending: &Ending) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,
             // SIGKILL tells nothing of a grace period, and a sidecar's comes 2 s after its stop signal.
             _ if ending.forced => secs(2),
             GracePolicy::Reserve if ending.grace < secs(6) => Duration::ZERO,
-            GracePolicy::Shared | GracePolicy::Reserve => secs(2),
-            GracePolicy::Overrun => secs(8),
-            GracePolicy::SkipHooks => secs(4),
+            _ => self.withheld(),
         }
     }
 }
