@@ -43,6 +43,7 @@ const SOUND: &str = "the simulation goes through";
 /// | a run is taken for complete though its app is wanted in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
 /// | a SIGKILL for what nobody has answered the Start of is taken for a request of the pod's | seed 56808 | `lifecycle/tests/found.rs` |
 /// | the same of what was started when its caller had gone | seed 71009 | `lifecycle/tests/found.rs` |
+/// | a sandbox that has died is forgotten when it is deleted as the last of its pod | seed 51017534 | `lifecycle/tests/found.rs` |
 ///
 /// What the core's own simulated pods have found is in its `lifecycle/tests/found.rs` as well.
 const FOUND: &[(u64, &str)] = &[
@@ -62,6 +63,10 @@ const FOUND: &[(u64, &str)] = &[
     (
         56808,
         "a SIGKILL for what nobody has answered the Start of is taken for a request of the pod's",
+    ),
+    (
+        51_017_534,
+        "a sandbox that has died is forgotten when it is deleted as the last of its pod",
     ),
 ];
 

@@ -185,8 +185,8 @@ impl Termination {
 
     /// When what is told at the end of the grace period has had its moment.
     pub fn last_moment(&self) -> Time {
-        let told = self.shortened.max(Some(self.deadline));
-        told.unwrap_or(self.deadline).after(LEAST)
+        let told = self.deadline.max(self.shortened.unwrap_or_default());
+        told.after(LEAST)
     }
 
     pub fn cause(&self) -> &Cause {
