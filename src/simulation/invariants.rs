@@ -303,6 +303,11 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
     let mut executed = BTreeSet::new();
     let mut restarts = BTreeSet::new();
     let mut came: BTreeMap<&str, Duration> = BTreeMap::new();
+    // A stop that is asked for at the very moment may be what releases as well.
+    let is_asked_for = |at: Duration| {
+        let mut called = account.called.iter();
+        called.any(|called| called.call == "Kill" && called.at == at)
+    };
     for (at, happening) in &account.story {
         match happening {
             Happening::Executed { id } => {
@@ -324,7 +329,7 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
             }
             // Who has just come is released for that.
             Happening::Decided(Report::Released { name, .. })
-                if came.get(name.as_str()) == Some(at) => {}
+                if came.get(name.as_str()) == Some(at) || is_asked_for(*at) => {}
             Happening::Decided(Report::Released { name, .. }) => {
                 let just_now = died.values_mut().filter(|(died, _)| died == at);
                 just_now.for_each(|(_, next)| *next = Some(name));
