@@ -215,7 +215,11 @@ pub fn a_forced_deletion_runs_none(case: &Case) {
     for name in ["rebalance", "flush", "clean-up", "deregister"] {
         let mut starts = record.all(name, "start");
         let is_of_the_next = |at_ns| anew.is_some_and(|anew| at_ns > anew);
-        assert!(starts.all(|event| is_of_the_next(event.at_ns)), "{record}");
+        assert!(
+            starts.all(|event| is_of_the_next(event.at_ns)),
+            "{}",
+            case.diagnosis()
+        );
     }
 }
 
