@@ -63,7 +63,7 @@ pub fn play(svg: Option<&Path>) -> (Vec<Moment>, Record) {
     // In the background, since nobody else could create the sidecar while it waits.
     let mut app = host.spawn_run(&container("app", &["--stop-after", "400ms"]));
     eventually("the app is created", PATIENCE, || {
-        host.topics("app").contains(&"/tasks/create".to_owned()) || !app.is_running()
+        host.creations("app") > 0 || !app.is_running()
     });
 
     user("ctr run proxy");

@@ -66,8 +66,7 @@ scenes! {
         let script = "until test -e /shared/migrated; do sleep 0.1; done";
         host.run(&stage.script("checkout", "migrate", &plan, script));
         let proxy = host.spawn_run(&stage.witness("checkout", "proxy", &plan, &["--stop-after", "1s"]));
-        let created = "/tasks/create".to_owned();
-        eventually("the proxy is created", PATIENCE, || host.topics("checkout-proxy").contains(&created));
+        eventually("the proxy is created", PATIENCE, || host.creations("checkout-proxy") > 0);
         let logs =
             host.spawn_run(&stage.witness("checkout", "logs", &plan, &["--stop-after", "500ms"]));
         stage.shows("usher ps");

@@ -176,7 +176,7 @@ impl Containerd {
     }
 
     /// How often a task of this container has been created, as far as is known.
-    pub(super) fn creations(&self, id: &str) -> usize {
+    pub fn creations(&self, id: &str) -> usize {
         let topics = self.topics(id);
         topics.iter().filter(|t| *t == "/tasks/create").count()
     }

@@ -450,7 +450,8 @@ impl<'a> Case<'a> {
         finished.out().lines().map(str::to_owned).collect()
     }
 
-    /// Waits until kubelet has created the container of this name.
+    /// Waits until kubelet has created the container of this name. containerd knows by then that the one before is
+    /// started: if it dies before that it does not want it back, and kubelet makes another.
     #[track_caller]
     pub fn await_container(&self, name: &str) {
         let filter = [

@@ -56,19 +56,13 @@ fn assert_ended_in_order(case: &Case) {
     case.await_gone("pod");
 }
 
-/// Waits for the container that kubelet creates next: containerd knows by then that the one before is started. If
-/// it dies before that it does not want it back, and kubelet makes another.
-fn await_next(case: &Case, name: &str) {
-    case.await_container(name);
-}
-
 fn while_an_init_container_runs(case: &Case, part: &'static str) {
     let text = "witness mark init start; until test -e /shared/may-end; do sleep 0.1; done
         witness mark init exit";
     case.create(&pod_with(script("init", text)));
     case.touch("ready-proxy");
     case.await_event("init", "start");
-    await_next(case, "logs");
+    case.await_container("logs");
     case.cluster.restart_part(part, "TERM");
     case.touch("may-end");
     case.await_event("app", "start");
@@ -80,7 +74,7 @@ fn while_an_init_container_runs(case: &Case, part: &'static str) {
 fn while_sidecars_start(case: &Case, part: &'static str) {
     case.create(&pod());
     case.await_event("proxy", "start");
-    await_next(case, "app");
+    case.await_container("app");
     case.cluster.restart_part(part, "TERM");
     case.touch("ready-proxy");
     case.await_event("app", "start");

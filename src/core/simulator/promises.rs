@@ -478,8 +478,6 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sandbox) else {
             continue;
         };
-        // The first to be asked may have ended before the next was.
-        let spread = run.case.gaps.iter().max().copied().unwrap_or_default();
         let is_away = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
         let is_interrupted = ending.forced && run.case.late.iter().any(is_away);
         // Where nothing was taken for the end each stop is kubelet's own.
@@ -493,7 +491,8 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
             .deadline
             .max(ending.known)
             .after(run.beyond(&ending))
-            .after(ms(spread))
+            // The first to be asked may have ended before the next was.
+            .after(run.spread())
             // Kubelet counts whole seconds.
             .after(secs(1));
         for life in run.of(sandbox) {
@@ -501,8 +500,8 @@ fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
                 continue;
             }
             let last = life.died.last().map(|(at, _)| *at);
-            let bound = unseen_bound(run, &ending, life).max(Some(bound));
-            let bound = bound.unwrap_or_default();
+            let unseen = unseen_bound(run, &ending, life);
+            let bound = unseen.map_or(bound, |unseen| unseen.max(bound));
             let over = match last {
                 Some(last) => last <= bound,
                 None => life.answered.is_none(),
@@ -908,7 +907,6 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
         };
-        let spread = run.case.gaps.iter().max().copied().unwrap_or_default();
         let mut asks = run.log.asks.iter();
         let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
         let is_unwell = sidecar.member.unwell.is_some();
@@ -929,7 +927,7 @@ fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         }
         let told = sidecar.signals.iter().map(|(at, _)| *at).find(|at| {
             // Whose request is the first of the end differs by as much as kubelet's come one after another.
-            let is_in_time = at.after(ms(spread)) < ending.soonest;
+            let is_in_time = at.after(run.spread()) < ending.soonest;
             *at >= ending.from && is_in_time && sidecar.runs(*at)
         });
         let Some(told) = told else { continue };

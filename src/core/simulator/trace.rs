@@ -343,9 +343,8 @@ impl<'a> Run<'a> {
         };
         let mut first_time = deadline;
         // The caller's own are told at once, whatever that means, and shorten nothing.
-        let is_ours = |ask: &Ask| self.case.member(name_of(ask.id)).part.is_ours();
-        let has_ours = asks.iter().any(|ask| is_ours(ask));
-        let telling = asks.iter().filter(|ask| is_ours(ask) || !has_ours);
+        let has_ours = asks.iter().any(|ask| self.is_of_ours(ask));
+        let telling = asks.iter().filter(|ask| self.is_of_ours(ask) || !has_ours);
         for ask in telling.filter(|ask| !ask.is_kill) {
             let ends = ask.at.after(ask.grace.min(own));
             first_time = first_time.min(ends);
@@ -368,8 +367,7 @@ impl<'a> Run<'a> {
         }
         for ask in self.asks_of_living(sandbox).filter(|ask| ask.at <= begun) {
             let life = self.lives.iter().find(|life| life.id == ask.id);
-            let is_ours = self.case.member(name_of(ask.id)).part.is_ours();
-            let is_open = is_ours && ask.at.after(ask.grace) > begun;
+            let is_open = self.is_of_ours(ask) && ask.at.after(ask.grace) > begun;
             if is_open && life.is_some_and(|life| life.read_running(begun, after)) {
                 is_entangled = true;
                 soonest = soonest.min(ask.at.after(ask.grace));
@@ -428,9 +426,10 @@ impl<'a> Run<'a> {
 
     /// Whether it is the request, of what usher orders, that reads RUNNING, and its time is not over.
     fn is_open_of_ours(&self, ask: &Ask, at: Time, after: usize) -> bool {
-        let is_ours = self.case.member(name_of(ask.id)).part.is_ours();
         let mut lives = self.lives.iter().filter(|life| life.id == ask.id);
-        is_ours && self.closes(ask) > at && lives.any(|life| life.read_running(at, after))
+        self.is_of_ours(ask)
+            && self.closes(ask) > at
+            && lives.any(|life| life.read_running(at, after))
     }
 
     /// Whether what leaves no doubt of an end came so long after its first request that less than that was
@@ -446,7 +445,7 @@ impl<'a> Run<'a> {
     pub fn is_given_less(&self, ending: &Ending, least: Duration) -> bool {
         self.log.asks.iter().any(|ask| {
             let is_of_it = ask.end && !ask.is_kill && self.ask_sandbox(ask) == ending.sandbox;
-            is_of_it && ask.grace < least && self.case.member(name_of(ask.id)).part.is_ours()
+            is_of_it && ask.grace < least && self.is_of_ours(ask)
         })
     }
 
@@ -479,6 +478,16 @@ impl<'a> Run<'a> {
         let mut others = self.log.asks.iter().filter(|other| other.id != ask.id);
         let is_alone = others.all(|other| self.ask_sandbox(other) != self.ask_sandbox(ask));
         ask.is_handler && is_soon && is_alone
+    }
+
+    /// It is the request of what usher orders.
+    fn is_of_ours(&self, ask: &Ask) -> bool {
+        self.case.member(name_of(ask.id)).part.is_ours()
+    }
+
+    /// How long after another kubelet's next request comes at most, where it makes them at once.
+    pub fn spread(&self) -> Duration {
+        ms(self.case.gaps.iter().max().copied().unwrap_or_default())
     }
 
     /// A guest's request tells nothing.
@@ -589,9 +598,10 @@ impl<'a> Run<'a> {
     fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
         // A native sidecar is asked when the time of all others is over.
-        let is_callers = !self.case.member(name_of(second.id)).part.is_ours();
-        let spread = self.case.gaps.iter().max().filter(|_| is_callers);
-        let at_most = LEAST.saturating_add(ms(spread.copied().unwrap_or_default()));
+        let at_most = match self.is_of_ours(second) {
+            true => LEAST,
+            false => LEAST.saturating_add(self.spread()),
+        };
         let is_clock = one.max(other).since(one.min(other)) <= at_most;
         let life = self.lives.iter().find(|life| life.id == first.id);
         let ended = life.filter(|life| life.had_ended(second.at, second.after));
