@@ -275,7 +275,8 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`, in which `periodMilliseconds` may stand for the period".into(),
                 "none".into(),
                 "A sidecar that fails it is stopped and restarted in place, whatever the pod's \
-                 policy. Of a defer container: what `grace-extension` asks.",
+                 policy. One that has been asked to stop is left to that. Of a defer container: \
+                 what `grace-extension` asks.",
                 "Kubernetes; Defer, 2017",
                 &[
                 SIDECARS,
