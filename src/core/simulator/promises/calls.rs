@@ -1,0 +1,103 @@
+//! Calls: each does what it is for, and is answered; nothing is left under way.
+
+use std::time::Duration;
+
+use crate::lifecycle::Time;
+use crate::plan::GracePolicy;
+use crate::simulator::case::Part;
+use crate::simulator::secs;
+use crate::simulator::trace::{Run, WINDOW};
+
+use super::{MOMENT, Verdict, broken};
+
+pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part().is_ours()) {
+        let sandbox = life.sandbox;
+        let first_end = [
+            run.ending(sandbox).map(|ending| ending.from),
+            run.first_taken(sandbox),
+            run.deaths[sandbox],
+        ];
+        let end = first_end.into_iter().flatten().min();
+        let lives_on = |at: &Time| end.is_none_or(|end| at < &end);
+        let asked = run.log.asks.iter().find(|ask| ask.id == life.id);
+        let asked = asked.map(|ask| ask.at);
+        let signalled = life.signals.iter().map(|(at, _)| *at).find(|at| {
+            let is_well = life.member.unwell.is_none() && !run.was_given_up(life);
+            let by_itself = is_well && !run.is_hindered(&life.id, *at, *at);
+            by_itself && lives_on(at) && life.runs(*at) && asked.is_none_or(|asked| asked > *at)
+        });
+        broken(signalled.is_none(), || {
+            format!(
+                "{} is told at {signalled:?}, and nobody has asked for it",
+                life.id
+            )
+        })?;
+        let ask = run
+            .log
+            .asks
+            .iter()
+            .find(|ask| ask.id == life.id && !ask.is_handler);
+        let Some(ask) = ask.filter(|_| life.part() == Part::App) else {
+            continue;
+        };
+        let told = life
+            .signals
+            .iter()
+            .map(|(at, _)| *at)
+            .chain(life.ended())
+            .min();
+        let by = ask.at.after(WINDOW).after(MOMENT);
+        let has_hooks = run.case.members.iter().any(|member| member.hook.is_some());
+        let in_time = told.is_some_and(|told| told <= by)
+            || !lives_on(&by)
+            || has_hooks
+            || run.is_hindered(&life.id, ask.at, by);
+        broken(in_time, || {
+            format!("{} is asked at {} and told at {told:?}", life.id, ask.at)
+        })?;
+    }
+    Ok(())
+}
+
+pub fn calls_are_answered(run: &Run<'_>) -> Verdict {
+    let unanswered = run
+        .account
+        .unanswered
+        .first()
+        .filter(|_| run.log.over.is_some());
+    broken(unanswered.is_none(), || {
+        unanswered.cloned().unwrap_or_default()
+    })?;
+    for (waited, patience) in &run.account.start_waits {
+        let bound = match run.case.mode {
+            "Hold" => Duration::ZERO,
+            _ => patience.map_or(secs(10), |patience| (patience / 2).min(secs(10))),
+        };
+        broken(*waited <= bound + MOMENT, || {
+            format!("a Start waits {waited:?}")
+        })?;
+    }
+    let withheld = match run.case.grace_policy {
+        GracePolicy::Shared | GracePolicy::Reserve => secs(2),
+        GracePolicy::Overrun => secs(8),
+        GracePolicy::SkipHooks => secs(4),
+        GracePolicy::Strict => Duration::ZERO,
+    };
+    for (at, id, waited) in &run.log.answers {
+        let is_hindered = run.is_hindered(id, *at, at.after(*waited));
+        broken(*waited <= withheld + MOMENT || is_hindered, || {
+            format!("a Kill of {id} at {at} is answered after {waited:?}")
+        })?;
+    }
+    Ok(())
+}
+
+pub fn no_timer_spins(run: &Run<'_>) -> Verdict {
+    broken(run.account.idle_wakes <= 100, || {
+        format!(
+            "the core is woken {} times for nothing",
+            run.account.idle_wakes
+        )
+    })
+}

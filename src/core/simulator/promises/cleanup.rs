@@ -1,0 +1,277 @@
+//! What a pod does when it ends: its defer containers and its termination hooks.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::lifecycle::{HookKind, Time};
+use crate::plan::{GracePolicy, RestartPolicy};
+use crate::simulator::case::{Part, PreStop};
+use crate::simulator::trace::{Ending, LEAST, Life, Run, WINDOW};
+use crate::simulator::{Seen, ms, secs};
+
+use super::{MOMENT, Verdict, broken};
+
+pub fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
+    for sandbox in run.sandboxes() {
+        let Some(ending) = run.ending(sandbox) else {
+            continue;
+        };
+        for defer in run.of(sandbox).filter(|life| life.part().is_defer()) {
+            it_does_not_run_twice(run, &ending, defer)?;
+            match ending.forced {
+                _ if ending.is_vague => {}
+                true => it_is_left_out(run, &ending, defer)?,
+                false if is_due(run, &ending, defer) => it_has_its_turn(run, &ending, defer)?,
+                false => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn it_does_not_run_twice(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict {
+    let name = defer.member.name;
+    let namesakes = run
+        .of(ending.sandbox)
+        .filter(|life| life.member.name == name);
+    let runs: usize = namesakes.map(|life| runs_in(ending, life)).sum();
+    let again = defer.member.restart.unwrap_or(RestartPolicy::Never) != RestartPolicy::Never;
+    // A cleanup twice is the lesser harm where a Create shows that it was no end.
+    let mut taken = run.taken.iter();
+    let is_disproved =
+        taken.any(|taken| taken.sandbox == ending.sandbox && taken.disproved >= Some(ending.from));
+    broken(runs <= 1 || again || is_disproved, || {
+        format!("{name} runs {runs} times")
+    })
+}
+
+fn runs_in(ending: &Ending, life: &Life<'_>) -> usize {
+    let executed = life.executed.iter();
+    executed.filter(|at| **at >= ending.from).count()
+}
+
+fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict {
+    // Where nobody could ask, a request comes when its time seems to be over.
+    let is_late = run.is_any_hindered(ending.sandbox, ending.from, ending.from);
+    broken(runs_in(ending, defer) == 0 || is_late, || {
+        format!("{} runs in a forced end", defer.id)
+    })
+}
+
+/// Whether a defer is there, of a pod of which something ran, and nobody has told it alone to stop.
+fn is_due(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool {
+    let since = run.began(ending.sandbox, ending.from);
+    let something_ran = run.of(ending.sandbox).any(|life| {
+        let first = life.executed.first();
+        let ran = first.is_some_and(|at| *at < ending.from && life.created >= since);
+        life.part().is_ours() && !life.part().is_defer() && ran
+    });
+    let was_started = |(at, is_ok): (Time, bool)| is_ok && at < ending.from;
+    let is_there = defer.answered.is_some_and(was_started)
+        && defer.is_alive(ending.from)
+        && !defer.is_killed_by(ending.from)
+        && defer.executed.iter().all(|at| *at >= ending.from);
+    something_ran && is_there && !has_its_own_request(run, ending, defer)
+}
+
+/// "A defer that gets one ends without having run": a request of its own.
+fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool {
+    let mut own = run.log.asks.iter().filter(|ask| ask.id == defer.id);
+    let was_asked = own.clone().any(|ask| match ask.end {
+        true => ask.at < ending.from,
+        false => ask.at <= ending.from,
+    });
+    // So it is with one that was kept for as long as it may be, and no second one came; but where no app
+    // reads RUNNING that is the end of the pod.
+    let has_apps = |at: Time| {
+        let mut lives = run.of(ending.sandbox);
+        lives.any(|life| life.part() == Part::App && life.reads_running(at))
+    };
+    let told = defer.signals.first().map(|(at, _)| *at);
+    let was_alone = told.is_some_and(|told| has_apps(told) && run.is_told_alone(defer, told));
+    // And with one whose caller kills it sooner than he said, while nothing else shows.
+    let is_cut = own.any(|ask| {
+        let until = run.kept_until(ask, defer);
+        let mut kills = run.log.kills.iter();
+        kills.any(|(at, id)| *id == defer.id && *at < until)
+    });
+    was_asked || was_alone || is_cut
+}
+
+fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict {
+    let Some(turn) = turn_of(run, ending, defer) else {
+        return Ok(());
+    };
+    // Who gives more time later than at first comes too late with it.
+    let asks = run.log.asks.iter().filter(|ask| {
+        let is_of_end = ask.end && run.ask_sandbox(ask) == ending.sandbox;
+        is_of_end && ask.at <= turn && !ask.is_handler
+    });
+    let mut graces = asks.map(|ask| ask.grace).peekable();
+    let had_little = graces.peek().is_some() && graces.all(|grace| grace <= LEAST);
+    let margin = match run.case.grace_policy {
+        // Of its step the last 2 s are for those that are still to be asked.
+        GracePolicy::Reserve => secs(8),
+        GracePolicy::Overrun | GracePolicy::SkipHooks => secs(2),
+        GracePolicy::Shared | GracePolicy::Strict => Duration::ZERO,
+    };
+    let has_time = turn.after(margin).after(ms(300)) < ending.soonest;
+    let has_time = has_time && !(run.is_hurried() && had_little);
+    // Whoever comes before it may have been kept up.
+    let is_hindered = run.is_hindered(&defer.id, defer.created, turn)
+        || run.is_any_hindered(ending.sandbox, ending.from, ending.deadline);
+    broken(
+        runs_in(ending, defer) > 0 || !has_time || is_hindered,
+        || {
+            format!(
+                "{} never runs: its turn was at {turn}, the end began at {}, its deadline is {}",
+                defer.id, ending.from, ending.deadline
+            )
+        },
+    )
+}
+
+/// When all that comes before a defer is over; none if that never is.
+fn turn_of(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Option<Time> {
+    let hooks = run.case.members.iter().filter_map(|member| member.hook);
+    let mut turn = ending.known.after(ms(hooks.max().unwrap_or_default()));
+    let hidden = run
+        .of(ending.sandbox)
+        .filter(|life| life.part() == Part::App);
+    let hidden = hidden.filter(|life| life.runs(ending.from));
+    let mut hides = false;
+    for life in hidden {
+        hides |= life
+            .member
+            .pre_stop
+            .is_some_and(|(kind, _)| kind != PreStop::Exec);
+    }
+    if hides && ending.known > ending.from.after(WINDOW) {
+        turn = turn.max(ending.known);
+    }
+    let before = run.of(ending.sandbox).filter(|life| {
+        let is_earlier = |part| {
+            let place = |name| run.case.of(part).position(|member| member.name == name);
+            place(life.member.name) < place(defer.member.name)
+        };
+        match (life.part(), defer.part()) {
+            (Part::App | Part::Init | Part::PreExit, Part::PostExit) => true,
+            (Part::PreExit, Part::PreExit) => is_earlier(Part::PreExit),
+            (Part::PostExit, Part::PostExit) => is_earlier(Part::PostExit),
+            _ => false,
+        }
+    });
+    for life in before {
+        let is_there = life.reads_running(ending.from) || life.is_alive(ending.from);
+        // A defer that is created later has its turn as well.
+        let comes_later =
+            life.part().is_defer() && life.executed.iter().any(|at| *at > ending.from);
+        if life.id == defer.id || !is_there && !comes_later {
+            continue;
+        }
+        turn = turn.max(life.ended()?);
+    }
+    Some(turn)
+}
+
+/// "Termination hooks of all containers that have one", where the end is not forced and there is time.
+pub fn hooks_run(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.member.hook.is_some()) {
+        let Some(ending) = run.ending(life.sandbox) else {
+            continue;
+        };
+        let least = match run.case.grace_policy {
+            GracePolicy::Reserve => secs(8),
+            _ => LEAST,
+        };
+        let has_time = ending.known.after(least) < ending.soonest;
+        let is_meant = !ending.forced && !ending.is_vague && has_time;
+        let excused = was_told_alone(run, &ending, life)
+            || is_unknown_to(run, &ending, life)
+            || run.is_hindered(&life.id, ending.from, ending.deadline);
+        let runs = !lives_in(&ending, life) || hook_ran(run, &ending, life);
+        broken(!is_meant || excused || runs, || {
+            format!(
+                "that of {} never runs: the end began at {}",
+                life.id, ending.from
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether it runs when the end begins, and neither ends by itself nor is restarted just then.
+fn lives_in(ending: &Ending, life: &Life<'_>) -> bool {
+    let mut executed = life.executed.iter();
+    let mut died = life.died.iter();
+    life.runs(ending.from)
+        && life.runs(ending.known)
+        && executed.all(|at| at.after(MOMENT) < ending.from)
+        && died.all(|(at, _)| *at < ending.from || *at > ending.known.after(MOMENT))
+}
+
+/// Whether it was stopped for a reason of its own, before the end or at the same time.
+fn was_told_alone(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
+    let mut asks = run.log.asks.iter();
+    let was_asked = asks.any(|ask| ask.id == life.id && (!ask.end || ask.at < ending.from));
+    let has_probes = life.member.probed || life.member.unwell.is_some();
+    // That of the only one that reads RUNNING is the end of the pod.
+    let has_others = |at: Time| {
+        let others = run.of(life.sandbox).filter(|other| other.id != life.id);
+        let mut others = others.filter(|other| other.part() != Part::Guest);
+        // One that ends at that moment may do so after it.
+        others.any(|other| other.reads_running(at.before(ms(1))))
+    };
+    let mut told = life.signals.iter().map(|(at, _)| *at);
+    // Its request was kept for as long as it may be, and no second one came; or it has failed a probe just
+    // before the end was known, and was told so.
+    let was_told = told.any(|at| {
+        at < ending.from
+            || at < ending.known && has_probes
+            || has_others(at) && run.is_told_alone(life, at)
+    });
+    was_asked || was_told
+}
+
+/// One request, and that of another, is no end that anybody could know of while this one lives.
+fn is_unknown_to(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
+    let mut ends = life.died.iter().map(|(at, _)| *at);
+    let end = ends.find(|at| *at >= ending.from);
+    let lives_on = |at: Time| end.is_none_or(|end| at < end);
+    let was_taken = run.taken.iter().any(|taken| {
+        let is_of_it = taken.sandbox == life.sandbox && taken.disproved.is_none();
+        is_of_it && lives_on(taken.at)
+    });
+    let asks = run.log.asks.iter().filter(|ask| {
+        let is_of_it = ask.end && run.tells(ask) && run.ask_sandbox(ask) == life.sandbox;
+        is_of_it && ask.at >= ending.from && lives_on(ask.at)
+    });
+    let asked: BTreeSet<_> = asks.map(|ask| ask.id).collect();
+    !was_taken && asked.len() == 1 && !asked.contains(life.id.as_str())
+}
+
+fn hook_ran(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
+    // It may have been taken for the end before.
+    let taken = run.taken.iter();
+    let taken = taken.filter(|taken| taken.sandbox == life.sandbox && taken.disproved.is_none());
+    let since = taken.map(|taken| taken.at).fold(ending.from, Time::min);
+    let seen = || run.account.seen.iter();
+    let times = |is_its: fn(&Seen) -> Option<&String>| {
+        let its = seen().filter(move |(_, seen)| is_its(seen) == Some(&life.id));
+        its.map(|(at, _)| *at)
+    };
+    let began = || {
+        times(|seen| match seen {
+            Seen::HookBegan(id, HookKind::Termination) => Some(id),
+            _ => None,
+        })
+    };
+    let ended = times(|seen| match seen {
+        Seen::HookEnded(id, HookKind::Termination) => Some(id),
+        _ => None,
+    });
+    // One that is still under way from an end that was none is waited for.
+    let begun = began().filter(|at| *at <= ending.from).count();
+    let is_under_way = begun > ended.filter(|at| *at <= ending.from).count();
+    !life.runs(since) || is_under_way || began().any(|at| at >= since)
+}

@@ -1,0 +1,281 @@
+//! What is an end of a pod, who is told of it, and when it is over.
+
+use crate::lifecycle::{Cause, Time};
+use crate::plan::{GracePolicy, RestartPolicy, Signal};
+use crate::simulator::case::{Deletion, Fault, Part};
+use crate::simulator::kubelet::intern;
+use crate::simulator::trace::{Ending, LEAST, Life, Run, WINDOW};
+use crate::simulator::{ms, name_of, secs};
+
+use super::{MOMENT, Verdict, broken};
+
+pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
+    for taken in &run.taken {
+        let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
+        let read_running = |life: &Life<'_>| life.read_running(at, taken.after);
+        // An end is known to who decides a moment before it is to anybody else.
+        let has_just_died = |life: &Life<'_>| {
+            let died = life.died.iter().map(|(died, _)| *died);
+            died.max()
+                .is_some_and(|died| died <= at && at.since(died) < ms(10) + run.account.untold)
+        };
+        // A guest's tells nothing.
+        let ours = || run.of(sandbox).filter(|life| life.part() != Part::Guest);
+        let is_meant = match because {
+            Cause::SandboxDied => run.deaths[sandbox].is_some_and(|died| died <= at),
+            Cause::Completed => {
+                let mut apps = run.of(sandbox).filter(|life| life.part() == Part::App);
+                run.case.policy != RestartPolicy::Always && !apps.any(|life| life.runs(at))
+            }
+            Cause::EssentialFailed { name, .. } => run.case.member(name).essential,
+            Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => {
+                run.case.policy == RestartPolicy::Never
+            }
+            Cause::Stopped => false,
+            Cause::Inferred => {
+                let all = run.stopped_all(sandbox).is_some_and(|(from, _)| from <= at);
+                let open = run.log.asks.iter().filter(|ask| {
+                    ask.at <= at
+                        && run.closes(ask) > at
+                        && ours().any(|life| life.id == ask.id && read_running(life))
+                });
+                let mut open: Vec<_> = open.map(|ask| ask.id).collect();
+                open.sort_unstable();
+                open.dedup();
+                let is_defer = open
+                    .first()
+                    .is_some_and(|id| run.case.member(name_of(id)).part.is_defer());
+                let running = ours().filter(|life| read_running(life) && !has_just_died(life));
+                let running: Vec<_> = running.collect();
+                let app_runs = running.iter().any(|life| life.part() == Part::App);
+                let is_first = |life: &&Life<'_>| open.first() == Some(&life.id.as_str());
+                let only = running.iter().all(is_first);
+                let excused = open.len() > 1 || open.len() == 1 && (is_defer && !app_runs || only);
+                // All were about to start when containerd died, and are cleared away since it is back.
+                let cleared_away = running.is_empty() && run.is_any_hindered(sandbox, at, at);
+                all || excused || cleared_away
+            }
+        };
+        broken(is_meant, || format!("taken for the end at {at}: {because}"))?;
+    }
+    Ok(())
+}
+
+pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
+    for life in &run.lives {
+        let kill = life
+            .signals
+            .iter()
+            .find(|(at, signal)| *signal == Signal::KILL && life.runs(*at));
+        let Some((killed, _)) = kill else { continue };
+        let ending = run.ending(life.sandbox).filter(|e| e.from <= *killed);
+        // Who kills sooner than he said at first takes back what he gave.
+        let asked = run.log.asks.iter().find(|ask| ask.id == life.id);
+        let is_sooner = asked.is_some_and(|ask| *killed < ask.at.after(ask.grace));
+        // Nor does anybody know of an order that is given once more.
+        let is_sooner = is_sooner || run.log.asked_again.contains(&intern(life.id.clone()));
+        let is_cut = is_sooner && run.log.kills.contains(&(*killed, intern(life.id.clone())))
+            || run.is_hurried()
+            || run.was_given_up(life)
+            || run.case.deleted.1 == Deletion::Kill;
+        // What somebody has paused cannot be told.
+        let is_hindered = run.is_hindered(&life.id, *killed, *killed);
+        if is_cut || is_hindered || life.member.cap.is_some() {
+            continue;
+        }
+        // It may run again the moment that it is killed.
+        let since = life.executed.iter().filter(|at| *at < killed).max();
+        let told = life
+            .signals
+            .iter()
+            .find(|(at, signal)| *signal != Signal::KILL && since.is_some_and(|since| since <= at));
+        let mut taken = run.taken.iter();
+        let was_taken = taken.any(|taken| taken.sandbox == life.sandbox && taken.at <= *killed);
+        let need = match (&ending, run.case.grace_policy) {
+            (Some(ending), _) if ending.forced => continue,
+            (Some(_), GracePolicy::Strict) => continue,
+            // Such an end was none in the end.
+            (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
+            // "With a real grace under 6 s as `Strict`", whoever has given that.
+            (Some(ending), GracePolicy::Reserve)
+                if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
+            {
+                continue;
+            }
+            // Nor is more to be shared than what is left when it is decided, after a request that was its
+            // first: "it ends, within the table".
+            (Some(ending), GracePolicy::Reserve)
+                if run.is_decided_late(ending, secs(6)) || run.is_given_less(ending, secs(6)) =>
+            {
+                continue;
+            }
+            // Of a lone request the window is a part.
+            (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
+            (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
+            // The last of a step share its end.
+            (Some(_), _) => LEAST / 2,
+        };
+        let had = told.map(|(at, _)| killed.since(*at));
+        broken(
+            had.is_some_and(|had| had.saturating_add(MOMENT / 2) >= need),
+            || match had {
+                Some(had) => format!(
+                    "{} is killed at {killed}, {had:?} after it was told",
+                    life.id
+                ),
+                None => format!("{} is killed at {killed} and was never told", life.id),
+            },
+        )?;
+    }
+    Ok(())
+}
+
+pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
+    for sandbox in run.sandboxes() {
+        let Some(ending) = run.ending(sandbox) else {
+            continue;
+        };
+        let is_away = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
+        let is_interrupted = ending.forced && run.case.late.iter().any(is_away);
+        // Where nothing was taken for the end each stop is kubelet's own.
+        let mut taken = run.taken.iter().filter(|taken| taken.sandbox == sandbox);
+        let is_none = taken.all(|taken| taken.followed.is_some_and(|at| at <= ending.from));
+        if is_none || ending.is_entangled || ending.is_vague || is_interrupted || run.is_hurried() {
+            continue;
+        }
+        // Where it shows only when its time is over, its last moment is still to come.
+        let bound = ending
+            .deadline
+            .max(ending.known)
+            .after(run.beyond(&ending))
+            // The first to be asked may have ended before the next was.
+            .after(run.spread())
+            // Kubelet counts whole seconds.
+            .after(secs(1));
+        for life in run.of(sandbox) {
+            if !life.part().is_ours() || life.created >= ending.from {
+                continue;
+            }
+            let last = life.died.last().map(|(at, _)| *at);
+            let unseen = unseen_bound(run, &ending, life);
+            let bound = unseen.map_or(bound, |unseen| unseen.max(bound));
+            let over = match last {
+                Some(last) => last <= bound,
+                None => life.answered.is_none(),
+            };
+            let is_hindered = run.is_hindered(&life.id, ending.from, bound);
+            broken(over || is_hindered, || {
+                format!(
+                    "{} ends at {last:?}, the end began at {}, its deadline is {}, its bound {bound}",
+                    life.id, ending.from, ending.deadline
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// By when a container has ended at the latest where a request was made that nobody could see: that less time
+/// was given with it tells nothing. Until then its own caller leaves it its time, or the end that the shim has
+/// decided does.
+fn unseen_bound(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Option<Time> {
+    let mut lives = run.of(life.sandbox);
+    let is_unseen = |life: &Life<'_>| run.log.asked_again.contains(&intern(life.id.clone()));
+    if !lives.any(is_unseen) {
+        return None;
+    }
+    let mut asks = run.log.asks.iter();
+    let own = asks.rfind(|ask| ask.id == life.id && !ask.is_kill);
+    let mut taken = run.taken.iter();
+    let decided = taken.rfind(|taken| taken.sandbox == life.sandbox && taken.because.is_decided());
+    let whole = secs(run.case.grace).saturating_add(run.beyond(ending));
+    let kills = run.log.kills.iter().filter(|(_, id)| *id == life.id);
+    let bounds = [
+        own.map(|ask| run.closes(ask)),
+        decided.map(|taken| taken.at.after(whole)),
+        kills.map(|(at, _)| *at).max(),
+    ];
+    let last = bounds.into_iter().flatten().max();
+    last.map(|last| last.after(secs(1)))
+}
+
+pub fn nothing_is_started_after_the_end_began(run: &Run<'_>) -> Verdict {
+    for taken in &run.taken {
+        let goes_on = [taken.disproved, taken.followed]
+            .into_iter()
+            .flatten()
+            .min();
+        let is_in = |at: &Time| *at > taken.at && goes_on.is_none_or(|goes_on| *at < goes_on);
+        let there = run.of(taken.sandbox);
+        for life in there.filter(|life| life.created < taken.at) {
+            let is_restarted = life.part() == Part::Sidecar || life.part().is_defer();
+            let released = life.released.filter(is_in);
+            broken(
+                released.is_none() || life.part().is_defer() || !life.part().is_ours(),
+                || format!("{} is released at {released:?}", life.id),
+            )?;
+            let restarted = life.restarting.iter().find(|at| is_in(at));
+            broken(restarted.is_none() || is_restarted, || {
+                format!("{} is restarted at {restarted:?}", life.id)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
+    for sidecar in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+        let Some(ending) = run.ending(sidecar.sandbox) else {
+            continue;
+        };
+        let mut asks = run.log.asks.iter();
+        let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
+        let is_unwell = sidecar.member.unwell.is_some();
+        // "Elsewhere a lone request for a sidecar is delivered": what was told so has had its signal, and its
+        // caller kills it at its own time.
+        let mut signals = sidecar.signals.iter();
+        let was_told_alone =
+            signals.any(|(at, _)| *at < ending.from && run.is_told_alone(sidecar, *at));
+        let is_given_up = run.was_given_up(sidecar);
+        // What was told in an end that was none is killed when its moment is over.
+        let was_told_before = sidecar.signals.iter().any(|(at, _)| {
+            let mut taken = run.taken.iter();
+            taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
+        });
+        let is_alone = was_asked_alone || was_told_alone || was_told_before;
+        if ending.forced || is_alone || is_unwell || is_given_up {
+            continue;
+        }
+        let told = sidecar.signals.iter().map(|(at, _)| *at).find(|at| {
+            // Whose request is the first of the end differs by as much as kubelet's come one after another.
+            let is_in_time = at.after(run.spread()) < ending.soonest;
+            *at >= ending.from && is_in_time && sidecar.runs(*at)
+        });
+        let Some(told) = told else { continue };
+        // A request of the same deletion may not have come through.
+        let is_hindered = run.is_any_hindered(sidecar.sandbox, ending.from, told);
+        if is_hindered || run.is_told_alone(sidecar, told) {
+            continue;
+        }
+        let app = run
+            .of(sidecar.sandbox)
+            .find(|app| app.part() == Part::App && app.runs(told) && app.created < ending.from);
+        broken(app.is_none(), || {
+            format!(
+                "{} is told at {told} before {} has ended",
+                sidecar.id,
+                app.unwrap().id
+            )
+        })?;
+    }
+    Ok(())
+}
+
+pub fn the_pod_ends(run: &Run<'_>) -> Verdict {
+    broken(run.log.over.is_some(), || {
+        "the pod is never over".to_owned()
+    })?;
+    broken(run.account.left.is_empty(), || {
+        format!("{:?} are left", run.account.left)
+    })
+}

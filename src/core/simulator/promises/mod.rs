@@ -1,0 +1,116 @@
+//! What holds for every trace, whatever goes wrong in it. Each promise is a sentence of the contract;
+//! what it is held against is what the containers and kubelet know, never what the core says of itself.
+//!
+//! | module | what its promises are about |
+//! |---|---|
+//! | [`starts`] | who waits, for what, and for how long |
+//! | [`ends`] | what is an end, who is told of it, and when it is over |
+//! | [`cleanup`] | defer containers and termination hooks |
+//! | [`restarts`] | what runs again, in place or in the next sandbox |
+//! | [`calls`] | what a call does, and its answer |
+
+mod calls;
+mod cleanup;
+mod ends;
+mod restarts;
+mod starts;
+
+use std::time::Duration;
+
+use crate::simulator::ms;
+
+use super::trace::Run;
+
+/// What is told apart at best: a message, a process that is killed.
+const MOMENT: Duration = ms(100);
+
+pub type Verdict = Result<(), String>;
+
+pub type Promise = fn(&Run<'_>) -> Verdict;
+
+pub const PROMISES: &[(&str, Promise)] = &[
+    (
+        "every defer runs once at the end of a sandbox of which something ran",
+        cleanup::every_defer_runs_once,
+    ),
+    (
+        "a pod that lives on is not taken for one that ends",
+        ends::no_end_while_the_pod_lives,
+    ),
+    (
+        "who is told to stop has its time",
+        ends::who_is_told_has_its_time,
+    ),
+    (
+        "a termination hook runs before its container is stopped",
+        cleanup::hooks_run,
+    ),
+    (
+        "an end is over within the worst case of its policy",
+        ends::an_end_is_bounded,
+    ),
+    (
+        "nothing is started after the end began but defers and restarted sidecars",
+        ends::nothing_is_started_after_the_end_began,
+    ),
+    (
+        "no created container is refused for an end that is over",
+        starts::nothing_is_refused_for_an_end_that_is_over,
+    ),
+    (
+        "no Start waits on what can no longer come",
+        starts::who_waits_for_nothing_runs,
+    ),
+    (
+        "what is created after an end of its pod runs",
+        starts::who_comes_after_an_end_runs,
+    ),
+    (
+        "who waits for what has failed for good is ended",
+        starts::who_waits_in_vain_is_ended,
+    ),
+    (
+        "an app has its sidecars until it has ended",
+        ends::sidecars_outlive_apps,
+    ),
+    (
+        "each call is answered once, and in time",
+        calls::calls_are_answered,
+    ),
+    (
+        "a deleted pod ends, and nothing is left of it",
+        ends::the_pod_ends,
+    ),
+    ("no timer spins", calls::no_timer_spins),
+    (
+        "a sidecar that dies while its apps drain is there again",
+        restarts::sidecars_are_there_again,
+    ),
+    (
+        "a sidecar that is restarted in place gets its postStart again",
+        restarts::post_starts_come_again,
+    ),
+    (
+        "a sidecar that fails its liveness probe is restarted in place",
+        restarts::the_unwell_are_restarted,
+    ),
+    (
+        "a stop of one container in a pod that lives on stops that one",
+        calls::a_stop_of_one_stops_that_one,
+    ),
+    (
+        "the next sandbox goes without nothing that it needs",
+        restarts::the_next_sandbox_is_whole,
+    ),
+    (
+        "who waits for its turn for long says so, once",
+        starts::who_waits_says_so,
+    ),
+];
+
+fn broken(holds: bool, what: impl FnOnce() -> String) -> Verdict {
+    match holds {
+        true => Ok(()),
+        false => Err(what()),
+    }
+}

@@ -1,0 +1,172 @@
+//! What runs again: sidecars restarted in place, and all that the next sandbox needs.
+
+use crate::lifecycle::Cause;
+use crate::plan::RestartPolicy;
+use crate::process::ExitStatus;
+use crate::simulator::case::Part;
+use crate::simulator::trace::{LEAST, Run};
+use crate::simulator::{ms, secs};
+
+use super::{MOMENT, Verdict, broken, starts::started};
+
+pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
+    for sidecar in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+        let Some(ending) = run.ending(sidecar.sandbox) else {
+            continue;
+        };
+        let mut asks = run.log.asks.iter();
+        let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
+        let is_wanted = |status: &ExitStatus| match sidecar.member.restart {
+            None | Some(RestartPolicy::Always) => true,
+            Some(RestartPolicy::OnFailure) => *status != ExitStatus::Code(0),
+            Some(RestartPolicy::Never) => false,
+        };
+        let excused = was_asked_alone
+            || ending.forced
+            || sidecar.member.essential
+            || run.deaths[sidecar.sandbox].is_some();
+        // The first restart of a container comes at once; those after it after a back-off.
+        let Some((died, status)) = sidecar.died.first().filter(|_| !excused) else {
+            continue;
+        };
+        let is_in = *died > ending.known && died.after(secs(2)) < ending.deadline;
+        let by_itself = sidecar.signals.iter().all(|(at, _)| at > died);
+        let there = sidecar.executed.get(1).copied();
+        let last_app = run
+            .of(sidecar.sandbox)
+            .filter(|life| life.part() == Part::App && life.runs(*died))
+            .filter_map(|app| app.died.iter().map(|(at, _)| *at).find(|at| at > died))
+            .max();
+        let in_time = last_app.is_none_or(|last| {
+            let by = died.after(MOMENT);
+            last <= by || there.is_some_and(|there| there <= by)
+        });
+        let in_time = in_time || run.is_hindered(&sidecar.id, *died, died.after(MOMENT));
+        broken(
+            !is_in || !by_itself || !is_wanted(status) || in_time,
+            || {
+                format!(
+                    "{} dies at {died}, {last_app:?} is the end of the apps",
+                    sidecar.id
+                )
+            },
+        )?;
+    }
+    Ok(())
+}
+
+pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+        // Only what has been begun by its caller can be known.
+        let known = life.answered.filter(|(at, is_ok)| {
+            let ends = run
+                .log
+                .over
+                .into_iter()
+                .chain(life.died.first().map(|(at, _)| *at));
+            *is_ok && ends.min().is_none_or(|end| end > *at)
+        });
+        if life.member.post_start.is_none() || known.is_none() {
+            continue;
+        }
+        for at in life.executed.iter().skip(1) {
+            let ends = life
+                .died
+                .iter()
+                .map(|(died, _)| *died)
+                .find(|died| died > at);
+            let is_short = ends.is_some_and(|end| end <= at.after(MOMENT))
+                || run.is_hindered(&life.id, life.created, at.after(MOMENT));
+            let mut handled = life.post_starts.iter();
+            let is_handled = handled.any(|t| t >= at && *t <= at.after(MOMENT));
+            broken(is_handled || is_short, || {
+                format!("{} is restarted at {at}", life.id)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+        let Some((wait, since)) = life.member.unwell.zip(life.executed.first()) else {
+            continue;
+        };
+        let unwell = since.after(ms(wait));
+        if started(run, life)
+            .next()
+            .is_none_or(|started| started > unwell)
+        {
+            continue;
+        }
+        // Two attempts, what a stop takes, and the first restart, which comes at once.
+        let due = unwell
+            .after(secs(4))
+            .after(secs(run.case.grace))
+            .after(LEAST);
+        let ends = [
+            run.ending(life.sandbox).map(|ending| ending.from),
+            run.deaths[life.sandbox],
+            run.log
+                .asks
+                .iter()
+                .find(|ask| ask.id == life.id)
+                .map(|ask| ask.at),
+            run.first_taken(life.sandbox),
+        ];
+        let died = life.died.first().map(|(at, _)| *at);
+        let was_well = died.is_some_and(|died| {
+            died <= unwell.after(secs(3)) && life.signals.iter().all(|(at, _)| *at > died)
+        });
+        let goes_on = ends.into_iter().flatten().min().is_none_or(|end| end > due);
+        let again = life.executed.get(1).is_some_and(|at| *at <= due);
+        let excused = was_well
+            || run.is_hindered(&life.id, life.created, due)
+            || !goes_on
+            || life.member.essential
+            || life.member.restart == Some(RestartPolicy::Never);
+        broken(again || excused, || {
+            format!("{} is unwell from {unwell} on", life.id)
+        })?;
+    }
+    Ok(())
+}
+
+pub fn the_next_sandbox_is_whole(run: &Run<'_>) -> Verdict {
+    for (at, name, code) in &run.log.left_out {
+        let member = run.case.member(name);
+        let last = run
+            .lives
+            .iter()
+            .rfind(|life| life.member.name == *name && life.created < *at);
+        let Some(last) = last else { continue };
+        let apps_over = run.case.of(Part::App).all(|app| {
+            let mut lives = run.lives.iter();
+            lives
+                .rfind(|life| life.member.name == app.name && life.created < *at)
+                .is_some_and(|life| life.reported.is_some_and(|(t, code)| t <= *at && code == 0))
+        });
+        let by_itself = last.died.last().is_some_and(|(died, status)| {
+            let was_told = last.signals.iter().any(|(at, _)| at <= died);
+            *status == ExitStatus::Code(0) && !was_told
+        });
+        let is_its_own = match member.part {
+            Part::Sidecar => by_itself && member.restart.is_some(),
+            Part::Init | Part::PreExit | Part::PostExit => false,
+            _ => true,
+        };
+        // "Unless the run is complete": its caller may be about to start an app once more, for another image.
+        let mut taken = run.taken.iter();
+        let was_complete = taken.any(|taken| {
+            let until = taken.followed.unwrap_or(*at);
+            let is_in_it = last
+                .ended()
+                .is_some_and(|end| end >= taken.at && end <= until);
+            taken.because == Cause::Completed && is_in_it
+        });
+        broken(apps_over || is_its_own || was_complete, || {
+            format!("{name} ended with {code} and is left out at {at}")
+        })?;
+    }
+    Ok(())
+}

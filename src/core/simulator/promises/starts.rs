@@ -1,0 +1,348 @@
+//! Who waits, for what, and for how long: starts, and what is told of them.
+
+use std::time::Duration;
+
+use crate::lifecycle::{Cause, Refusal, Time};
+use crate::plan::RestartPolicy;
+use crate::process::ExitStatus;
+use crate::simulator::case::{Member, Part};
+use crate::simulator::trace::{Life, Run};
+use crate::simulator::{Seen, ms, secs};
+
+use super::{MOMENT, Verdict, broken};
+
+pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
+    for (at, seen) in run.account.seen {
+        let Seen::StartAnswered(id, Err(Refusal::Terminating { because, .. })) = seen else {
+            continue;
+        };
+        let Some(life) = run.lives.iter().find(|life| life.id == *id) else {
+            continue;
+        };
+        let sandbox = life.sandbox;
+        let ends = run
+            .stopped_all(sandbox)
+            .is_some_and(|(from, _)| from <= *at)
+            || run.deaths[sandbox].is_some_and(|died| died <= *at);
+        let mut others = run.of(sandbox);
+        let goes_on =
+            others.any(|other| other.id != *id && other.part().is_ours() && other.runs(*at));
+        // What waits for an init container that has failed for good has nothing to wait for.
+        let waits_in_vain = matches!(
+            because,
+            Cause::InitFailed { .. } | Cause::SidecarFailed { .. }
+        );
+        // It was there before that end.
+        let is_in_it = run.taken.iter().any(|taken| {
+            let was_there = life.created_after < taken.after && taken.at <= *at;
+            taken.sandbox == sandbox && taken.disproved.is_none() && was_there
+        });
+        broken(ends || goes_on || is_in_it || waits_in_vain, || {
+            format!("{id} is refused at {at}: {because}")
+        })?;
+    }
+    Ok(())
+}
+
+pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
+    for life in &run.lives {
+        let sandbox = life.sandbox;
+        if !matches!(life.part(), Part::Init | Part::Sidecar | Part::App) {
+            continue;
+        }
+        let Some(ready) = due(run, life) else {
+            continue;
+        };
+        let due = ready.after(ms(1_300));
+        // What ends the wait otherwise.
+        let taken = run.taken.iter().find(|taken| {
+            taken.sandbox == sandbox && taken.disproved.is_none_or(|undone| undone > ready)
+        });
+        let ends = [
+            taken.map(|taken| taken.at),
+            run.stopped_all(sandbox).map(|(at, _)| at),
+            run.deaths[sandbox],
+            life.executed.first().copied(),
+            life.reported.map(|(at, _)| at),
+            life.died.first().map(|(at, _)| *at),
+            run.log
+                .asks
+                .iter()
+                .find(|ask| ask.id == life.id)
+                .map(|ask| ask.at),
+            life.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
+        ];
+        let ends = ends.into_iter().flatten().min();
+        // So may be what it has waited for.
+        let mut names: Vec<_> = predecessors(run, life).map(|member| member.name).collect();
+        names.push(life.member.name);
+        let mut waited_for = run
+            .of(sandbox)
+            .filter(|other| names.contains(&other.member.name));
+        if waited_for.any(|other| run.is_hindered(&other.id, life.created, due)) {
+            continue;
+        }
+        broken(ends.is_some_and(|at| at <= due), || {
+            format!(
+                "{} could run from {ready} on and waits until {ends:?}",
+                life.id
+            )
+        })?;
+        // An end that comes to what could run is for it to tell.
+        let failed = life.reported.is_some_and(|(_, code)| code == 1) && life.executed.is_empty();
+        let is_ended = failed
+            && ends == life.reported.map(|(at, _)| at)
+            && life.died.first().is_none_or(|(at, _)| *at > ready);
+        broken(!is_ended, || {
+            format!("{} waited in vain and is ended", life.id)
+        })?;
+    }
+    Ok(())
+}
+
+/// "A wait of more than 5 s says so once on the container's stderr", and no other does.
+pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
+    for life in &run.lives {
+        let words = |what: &str| what.contains(": it waits for ");
+        let said = life.told.iter().filter(|(_, what)| words(what));
+        let said: Vec<Time> = said.map(|(at, _)| *at).collect();
+        broken(said.len() <= 1, || {
+            format!("{} says it at {said:?}", life.id)
+        })?;
+        let too_early = said.iter().find(|at| at.since(life.created) < secs(5));
+        broken(too_early.is_none(), || {
+            format!("{} says it early, at {too_early:?}", life.id)
+        })?;
+        if !matches!(life.part(), Part::Init | Part::Sidecar | Part::App) {
+            continue;
+        }
+        let since = match life.answered {
+            Some((at, true)) => at,
+            _ => continue,
+        };
+        let ends = [
+            // It takes a while until its program runs.
+            life.released,
+            life.executed.first().copied(),
+            life.died.first().map(|(at, _)| *at),
+            life.reported.map(|(at, _)| at),
+            run.log.over,
+        ];
+        // Its end comes a moment after what ended the wait.
+        let until = ends.into_iter().flatten().min();
+        let by = since.after(secs(5)).after(MOMENT);
+        let is_long = until.is_some_and(|until| until > by.after(MOMENT));
+        let is_hindered = run.is_hindered(&life.id, since, by);
+        let in_time = is_hindered || said.iter().any(|at| *at <= by);
+        broken(!is_long || in_time, || {
+            format!(
+                "{} waits from {since} to {until:?}, and says {said:?}",
+                life.id
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// "What is created afterwards starts the pod over": an app runs when the end is over that it came in, or
+/// after, if its caller leaves it the time.
+pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
+    let longest = secs(run.case.grace).saturating_add(secs(10));
+    for taken in run.taken.iter().filter(|taken| taken.because.is_decided()) {
+        let is_last = match taken.because {
+            Cause::SandboxDied => true,
+            // "Its failure ends the pod": what has failed is never started again, and who comes behind it
+            // waits in vain.
+            Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => true,
+            // Then the sandbox is killed.
+            Cause::EssentialFailed { .. } => {
+                !run.case.by_hand && run.case.policy != RestartPolicy::Never
+            }
+            _ => false,
+        };
+        let is_of_it = |life: &&Life<'_>| {
+            // A person makes all of it again; what came in between waits for that.
+            let is_there = match run.case.by_hand {
+                true => life.sandbox > taken.sandbox,
+                false => life.sandbox == taken.sandbox,
+            };
+            // What comes after a later end is a matter of that.
+            let is_later = run.taken.iter().any(|other| {
+                let is_between = other.at > taken.at && other.at < life.created;
+                other.sandbox == life.sandbox && other.because.is_decided() && is_between
+            });
+            is_there && life.part() == Part::App && life.created > taken.at && !is_later
+        };
+        for life in run.lives.iter().filter(is_of_it).filter(|_| !is_last) {
+            let Some(ready) = due(run, life) else {
+                continue;
+            };
+            let due = ready.max(taken.at.after(longest)).after(ms(1_300));
+            // It has ended before, or another end has begun that is not that of a run without it.
+            let mut others = run
+                .taken
+                .iter()
+                .filter(|other| other.sandbox == life.sandbox);
+            let other = others.find(|other| {
+                other.at > taken.at && other.at <= due && other.because != Cause::Completed
+            });
+            let mut asks = run.log.asks.iter();
+            let ends = [
+                other.map(|other| other.at),
+                run.stopped_all(life.sandbox).map(|(at, _)| at),
+                run.deaths[life.sandbox],
+                asks.find(|ask| ask.id == life.id).map(|ask| ask.at),
+            ];
+            let is_stopped = ends.into_iter().flatten().any(|at| at <= due);
+            let runs = life.executed.first().is_some_and(|at| *at <= due)
+                || run.is_any_hindered(life.sandbox, taken.at, due);
+            broken(runs || is_stopped || run.was_given_up(life), || {
+                format!(
+                    "{} was created after {} and never runs",
+                    life.id, taken.because
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
+    if run.case.policy != RestartPolicy::Never || run.case.by_hand {
+        return Ok(());
+    }
+    for life in run.lives.iter().filter(|life| life.executed.is_empty()) {
+        let waits = matches!(life.part(), Part::Init | Part::Sidecar | Part::App);
+        let mut failed = Vec::new();
+        for init in predecessors(run, life).filter(|member| member.part == Part::Init) {
+            let lives = run
+                .of(life.sandbox)
+                .filter(|of| of.member.name == init.name);
+            let last = lives.last().and_then(|last| last.died.first());
+            failed.extend(last.filter(|(_, status)| *status != ExitStatus::Code(0)));
+        }
+        let Some((failed, _)) = failed.first().filter(|_| waits) else {
+            continue;
+        };
+        // What is under way is over then under every policy.
+        let since = life.created.max(*failed);
+        // And one that was asked to stop may have been created again for half a minute.
+        let by = since.after(secs(run.case.grace)).after(secs(40));
+        let over = life
+            .ended()
+            .or(life.answered.filter(|(_, ok)| !ok).map(|(at, _)| at));
+        let is_over = over.is_some_and(|over| over <= by);
+        let ends = run
+            .stopped_all(life.sandbox)
+            .is_some_and(|(at, _)| at <= by);
+        let is_hindered = run.is_any_hindered(life.sandbox, since, by);
+        broken(is_over || ends || is_hindered, || {
+            format!("{} waits until {over:?}", life.id)
+        })?;
+    }
+    Ok(())
+}
+
+/// From when on nothing keeps a container from being started; none if something always does.
+fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
+    let mut at = life.created.after(ms(31));
+    let (optional, needed): (Vec<_>, Vec<_>) =
+        predecessors(run, life).partition(|member| member.optional);
+    for member in needed {
+        at = at.max(done(run, life, member)?);
+    }
+    // Who need not come is waited for if it has come by then, and so may be the next one.
+    for _ in 0..=optional.len() {
+        for member in &optional {
+            // A person's pod goes on after an end that only seemed to be one: who came before has come.
+            let mut lives = run.lives.iter();
+            if lives.any(|of| {
+                let is_there = of.sandbox == life.sandbox || run.case.by_hand;
+                is_there && of.member.name == member.name && of.created <= at
+            }) {
+                at = at.max(done(run, life, member)?);
+            }
+        }
+    }
+    Some(at)
+}
+
+/// What comes before a container in the order of starts.
+fn predecessors<'a>(run: &Run<'a>, life: &Life<'a>) -> impl Iterator<Item = &'a Member> {
+    let staged = |part| matches!(part, Part::Init | Part::Sidecar);
+    let members = &run.case.members;
+    let place = members.iter().position(|m| m.name == life.member.name);
+    let (part, ordered) = (life.part(), run.case.ordered);
+    let before = members.iter().enumerate().filter(move |(n, member)| {
+        let is_listed_before = Some(*n) < place;
+        match part {
+            Part::App => staged(member.part),
+            _ if ordered => staged(member.part) && is_listed_before,
+            Part::Sidecar => member.part == Part::Init,
+            _ => member.part == Part::Init && is_listed_before,
+        }
+    });
+    before.map(|(_, member)| member)
+}
+
+/// When a container had done its part for another that was to come after it.
+fn done(run: &Run<'_>, other: &Life<'_>, member: &Member) -> Option<Time> {
+    let lives = run
+        .of(other.sandbox)
+        .filter(|life| life.member.name == member.name);
+    match member.part {
+        Part::Init => {
+            // The last that there is counts.
+            let last = lives.last()?;
+            let (died, status) = last.died.first()?;
+            let was_told = last.signals.iter().any(|(at, _)| at <= died);
+            let by_itself = !was_told && !last.executed.is_empty();
+            (by_itself && *status == ExitStatus::Code(0)).then_some(*died)
+        }
+        _ => lives.flat_map(|life| started(run, life)).min(),
+    }
+}
+
+/// When a sidecar was started, in each of its lives.
+pub fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item = Time> + 'a {
+    let creation = life
+        .id
+        .split('#')
+        .nth(1)
+        .and_then(|n| n.parse::<u32>().ok());
+    let script = life.member.script(creation.map_or(0, |n| n - 1));
+    let ready = match life.member.probed {
+        true => script
+            .ready_after
+            .unwrap_or_default()
+            .saturating_add(secs(1)),
+        false => Duration::ZERO,
+    };
+    let post_start = ms(life.member.post_start.unwrap_or_default());
+    // The same port answers both of its probes.
+    let is_well = life
+        .member
+        .unwell
+        .is_none_or(|after| !life.member.probed || ms(after) > ready);
+    let executed = life.executed.iter().filter(move |_| is_well);
+    executed.filter_map(move |at| {
+        let started = at.after(ready.max(post_start.saturating_add(MOMENT)));
+        let handled = life.answered.map(|(at, _)| at.after(post_start));
+        let handled = handled.max(run.taken_for_post_start(life));
+        let started = started.max(handled.unwrap_or(started));
+        let died = life.died.iter().map(|(died, _)| died);
+        // What is asked or told to stop is not made ready any more, nor anything when the shim has decided
+        // that the pod ends: "a gate that opens after termination began starts nothing but defers".
+        let told = life.signals.iter().map(|(told, _)| told);
+        let asks = run.log.asks.iter();
+        let asked = asks.filter(|ask| ask.id == life.id && !ask.is_handler);
+        let told = told.chain(asked.map(|ask| &ask.at));
+        let decided = run
+            .taken
+            .iter()
+            .filter(|taken| taken.sandbox == life.sandbox && taken.because.is_decided());
+        let decided = decided.map(|taken| &taken.at);
+        let mut ends = died.chain(told).chain(decided).filter(|end| *end >= at);
+        ends.all(|end| *end > started).then_some(started)
+    })
+}

@@ -1,0 +1,346 @@
+//! The end of a sandbox: who began it and when, with which requests, and what time it has.
+
+use std::time::Duration;
+
+use crate::lifecycle::Time;
+use crate::plan::{GracePolicy, RestartPolicy};
+use crate::simulator::kubelet::Ask;
+use crate::simulator::secs;
+
+use super::{LEAST, Life, Run, Taken, WINDOW};
+
+/// The end of a sandbox.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    pub sandbox: usize,
+    pub from: Time,
+    /// When its caller's time is over.
+    pub deadline: Time,
+    /// The same, if what was asked before, and is asked once more now, is to be over by its first time.
+    pub soonest: Time,
+    /// How much that is as its requests have it, whatever its caller does then.
+    pub grace: Duration,
+    /// When the shim could know.
+    pub known: Time,
+    pub forced: bool,
+    /// It is for its caller, but a handler of that little time looks like any other.
+    pub is_vague: bool,
+    /// A stop of one container was under way, and its clock is that of the end as well.
+    pub is_entangled: bool,
+}
+
+/// What has begun the end of a sandbox.
+struct Begun<'a, 'r> {
+    run: &'r Run<'a>,
+    sandbox: usize,
+    /// What the shim decided by itself.
+    decided: Option<&'r Taken>,
+    /// What it recognised in its caller's requests.
+    inferred: Option<&'r Taken>,
+    /// When the shim knew without any request: it had decided it, or the sandbox had died.
+    by_shim: Option<Time>,
+    /// The requests that are of this end, in their order.
+    asks: Vec<&'a Ask>,
+    from: Time,
+}
+
+impl<'a, 'r> Begun<'a, 'r> {
+    fn of(run: &'r Run<'a>, sandbox: usize) -> Option<Begun<'a, 'r>> {
+        // What the core took for an end before the first request, and was followed by something, is of the
+        // end before.
+        let mut asks = run.log.asks.iter();
+        let first = asks.find(|ask| ask.end && run.tells(ask) && run.ask_sandbox(ask) == sandbox);
+        let is_last = |taken: &&Taken| {
+            let followed = taken.followed.zip(first);
+            let is_followed = followed.is_some_and(|(at, first)| first.at >= at);
+            taken.sandbox == sandbox && taken.disproved.is_none() && !is_followed
+        };
+        let (decided, inferred): (Vec<_>, Vec<_>) = run
+            .taken
+            .iter()
+            .filter(is_last)
+            .partition(|taken| taken.because.is_decided());
+        let (decided, inferred) = (decided.first().copied(), inferred.first().copied());
+        let by_shim = decided.map(|taken| taken.at);
+        let by_shim = by_shim.into_iter().chain(run.died_alone(sandbox)).min();
+        let mut asks = run.asks_of_end(sandbox, by_shim, inferred.map(|taken| taken.at));
+        if let Some(at) = by_shim {
+            let decided = decided.filter(|taken| taken.at == at);
+            asks.retain(|ask| ask.is_kill || run.counts_after(ask, at, decided));
+        }
+        let first = asks.first().map(|ask| ask.at);
+        let from = first.into_iter().chain(by_shim).min()?;
+        Some(Begun {
+            run,
+            sandbox,
+            decided,
+            inferred,
+            by_shim,
+            asks,
+            from,
+        })
+    }
+
+    fn ending(&self) -> Ending {
+        let first_times = self.given(|_| true);
+        let entangled: Vec<_> = self.entangled().collect();
+        // Whoever is asked once more in the end has the time that it is given then.
+        let alone = entangled.iter().filter(|ask| !self.is_asked(ask.id));
+        let own = self.given(|ask| !self.is_begun_again(ask));
+        let last = alone
+            .map(|ask| ask.at.after(ask.grace))
+            .fold(own, Time::min);
+        let kills = self.kills();
+        let deadline = kills.fold(last, Time::min);
+        // Whom its caller asked alone has the same clock, be it before the end or in it.
+        let living = self.run.asks_of_living(self.sandbox);
+        let living = living.filter(|ask| ask.at > self.from);
+        let others = entangled.iter().copied().chain(living);
+        let soonest = others
+            .map(|ask| ask.at.after(ask.grace))
+            .fold(first_times.min(deadline), Time::min);
+        Ending {
+            sandbox: self.sandbox,
+            from: self.from,
+            deadline,
+            soonest,
+            grace: last.since(self.from),
+            known: self.known(),
+            forced: self.is_forced(),
+            is_vague: self.is_vague(),
+            is_entangled: !entangled.is_empty(),
+        }
+    }
+
+    /// When the time is over that was given: with those of its requests that count, and with the grace
+    /// period of what the shim has decided.
+    fn given(&self, counts: impl Fn(&Ask) -> bool) -> Time {
+        // A deletion that gives more than the pod's own grace period looks like one that gives that.
+        let own = secs(self.run.case.grace);
+        let by_shim = match self.by_shim {
+            Some(at) => at.after(own),
+            None => Time::default().after(Duration::MAX),
+        };
+        // The caller's own are told at once, whatever that means, and shorten nothing.
+        let has_ours = self.asks.iter().any(|ask| self.run.is_of_ours(ask));
+        let asks = self.asks.iter().filter(|ask| {
+            let tells = self.run.is_of_ours(ask) || !has_ours;
+            tells && !ask.is_kill && counts(ask)
+        });
+        asks.map(|ask| ask.at.after(ask.grace.min(own)))
+            .fold(by_shim, Time::min)
+    }
+
+    /// "Or from an Exec with the argv of its exec preStop handler": a caller that begins with that once
+    /// more, before anything is known of an end, counts from there.
+    fn is_begun_again(&self, ask: &Ask) -> bool {
+        let inferred = self.inferred.map(|taken| taken.at);
+        let known = self.by_shim.into_iter().chain(inferred).min();
+        let mut asks = self.asks.iter();
+        let again = asks.any(|later| {
+            let is_before = known.is_none_or(|known| later.at <= known);
+            later.id == ask.id && later.is_handler && later.at > ask.at && is_before
+        });
+        ask.is_handler && again
+    }
+
+    fn is_asked(&self, id: &str) -> bool {
+        self.asks.iter().any(|ask| ask.id == id)
+    }
+
+    /// What showed first that there is an end, and how much had been seen before.
+    fn first_sign(&self) -> (Time, usize) {
+        let first = self.asks.first().map(|ask| (ask.at, ask.after));
+        let taken = [self.decided, self.inferred].into_iter().flatten();
+        let taken = taken.map(|taken| (taken.at, taken.after));
+        taken.chain(first).min().unwrap_or((self.from, usize::MAX))
+    }
+
+    /// The stops of one container in a pod that lived on which were still under way when it ended: one that
+    /// was asked before, and had not ended when that was taken for the end, is a part of it.
+    fn entangled(&self) -> impl Iterator<Item = &'r Ask> {
+        let (at, after) = self.first_sign();
+        let run = self.run;
+        run.asks_of_living(self.sandbox).filter(move |ask| {
+            let is_open = ask.at <= at && ask.at.after(ask.grace) > at;
+            let reads_running = |life: &Life<'_>| life.read_running(at, after);
+            run.is_of_ours(ask) && is_open && run.whose(ask).is_some_and(reads_running)
+        })
+    }
+
+    /// When its caller makes an end of it. SIGKILL tells nothing of what its caller gives, but that it is
+    /// over.
+    fn kills(&self) -> impl Iterator<Item = Time> {
+        let asked = self.asks.iter().filter(|ask| ask.is_kill);
+        let log = self.run.log;
+        let later = log.kills.iter().filter(|(at, id)| {
+            let mut asks = log.asks.iter().filter(|ask| ask.id == *id);
+            // A request that was heeded alone, and whose time was over before this end began, is no part
+            // of it.
+            let is_again = log.asked_again.contains(id)
+                && asks.any(|ask| ask.end || self.run.closes(ask) > self.from);
+            *at >= self.from && (self.is_asked(id) || is_again)
+        });
+        asked.map(|ask| ask.at).chain(later.map(|(at, _)| *at))
+    }
+
+    /// When the shim could know: what it decides it knows at once, and of a caller's it takes a second
+    /// request, or the end of the window.
+    fn known(&self) -> Time {
+        let first = self.asks.first();
+        let second = first.and_then(|first| self.asks.iter().find(|ask| ask.id != first.id));
+        self.by_shim.unwrap_or_else(|| match second {
+            Some(ask) => ask.at,
+            None => self.from.after(WINDOW),
+        })
+    }
+
+    /// Whether its caller leaves it no time.
+    fn is_forced(&self) -> bool {
+        // What is decided is so at once, whatever its caller gives then.
+        let inferred = self.inferred.map(|taken| taken.at);
+        let is_decided = self
+            .by_shim
+            .is_some_and(|at| inferred.is_none_or(|inferred| at <= inferred));
+        let is_short = |ask: &&Ask| ask.is_kill || ask.grace <= LEAST;
+        let is_asked = !self.asks.is_empty() && self.asks.iter().all(is_short);
+        is_asked && !is_decided && !self.was_given_time()
+    }
+
+    /// Whether a request that was heeded alone, and is open still, gave it time.
+    fn was_given_time(&self) -> bool {
+        let (at, after) = self.first_sign();
+        let run = self.run;
+        run.log.asks.iter().any(|ask| {
+            let mut lives = run.lives.iter().filter(|life| life.id == ask.id);
+            ask.grace > LEAST
+                && ask.at <= at
+                && run.ask_sandbox(ask) == self.sandbox
+                && run.is_of_ours(ask)
+                && run.closes(ask) > at
+                && lives.any(|life| life.read_running(at, after))
+        })
+    }
+
+    fn is_vague(&self) -> bool {
+        let own = secs(self.run.case.grace);
+        let is_short = |ask: &&Ask| ask.is_handler && ask.grace < own;
+        let first = self.asks.first();
+        self.asks.iter().any(is_short)
+            || first.is_some_and(|ask| self.run.is_like_a_post_start(ask))
+    }
+}
+
+impl<'a> Run<'a> {
+    /// The end of a sandbox, if it had one: the last that was not followed by anything.
+    pub fn ending(&self, sandbox: usize) -> Option<Ending> {
+        Some(Begun::of(self, sandbox)?.ending())
+    }
+
+    /// Whether what leaves no doubt of an end came so long after its first request that less than that was
+    /// left.
+    pub fn is_decided_late(&self, ending: &Ending, least: Duration) -> bool {
+        self.taken.iter().any(|taken| {
+            let is_late = taken.at > ending.from && ending.soonest.since(taken.at) < least;
+            taken.sandbox == ending.sandbox && taken.because.is_decided() && is_late
+        })
+    }
+
+    /// Whether so little time is given with a request of what usher orders, however long before the end began.
+    pub fn is_given_less(&self, ending: &Ending, least: Duration) -> bool {
+        self.log.asks.iter().any(|ask| {
+            let is_of_it = ask.end && !ask.is_kill && self.ask_sandbox(ask) == ending.sandbox;
+            is_of_it && ask.grace < least && self.is_of_ours(ask)
+        })
+    }
+
+    /// The requests of a sandbox's end, in their order, but for those that were requests of their own:
+    /// they had ended, or were heeded, before anything showed that there was an end.
+    fn asks_of_end(
+        &self,
+        sandbox: usize,
+        by_shim: Option<Time>,
+        recognised: Option<Time>,
+    ) -> Vec<&'a Ask> {
+        let log = self.log;
+        let asks = log.asks.iter().filter(|ask| ask.end);
+        let mut asks: Vec<_> = asks
+            .filter(|ask| self.ask_sandbox(ask) == sandbox)
+            .filter(|ask| self.tells(ask))
+            .collect();
+        asks.sort_by_key(|ask| ask.at);
+        // From the last on: what had ended before one of its own is one of its own as well.
+        let mut own = vec![false; asks.len()];
+        for place in (0..asks.len()).rev() {
+            let ask = asks[place];
+            let second = (place + 1..asks.len()).find(|other| asks[*other].id != ask.id);
+            let next = second.map(|second| asks[second].at);
+            let is_known = recognised.is_some_and(|at| match next {
+                Some(next) => at < next,
+                None => self.heeded_at(ask).is_none_or(|heeded| at <= heeded),
+            });
+            own[place] = !is_known
+                && match (second, by_shim) {
+                    (Some(second), by_shim) if by_shim.is_none_or(|at| asks[second].at < at) => {
+                        let (next, after) = (asks[second].at, asks[second].after);
+                        let is_own = own[second] || self.is_alone(ask, asks[second]);
+                        self.is_over(ask, next, after) && is_own
+                    }
+                    (_, Some(by_shim)) => self.is_over(ask, by_shim, 0),
+                    // With `ctr` one kill after another is the end, and one alone is none.
+                    (_, None) => self.case.by_hand || self.heeded_at(ask).is_some(),
+                };
+        }
+        let first = own.iter().position(|is_own| !is_own);
+        asks.split_off(first.unwrap_or(asks.len()))
+    }
+
+    /// Whether a request counts in an end that the shim knew of at `at`. What comes to life for what follows
+    /// a decided end is no part of it, though it be in the same breath; and what was asked before, and has
+    /// nothing left to stop, shortens none. One that is asked later tells what its caller gives, as long as
+    /// it reads RUNNING.
+    fn counts_after(&self, ask: &Ask, at: Time, decided: Option<&Taken>) -> bool {
+        let Some(life) = self.whose(ask) else {
+            return false;
+        };
+        let is_of_it = match decided {
+            // But for defers, "whose turn may still come".
+            Some(_) if life.part().is_defer() => life.created <= at,
+            Some(taken) => life.created_after < taken.after,
+            None => life.created <= at,
+        };
+        let tells = ask.at >= at && life.reads_running(ask.at);
+        is_of_it && (life.is_alive(ask.at) || tells)
+    }
+
+    /// When the sandbox died though nobody had asked anything to stop.
+    fn died_alone(&self, sandbox: usize) -> Option<Time> {
+        let mut asks = self.log.asks.iter();
+        let died = self.deaths[sandbox].filter(|died| {
+            // Kubelet's own last act is no end.
+            self.log.over.is_none_or(|over| *died < over)
+                && asks.all(|ask| !ask.end || self.ask_sandbox(ask) != sandbox || ask.at > *died)
+        });
+        died.filter(|died| self.of(sandbox).any(|life| life.is_alive(*died)))
+    }
+
+    /// Since when there is the pod that ended at `end`: where there is no sandbox container, what is
+    /// created after an end starts the pod over, if nobody says that nothing is started again.
+    pub fn began(&self, sandbox: usize, end: Time) -> Time {
+        let taken = self.taken.iter().filter(|taken| taken.sandbox == sandbox);
+        let is_anew = self.case.by_hand && self.case.policy != RestartPolicy::Never;
+        let followed = taken.filter_map(|taken| taken.followed.filter(|_| is_anew));
+        followed.filter(|at| *at <= end).max().unwrap_or_default()
+    }
+
+    /// What the policy gives beyond the grace period: as long as the answers of requests are withheld.
+    pub fn beyond(&self, ending: &Ending) -> Duration {
+        match self.case.grace_policy {
+            GracePolicy::Strict => Duration::ZERO,
+            // SIGKILL tells nothing of a grace period, and a sidecar's comes 2 s after its stop signal.
+            _ if ending.forced => secs(2),
+            GracePolicy::Reserve if ending.grace < secs(6) => Duration::ZERO,
+            _ => self.withheld(),
+        }
+    }
+}

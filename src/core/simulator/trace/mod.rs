@@ -1,0 +1,226 @@
+//! What has happened to a pod: the lives of its containers, and the ends of its sandboxes, as the
+//! containers and kubelet know them.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`life`] | a container from its creation to its end |
+//! | [`requests`] | until when a request is open, and whether it is one of many |
+//! | [`ending`] | the end of a sandbox: its requests and its times |
+
+mod ending;
+mod life;
+mod requests;
+
+use std::time::Duration;
+
+use crate::lifecycle::{Cause, Report, Time};
+use crate::simulator::case::{Case, Fault};
+use crate::simulator::kubelet::{End, Log};
+use crate::simulator::{Seen, name_of, secs};
+
+pub use ending::Ending;
+pub use life::Life;
+
+/// What everybody has at least.
+pub const LEAST: Duration = secs(2);
+
+/// The default of `termination-window`.
+pub const WINDOW: Duration = secs(1);
+
+/// What the core took for the end of a sandbox.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub at: Time,
+    /// How much had been seen before.
+    pub after: usize,
+    pub sandbox: usize,
+    pub because: Cause,
+    /// When it took it back.
+    pub disproved: Option<Time>,
+    /// When it was over, and the same sandbox started over.
+    pub followed: Option<Time>,
+}
+
+/// What a node has to tell of a pod's life when it is over.
+#[derive(Clone, Debug, Default)]
+pub struct Account<'a> {
+    /// What was seen by the containers and by their caller.
+    pub seen: &'a [(Time, Seen)],
+    /// How long each Start waited for its answer, and how long it was willing to.
+    pub start_waits: Vec<(Duration, Option<Duration>)>,
+    /// The calls that were not answered, or more than once.
+    pub unanswered: Vec<String>,
+    /// What is left when nothing should be.
+    pub left: Vec<String>,
+    /// How often the core was woken though there was nothing for it to do.
+    pub idle_wakes: usize,
+    /// How long an end may be known to the shim before it is told.
+    pub untold: Duration,
+    /// What went wrong on the node itself.
+    pub excuses: Vec<Excuse>,
+}
+
+/// Something that went wrong on the node itself: whom it has kept from what was promised, and for how long.
+#[derive(Clone, Debug)]
+pub struct Excuse {
+    /// The container; none if it was all that the node has.
+    pub id: Option<String>,
+    pub from: Time,
+    pub until: Time,
+}
+
+/// A trace, and what is known of it.
+pub struct Run<'a> {
+    pub case: &'a Case,
+    pub log: &'a Log,
+    pub account: Account<'a>,
+    pub lives: Vec<Life<'a>>,
+    /// What the core took for the end.
+    pub taken: Vec<Taken>,
+    /// When each sandbox died.
+    pub deaths: Vec<Option<Time>>,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(case: &'a Case, log: &'a Log, account: Account<'a>) -> Run<'a> {
+        let seen = account.seen;
+        let mut run = Run {
+            case,
+            log,
+            account,
+            lives: Vec::new(),
+            taken: Vec::new(),
+            deaths: vec![None; log.sandboxes.len()],
+        };
+        for (n, (at, seen)) in seen.iter().enumerate() {
+            run.note(n, *at, seen);
+        }
+        run
+    }
+
+    fn note(&mut self, n: usize, at: Time, seen: &Seen) {
+        let begun = self.log.sandboxes.iter().filter(|from| **from <= n).count();
+        let sandbox = begun.saturating_sub(1);
+        match seen {
+            Seen::Did(what) => {
+                if let Some(id) = what.strip_prefix("create ") {
+                    self.lives.push(Life {
+                        id: id.to_owned(),
+                        member: self.case.member(name_of(id)),
+                        sandbox,
+                        created: at,
+                        created_after: n,
+                        answered: None,
+                        executed: Vec::new(),
+                        signals: Vec::new(),
+                        died: Vec::new(),
+                        reported: None,
+                        reported_after: usize::MAX,
+                        restarting: Vec::new(),
+                        post_starts: Vec::new(),
+                        released: None,
+                        told: Vec::new(),
+                    });
+                }
+            }
+            Seen::StartAnswered(id, answer) => {
+                self.with(id, |life| life.answered = Some((at, answer.is_ok())));
+            }
+            Seen::StartFailed(id, _) => self.with(id, |life| life.answered = Some((at, false))),
+            Seen::Executed(id) => self.with(id, |life| life.executed.push(at)),
+            Seen::Signalled(id, signal) => self.with(id, |life| life.signals.push((at, *signal))),
+            Seen::Died(id, _) if id == "pause" => self.deaths[sandbox] = Some(at),
+            Seen::Died(id, status) => self.with(id, |life| life.died.push((at, *status))),
+            // Who has said it is not to blame for how long the news take.
+            Seen::ExitSaid(id, code) | Seen::ExitReported(id, code) => {
+                self.with(id, |life| {
+                    life.reported.get_or_insert((at, *code));
+                    life.reported_after = life.reported_after.min(n);
+                });
+            }
+            Seen::PostStarted(id) => self.with(id, |life| life.post_starts.push(at)),
+            Seen::Restarting(id) => self.with(id, |life| life.restarting.push(at)),
+            Seen::Told(id, what) => self.with(id, |life| life.told.push((at, what.clone()))),
+            Seen::Released(id) => self.with(id, |life| life.released = Some(at)),
+            Seen::Reported(Report::Terminating { because, .. }) => {
+                self.taken.push(Taken {
+                    at,
+                    after: n,
+                    sandbox,
+                    because: because.clone(),
+                    disproved: None,
+                    followed: None,
+                });
+            }
+            Seen::Reported(Report::NotTerminating { .. }) => {
+                if let Some(taken) = self.taken.last_mut() {
+                    taken.disproved = Some(at);
+                }
+            }
+            Seen::Reported(Report::StartsOver { .. }) => {
+                if let Some(taken) = self.taken.last_mut()
+                    && taken.sandbox == sandbox
+                {
+                    taken.followed = Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn with(&mut self, id: &str, change: impl FnOnce(&mut Life<'a>)) {
+        if let Some(life) = self.lives.iter_mut().rev().find(|life| life.id == id) {
+            change(life);
+        }
+    }
+
+    pub fn of(&self, sandbox: usize) -> impl Iterator<Item = &Life<'a>> {
+        self.lives
+            .iter()
+            .filter(move |life| life.sandbox == sandbox)
+    }
+
+    pub fn sandboxes(&self) -> std::ops::Range<usize> {
+        0..self.log.sandboxes.len()
+    }
+
+    /// Whether something on the node has hindered a container in that time.
+    pub fn is_hindered(&self, id: &str, from: Time, until: Time) -> bool {
+        self.account.excuses.iter().any(|excuse| {
+            let is_its = excuse.id.as_ref().is_none_or(|of| of == id);
+            is_its && excuse.from <= until && excuse.until >= from
+        })
+    }
+
+    /// The same of any container of a sandbox.
+    pub fn is_any_hindered(&self, sandbox: usize, from: Time, until: Time) -> bool {
+        let mut lives = self.of(sandbox);
+        lives.any(|life| self.is_hindered(&life.id, from, until))
+    }
+
+    /// When the core first took something for the end of a sandbox.
+    pub fn first_taken(&self, sandbox: usize) -> Option<Time> {
+        let mut taken = self.taken.iter();
+        taken
+            .find(|taken| taken.sandbox == sandbox)
+            .map(|taken| taken.at)
+    }
+
+    /// When kubelet began to stop all of a sandbox.
+    pub fn stopped_all(&self, sandbox: usize) -> Option<(Time, End)> {
+        let mut ends = self.log.ends.iter();
+        ends.find(|(_, of, _)| *of == sandbox)
+            .map(|(at, _, end)| (*at, *end))
+    }
+
+    /// Its caller did not wait for the answer of its Start, and has killed it.
+    pub fn was_given_up(&self, life: &Life<'_>) -> bool {
+        self.log.given_up.iter().any(|id| *id == life.id)
+    }
+
+    /// Whether somebody shortens a time that was given before.
+    pub fn is_hurried(&self) -> bool {
+        let hurries = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Hurry(_));
+        self.case.late.iter().any(hurries)
+    }
+}

@@ -1,0 +1,212 @@
+//! Requests, as whoever makes them knows them: until when each is open, whether it is one of many, and
+//! when one alone is heeded.
+
+use std::time::Duration;
+
+use crate::lifecycle::Time;
+use crate::plan::GracePolicy;
+use crate::simulator::case::{Part, PreStop};
+use crate::simulator::kubelet::Ask;
+use crate::simulator::{ms, name_of, secs};
+
+use super::{LEAST, Life, Run, WINDOW};
+
+impl<'a> Run<'a> {
+    /// Who is asked.
+    pub fn whose(&self, ask: &Ask) -> Option<&Life<'a>> {
+        self.lives.iter().find(|life| life.id == ask.id)
+    }
+
+    pub fn ask_sandbox(&self, ask: &Ask) -> usize {
+        self.whose(ask).map_or(0, |life| life.sandbox)
+    }
+
+    /// When the time is over that was given with a request, and with the preStop handler before it. A
+    /// deletion that gives more than the pod's own grace period looks like one that gives that.
+    fn deadline(&self, ask: &Ask) -> Time {
+        let asks = self.log.asks.iter();
+        let so_far = asks.filter(|other| other.id == ask.id && other.at <= ask.at);
+        let open = so_far.filter(|other| other.at.after(other.grace) > ask.at || *other == ask);
+        let own = secs(self.case.grace);
+        let deadlines = open.map(|other| other.at.after(other.grace.min(own)));
+        deadlines.min().unwrap_or(ask.at)
+    }
+
+    /// Until when its caller waits for what was asked: its own time begins at the answer.
+    pub fn closes(&self, ask: &Ask) -> Time {
+        let answers = self.log.answers.iter();
+        let answer = answers.filter(|(at, id, _)| *at == ask.at && *id == ask.id);
+        let waited = answer.map(|(_, _, waited)| *waited).max();
+        // Whoever is not there any more when it is answered might have waited for as long as he may.
+        let is_stop = !ask.is_handler && !ask.is_kill;
+        let waited = waited.or_else(|| is_stop.then(|| self.withheld()));
+        let deadline = self.deadline(ask).max(ask.at.after(LEAST));
+        deadline.after(waited.unwrap_or_default())
+    }
+
+    /// For how long the answer of a request is withheld at most.
+    pub fn withheld(&self) -> Duration {
+        match self.case.grace_policy {
+            GracePolicy::Strict => Duration::ZERO,
+            GracePolicy::Shared | GracePolicy::Reserve => secs(2),
+            GracePolicy::Overrun => secs(8),
+            GracePolicy::SkipHooks => secs(4),
+        }
+    }
+
+    /// It is the request of what usher orders.
+    pub fn is_of_ours(&self, ask: &Ask) -> bool {
+        self.case.member(name_of(ask.id)).part.is_ours()
+    }
+
+    /// A guest's request tells nothing.
+    pub fn tells(&self, ask: &Ask) -> bool {
+        self.case.member(name_of(ask.id)).part != Part::Guest
+    }
+
+    pub fn asks_of_living(&self, sandbox: usize) -> impl Iterator<Item = &Ask> {
+        let asks = self.log.asks.iter().filter(|ask| !ask.end);
+        asks.filter(move |ask| self.ask_sandbox(ask) == sandbox)
+    }
+
+    /// How long after another kubelet's next request comes at most, where it makes them at once.
+    pub fn spread(&self) -> Duration {
+        ms(self.case.gaps.iter().max().copied().unwrap_or_default())
+    }
+
+    /// Whether a request was over at `next`, when so much had been seen, or heeded: it is "open … until it
+    /// has exited or its own deadline has passed", and a lone one is delivered when nothing can come any
+    /// more that it may be kept for.
+    pub fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
+        let Some(life) = self.whose(ask) else {
+            return true;
+        };
+        let has_ended = life.had_ended(next, after);
+        match ask.is_handler {
+            true => {
+                let over = self.taken_for_post_start(life);
+                has_ended || self.deadline(ask) <= next || over.is_some_and(|over| over <= next)
+            }
+            false if ask.is_kill => has_ended,
+            false => has_ended || self.closes(ask) <= next || self.kept_until(ask, life) <= next,
+        }
+    }
+
+    /// When a request that no other follows is delivered: that of a sidecar or a held defer "if no live app
+    /// has a preStop handler that could still be hiding its request", and then as late as it may be.
+    /// (Where no app reads RUNNING it is the end.)
+    pub fn heeded_at(&self, ask: &Ask) -> Option<Time> {
+        let life = self.whose(ask)?;
+        let as_post_start = self.taken_for_post_start(life).filter(|_| ask.is_handler);
+        if as_post_start.is_some() {
+            return as_post_start;
+        }
+        // One that ends before that proves nothing of an app that lives on.
+        let until = self.kept_until(ask, life);
+        let until = life.ended().map_or(until, |ended| until.min(ended));
+        let is_app = |app: &Life<'_>| app.part() == Part::App && app.id != life.id;
+        let mut apps = self.of(life.sandbox).filter(|app| is_app(app));
+        let app_reads_running = apps.any(|app| app.reads_running(until));
+        (life.part() != Part::App && app_reads_running).then_some(until)
+    }
+
+    /// When a preStop handler is over that was taken for the postStart handler: "an Exec without deadline
+    /// that began within 1 s of Start's answer and before the next Create is taken for it".
+    pub fn taken_for_post_start(&self, life: &Life<'_>) -> Option<Time> {
+        let (answered, _) = life.answered?;
+        let (_, takes) = life.member.pre_stop?;
+        let mut asks = self.log.asks.iter();
+        let ask = asks.find(|ask| ask.id == life.id && ask.is_handler)?;
+        let is_next = |other: &Life<'_>| other.created > answered && other.created < ask.at;
+        let is_taken = ask.at.since(answered) <= secs(1)
+            && life.part() == Part::Sidecar
+            && life.member.post_start.is_none()
+            && !self.lives.iter().any(is_next);
+        is_taken.then(|| ask.at.after(ms(takes).min(ask.grace)))
+    }
+
+    /// Whether two requests were not made at once: what was asked first ended before the second came,
+    /// though later than that could have come with it, or without having been told; or each has a time of
+    /// its own. (Kubelet counts whole seconds, and gives two where nothing is left.)
+    pub fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
+        let (one, other) = (self.deadline(first), self.deadline(second));
+        // A native sidecar is asked when the time of all others is over.
+        let at_most = match self.is_of_ours(second) {
+            true => LEAST,
+            false => LEAST.saturating_add(self.spread()),
+        };
+        let is_clock = one.max(other).since(one.min(other)) <= at_most;
+        let life = self.whose(first);
+        let ended = life.filter(|life| life.had_ended(second.at, second.after));
+        match ended {
+            Some(life) => {
+                let is_later = second.at.since(first.at) > WINDOW;
+                // "A lone request for an app is delivered at once; in a pod that has an ending after the
+                // window."
+                let at_once = !self.case.has_an_ending();
+                self.case.by_hand || is_later || at_once || life.ended_by_itself()
+            }
+            None => first.is_handler || self.closes(first) <= second.at || !is_clock,
+        }
+    }
+
+    /// Whether a container is told when its request may be kept no longer, and nothing shows until then that
+    /// it is not the only one.
+    pub fn is_told_alone(&self, asked: &Life<'_>, told: Time) -> bool {
+        let mut asks = self.log.asks.iter();
+        let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
+            return false;
+        };
+        let shows = |ask: &&Ask| {
+            let other = self.whose(ask);
+            let counts = other.is_some_and(|other| {
+                other.sandbox == asked.sandbox
+                    && other.part() != Part::Guest
+                    && other.reported_after >= own.after
+            });
+            counts && ask.id != own.id && ask.at < told && self.closes(ask) > own.at
+        };
+        let mut taken = self.taken.iter();
+        let was_taken = taken.any(|taken| {
+            let is_before = taken.sandbox == asked.sandbox && taken.at < told;
+            let over = taken.disproved.or(taken.followed);
+            is_before && over.is_none_or(|at| at >= told)
+        });
+        let is_alone = self.log.asks.iter().filter(shows).count() == 0 && !was_taken;
+        // A caller that asks once more may leave it less.
+        let asks = self.log.asks.iter();
+        let mut own = asks.filter(|ask| ask.id == asked.id && !ask.is_kill && ask.at <= told);
+        is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
+    }
+
+    /// Until when a lone request may be kept, since a second one may come.
+    pub fn kept_until(&self, ask: &Ask, life: &Life<'_>) -> Time {
+        let window = ask.at.after(WINDOW);
+        let last = self.deadline(ask).before(LEAST);
+        if life.part() == Part::App {
+            return window;
+        }
+        // An init container whose success is withheld reads RUNNING as an app does.
+        let apps = self.of(life.sandbox).filter(|app| {
+            let is_app = matches!(app.part(), Part::App | Part::Init) && app.id != life.id;
+            is_app && app.read_running(ask.at, ask.after)
+        });
+        let hidden = apps.filter_map(|app| match app.member.pre_stop? {
+            (PreStop::Exec, _) => None,
+            (PreStop::Sleep, takes) => Some(window.after(ms(takes)).min(last)),
+            (PreStop::HttpGet | PreStop::TcpSocket, _) => Some(last),
+        });
+        hidden.max().unwrap_or(window).max(window)
+    }
+
+    /// "An Exec without deadline that began within 1 s of Start's answer is taken for it": that alone tells
+    /// nothing.
+    pub fn is_like_a_post_start(&self, ask: &Ask) -> bool {
+        let life = self.whose(ask);
+        let answered = life.and_then(|life| life.answered);
+        let is_soon = answered.is_some_and(|(at, _)| ask.at <= at.after(secs(1)));
+        let mut others = self.log.asks.iter().filter(|other| other.id != ask.id);
+        let is_alone = others.all(|other| self.ask_sandbox(other) != self.ask_sandbox(ask));
+        ask.is_handler && is_soon && is_alone
+    }
+}
