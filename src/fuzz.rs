@@ -132,7 +132,7 @@ pub fn proc(input: &[u8]) {
 pub fn state(input: &[u8]) {
     crate::cgroup::fuzz::notes(input);
     crate::engine::oci::fuzz::files(input);
-    crate::cgroup::fuzz::state(input);
+    crate::engine::oci::fuzz::state(input);
 }
 
 /// Where a stream goes.

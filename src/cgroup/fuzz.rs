@@ -6,7 +6,7 @@ use containerd_shim_protos::cgroups_v2::metrics as v2_metrics;
 use crate::fuzz::cost::assert_bounded;
 
 use super::pod::Note;
-use super::{blkio, devices, hierarchy, read, remains, scores, v1, v2, values};
+use super::{blkio, devices, hierarchy, read, scores, v1, v2, values};
 
 /// How many bytes may be allocated at once for each that is read, and in any case: a line of a few
 /// bytes becomes an entry with a dozen fields.
@@ -54,11 +54,6 @@ pub(crate) fn notes(input: &[u8]) {
         let again: Vec<Note> = serde_json::from_slice(&again).expect("and are read as that");
         assert_eq!(notes.len(), again.len());
     }
-}
-
-/// runc's state of a container.
-pub(crate) fn state(input: &[u8]) {
-    assert_bounded(input.len(), 96, 16 * 1024, || remains::noted(input));
 }
 
 pub(crate) fn mountinfo(input: &[u8]) {

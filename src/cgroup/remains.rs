@@ -6,26 +6,17 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use super::hierarchy::mounted;
 use super::{below, is_named_after, kill};
 
 /// How long killed processes, and their cgroups, may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Of the state that runc keeps of a container only where its cgroups are.
-#[derive(Deserialize)]
-struct RuncState {
-    cgroup_paths: std::collections::BTreeMap<String, PathBuf>,
-}
-
-/// The directories of a container's own cgroups: as runc has noted them in its state directory, or as the
-/// bundle wants them, for one that was being created. They are its own by their name, which has its id: in
-/// any other there may be anybody.
-pub fn of_container(state_dir: &Path, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
-    let state = fs::read(state_dir.join("state.json")).unwrap_or_default();
-    let mut cgroups = noted(&state);
+/// The directories of a container's own cgroups: as its OCI runtime has `noted` them, or as the bundle wants
+/// them, for one that was being created. They are its own by their name, which has its id: in any other there
+/// may be anybody.
+pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
+    let mut cgroups = noted;
     // A path that does not begin with a slash is in systemd's form (`slice:prefix:name`): systemd removes that.
     if let Some(path) = wanted.and_then(|path| path.strip_prefix('/')) {
         let path = Path::new(path);
@@ -36,13 +27,6 @@ pub fn of_container(state_dir: &Path, wanted: Option<&str>, id: &str) -> BTreeSe
     }
     cgroups.retain(|directory| is_named_after(directory, id) && directory.is_dir());
     cgroups
-}
-
-/// What runc has noted, in the text of its `state.json`.
-pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
-    let noted = serde_json::from_slice::<RuncState>(state).ok();
-    let paths = noted.map(|state| state.cgroup_paths.into_values());
-    paths.into_iter().flatten().collect()
 }
 
 /// Kills everything in these cgroups and those below them, and removes them.
@@ -75,9 +59,7 @@ mod tests {
         for path in [&own, &shared] {
             fs::create_dir(path).unwrap();
         }
-        let state = serde_json::json!({ "cgroup_paths": { "memory": own, "pids": shared } });
-        fs::write(directory.path().join("state.json"), state.to_string()).unwrap();
-        let found = of_container(directory.path(), None, "web");
+        let found = of_container(BTreeSet::from([own.clone(), shared]), None, "web");
         assert_eq!(found, BTreeSet::from([own]));
     }
 }

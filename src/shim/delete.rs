@@ -10,7 +10,7 @@ use containerd_shim_protos::api::DeleteResponse;
 
 use crate::cgroup::{place, remains};
 use crate::engine::oci::exit::{self, RecordedExit};
-use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
+use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup, state};
 use crate::engine::sandbox;
 use crate::events::timestamp;
 use crate::reaper::Reaper;
@@ -52,7 +52,8 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let mut deleted = Ok(());
     if was_busy || runtime.state_dir(&flags.id).exists() {
         let state = runtime.state_dir(&flags.id);
-        let cgroups = remains::of_container(&state, config.cgroups_path(), &flags.id);
+        let cgroups =
+            remains::of_container(state::cgroups(&state), config.cgroups_path(), &flags.id);
         rootfs::unmount_state(&state);
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));

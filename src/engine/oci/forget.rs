@@ -11,24 +11,20 @@
 //! runc finds nothing to do. One that has failed systemd keeps: before version 253 that is each in which memory has run
 //! out (`OOMPolicy=`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokio::time::{sleep, timeout};
 
 use crate::cgroup::is_named_after;
 
-use super::OciRuntime;
 use super::options::LIBCONTAINER_BINARY;
 use super::runtime::DEFAULT_BINARY;
-
-const STATE: &str = "state.json";
+use super::{OciRuntime, state};
 
 /// Where systemd has the files of units that were made by a call, as long as it knows them; from version 235 on.
 const UNITS: &str = "/run/systemd/transient";
@@ -47,44 +43,6 @@ const EMPTY: &str = "populated 0";
 /// For so many looks a process that was just waited for may be in its cgroup.
 const LEAVES_WITHIN: usize = 4;
 
-/// Where `usher-libcontainer` notes the cgroups of a container that is nothing else.
-const CGROUPS: &str = "cgroups.json";
-
-/// All that runc notes of a container, up to 1.5 (`State` in `libcontainer/container_linux.go`).
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct State {
-    #[serde(rename = "id")]
-    _id: IgnoredAny,
-    #[serde(rename = "init_process_pid")]
-    _init_process_pid: IgnoredAny,
-    #[serde(rename = "init_process_start")]
-    _init_process_start: IgnoredAny,
-    #[serde(rename = "created")]
-    _created: IgnoredAny,
-    config: Config,
-    #[serde(default)]
-    rootless: bool,
-    cgroup_paths: BTreeMap<String, PathBuf>,
-    #[serde(rename = "namespace_paths")]
-    _namespace_paths: IgnoredAny,
-    #[serde(default, rename = "external_descriptors")]
-    _external_descriptors: IgnoredAny,
-    #[serde(default)]
-    intel_rdt_path: String,
-}
-
-/// What it was created with, as far as its deletion is concerned.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Config {
-    #[serde(default)]
-    net_devices: Option<IgnoredAny>,
-    /// Of another user's systemd, if it is of one.
-    #[serde(default, rename = "rootless_cgroups")]
-    has_rootless_cgroups: bool,
-}
-
 /// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if the OCI
 /// runtime has to do that: whatever is missing then, it would have removed as well.
 pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
@@ -97,7 +55,7 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
         return false;
     }
     let directory = runtime.state_dir(id);
-    let noted = noted_by_libcontainer(&directory).or_else(|| noted_by_runc(&directory));
+    let noted = state::only_cgroups(&directory);
     let are_own = |cgroups: &BTreeSet<PathBuf>| {
         !cgroups.is_empty() && cgroups.iter().all(|cgroup| is_named_after(cgroup, id))
     };
@@ -115,7 +73,7 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
             .iter()
             .all(|cgroup| gone(fs::remove_dir(cgroup)).is_ok()),
     };
-    removed && remove(&directory).is_ok()
+    removed && state::remove(&directory).is_ok()
 }
 
 /// Whether systemd has stopped the unit whose cgroup this is, and knows nothing of it any more. `units` is where it has
@@ -150,35 +108,6 @@ async fn is_stopped(cgroup: &Path, units: &Path) -> bool {
         && timeout(FORGOTTEN_WITHIN, forgotten).await.is_ok()
 }
 
-/// The cgroups of a container, if they are all that there is of it.
-fn noted_by_runc(directory: &Path) -> Option<BTreeSet<PathBuf>> {
-    let state = fs::read(directory.join(STATE)).ok()?;
-    let state: State = serde_json::from_slice(&state).ok()?;
-    let is_rootless = state.rootless || state.config.has_rootless_cgroups;
-    let is_all =
-        !is_rootless && state.intel_rdt_path.is_empty() && state.config.net_devices.is_none();
-    is_all.then(|| state.cgroup_paths.into_values().collect())
-}
-
-/// The same by our own OCI runtime.
-fn noted_by_libcontainer(directory: &Path) -> Option<BTreeSet<PathBuf>> {
-    let cgroups = fs::read(directory.join(CGROUPS)).ok()?;
-    serde_json::from_slice(&cgroups).ok()
-}
-
-/// Removes the directory of a container's state, the state itself last: as long as that is there its OCI runtime knows
-/// it.
-fn remove(directory: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_name() != STATE {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    fs::remove_file(directory.join(STATE))?;
-    fs::remove_dir(directory)
-}
-
 /// The same if it is not there.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
@@ -189,6 +118,8 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::{Value, json};
     use tokio::time::Instant;
 
@@ -356,7 +287,7 @@ mod tests {
             let node = Node::new(&options, |_| {});
             let at = |name: &&str| node.directory.path().join(name);
             let paths: BTreeMap<_, _> = names.iter().map(|name| (name, at(name))).collect();
-            let file = node.runtime.state_dir("web").join(STATE);
+            let file = node.runtime.state_dir("web").join("state.json");
             let mut state: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
             state["cgroup_paths"] = json!(paths);
             fs::write(file, state.to_string()).unwrap();

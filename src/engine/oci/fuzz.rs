@@ -13,6 +13,7 @@ use super::bundle::Bundle;
 use super::config::{with_oom_score, with_shared};
 use super::log::last_error_of;
 use super::options::{self, Options};
+use super::state;
 
 /// How many bytes may be allocated at once for each that is read, and in any case.
 const EACH: usize = 96;
@@ -20,6 +21,11 @@ const ANYWAY: usize = 128 * 1024;
 
 /// A score that no other is taken for.
 const SCORE: i32 = -997;
+
+/// runc's state of a container.
+pub(crate) fn state(input: &[u8]) {
+    assert_bounded(input.len(), EACH, 16 * 1024, || state::noted(input));
+}
 
 pub(crate) fn bundle(input: &[u8]) {
     let read = || serde_json::from_slice::<Bundle>(input);

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one method a verb; how long they take, why they fail |
 //! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs`, `shim_path.rs` | what is read of a bundle, what is changed in it, containerd's options, how it has ended, which shim it has |
-//! | `container.rs`, `restoration.rs`, `forget.rs` | a container: made, made again, restored, removed |
+//! | `container.rs`, `restoration.rs`, `forget.rs`, `state.rs` | a container: made, made again, restored, removed; what the runtime keeps of it |
 //! | `init.rs`, `release.rs` | its init process: released, killed, frozen, changed |
 //! | `exec.rs` | further processes |
 //! | `checkpoint.rs` | what criu writes and reads |
@@ -32,6 +32,7 @@ mod release;
 mod restoration;
 mod runtime;
 mod shim_path;
+pub mod state;
 
 use std::sync::Arc;
 

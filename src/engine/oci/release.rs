@@ -7,7 +7,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::sys;
 
-use super::OciRuntime;
+use super::{OciRuntime, state};
 
 /// What runc's processes are called until they execute the program (`libcontainer/nsenter`).
 const PARKED: &[u8] = b"runc:[2:INIT]";
@@ -47,12 +47,12 @@ pub async fn release(
     has_poststart_hooks: bool,
     mut gone: oneshot::Receiver<()>,
 ) -> Result<(), String> {
-    let state = runtime.state_dir(id);
-    if has_poststart_hooks || !is_runc(&state) {
+    let directory = runtime.state_dir(id);
+    if has_poststart_hooks || !state::is_parked_by_runc(&directory) {
         // It ends by itself, and only it knows whether a program that is gone by then has run.
         return runtime.start(id).await.map_err(|error| error.to_string());
     }
-    let fifo = state.join("exec.fifo");
+    let fifo = state::fifo(&directory);
     let failed = |error: io::Error| format!("{}: {error}", fifo.display());
     let gate = open_gate(&fifo).map_err(failed)?;
     let (is_open, is_gone) = tokio::select! {
@@ -76,13 +76,6 @@ pub async fn release(
         }
     }
     Ok(())
-}
-
-/// Whether the state directory is runc's: `state.json` beside the FIFO. crun's has `status`.
-fn is_runc(state: &Path) -> bool {
-    let is_fifo = std::fs::symlink_metadata(state.join("exec.fifo"))
-        .is_ok_and(|metadata| metadata.file_type().is_fifo());
-    is_fifo && state.join("state.json").exists() && !state.join("status").exists()
 }
 
 fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {

@@ -17,10 +17,10 @@ use crate::plan::Signal;
 use crate::reaper::{Child, Expectation, Meter, Reaper};
 use crate::stdio::ProcessStdio;
 
-use super::config;
 use super::error::{RuntimeError, Verb};
 use super::options::Options;
 use super::patience::Patience;
+use super::{config, state};
 
 /// Where runc keeps the state of containers if the options do not say otherwise; containerd's
 /// runc shim has the same default.
@@ -108,8 +108,7 @@ impl OciRuntime {
     /// that a signal can be sent to. runc and crun leave their mark; of a runtime with a machine of
     /// its own it is some other process.
     pub fn is_native(&self, id: &str) -> bool {
-        let state = self.state_dir(id);
-        state.join("state.json").exists() || state.join("status").exists()
+        state::is_native(&self.state_dir(id))
     }
 
     /// Whether a container's init process is in the namespaces that it was to join; with a runtime that
