@@ -374,7 +374,7 @@ fn execs_end_with_the_life_that_they_began_in() {
         host.run(&spec);
         host.await_event("proxy", "start");
         let exec = host.spawn_exec("proxy", "sleeper", &["/bin/sleep", "1000"]);
-        eventually("it is executed", PATIENCE, || host.pids("proxy").len() == 2);
+        host.await_exec("proxy", "sleeper");
         kill(pid_of(&host, "proxy"));
         assert_eq!(exec.finish(PATIENCE).code, Some(137));
         eventually("the proxy runs again", PATIENCE, || {

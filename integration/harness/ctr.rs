@@ -229,6 +229,15 @@ impl Containerd {
         table.lines().skip(1).filter_map(parse).collect()
     }
 
+    /// Waits until a program that is executed in a task runs: its process is in the cgroup before.
+    #[track_caller]
+    pub fn await_exec(&self, id: &str, exec_id: &str) {
+        let runs = |(_, exec): &(u32, Option<String>)| exec.as_deref() == Some(exec_id);
+        eventually("it is executed", PATIENCE, || {
+            self.pids(id).iter().any(runs)
+        });
+    }
+
     /// The metrics of a task, as JSON.
     #[track_caller]
     pub fn metrics(&self, id: &str) -> Value {

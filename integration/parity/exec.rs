@@ -1,7 +1,7 @@
 //! Programs executed in a running container.
 
 use super::{both, run_witness, script, witness};
-use crate::harness::{PATIENCE, Status, eventually, words_for_missing};
+use crate::harness::{PATIENCE, Status, words_for_missing};
 
 #[test]
 fn an_executed_program_reports_its_output_and_code() {
@@ -67,10 +67,7 @@ fn an_executed_program_is_listed_and_can_be_killed() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         let exec = host.spawn_exec("a", "sleeper", &["/bin/sleep", "1000"]);
-        let listed = |(_, exec_id): &(u32, Option<String>)| exec_id.is_some();
-        eventually("it is listed", PATIENCE, || {
-            host.pids("a").iter().any(listed)
-        });
+        host.await_exec("a", "sleeper");
         let listed = host.pids("a");
         host.must(&[
             "tasks",
@@ -126,7 +123,7 @@ fn an_executed_program_ends_with_the_container() {
     let seen = both(|host, runtime| {
         host.run(&script(runtime, "a", "sleep 1000"));
         let exec = host.spawn_exec("a", "sleeper", &["/bin/sleep", "1000"]);
-        eventually("it is listed", PATIENCE, || host.pids("a").len() == 2);
+        host.await_exec("a", "sleeper");
         host.kill("a", "SIGKILL");
         (host.wait_exit("a"), exec.finish(PATIENCE).code)
     });

@@ -42,7 +42,7 @@ fn a_container_and_what_is_executed_in_it_have_a_scope_until_it_ends() {
         let spec = witness(runtime, "a", &[]).option(&["--memory-limit", "67108864"]);
         run_witness(host, &in_scope(host, spec));
         let exec = host.spawn_exec("a", "sleeper", &["/bin/sleep", "1000"]);
-        eventually("both run", PATIENCE, || host.pids("a").len() == 2);
+        host.await_exec("a", "sleeper");
         let cgroups: Vec<String> = host
             .pids("a")
             .into_iter()
