@@ -22,7 +22,7 @@ use crate::harness::{Finished, poll, run, scaled, write_program};
 use super::guest::Guest;
 use super::hierarchies;
 use super::images;
-use super::machine::Machine;
+use super::machine::{Machine, Place};
 use super::settings::{self, Programs};
 
 /// What a cluster on two busy cores needs to get somewhere: a pod to run, a Job to complete.
@@ -46,7 +46,7 @@ pub const NODE: &str = "node";
 pub enum Node {
     /// usher, by `usher install`, and the label that says so.
     WithUsher,
-    /// Nothing; but `systemctl` restarts containerd.
+    /// Nothing; but `systemctl` restarts containerd, where there is no systemd.
     Bare,
 }
 
@@ -152,7 +152,11 @@ impl Cluster {
 
     /// Starts the machine, with nothing on it, and what the node is on.
     pub fn switch_on(&self) {
-        let machine = Machine::switch_on(self.dir.path(), || self.log("machine"));
+        let place = match self.guest {
+            Some(_) => Place::Guest,
+            None => Place::Here,
+        };
+        let machine = Machine::switch_on(self.dir.path(), place, || self.log("machine"));
         if let Some(guest) = &self.guest {
             guest.switch_on(self, &machine);
         }
@@ -195,6 +199,21 @@ impl Cluster {
             Some(guest) => guest.command(self, words),
             None => self.on_machine(words),
         }
+    }
+
+    /// What is in a file of the node; none if it is not there.
+    pub fn read_on_node(&self, path: &str) -> Option<Vec<u8>> {
+        let finished = run(self.on_node(&["cat", path]), PATIENCE);
+        finished.ok().then_some(finished.stdout)
+    }
+
+    /// The process that is containerd now, as whoever starts it again knows it.
+    pub fn containerd_process(&self) -> String {
+        let words: &[&str] = match self.is_in_guest() {
+            true => &["systemctl", "show", "--property=MainPID", "containerd"],
+            false => &["cat", "/run/containerd.service"],
+        };
+        run(self.on_node(words), PATIENCE).out()
     }
 
     fn search_path(&self) -> String {

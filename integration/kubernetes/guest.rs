@@ -4,7 +4,7 @@
 //!
 //! It has the machine's directory of the cluster at the same place, so that what containers record, and
 //! what is logged, is seen from here. Commands reach it over a connection that systemd answers (`agent`
-//! in `integration/guest/root`), and what the API server has to say to kubelet goes through QEMU.
+//! in `integration/guest/root`); a cable leads from the machine to the node, and on to its pods.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::harness::{poll, run, shim_dir};
 
 use super::cluster::{Cluster, PATIENCE, held};
-use super::machine::{Machine, with_us};
+use super::machine::{CABLE, Machine, with_us};
 use super::settings;
 
 /// What systemd runs there.
@@ -37,7 +37,7 @@ const TOP: &str = env!("CARGO_MANIFEST_DIR");
 const ASK: &str = r#"
 directory=$(mktemp --directory "$1/agent/XXXXXX") && shift || exit
 printf '%s\0' "$@" >"$directory/words"
-exec 3<>/dev/tcp/127.0.0.1/2222 && echo "$directory" >&3 && read -r _ <&3
+exec 3<>/dev/tcp/10.88.0.1/2222 && echo "$directory" >&3 && read -r _ <&3
 cat "$directory/out" 2>/dev/null
 cat "$directory/err" >&2
 status=$(cat "$directory/status" 2>/dev/null)
@@ -183,9 +183,7 @@ impl Guest {
         );
         let listens = poll(PATIENCE, || Path::new(&socket).exists().then_some(()));
         assert!(listens.is_some(), "{}", cluster.log_tail("virtiofsd", 20));
-        // What the API server and these tests call; nobody else reaches the machine's addresses.
-        let network = "user,id=network,hostfwd=tcp:10.88.0.1:10250-:10250,\
-                       hostfwd=tcp:127.0.0.1:2222-:2222";
+        let network = format!("tap,id=network,ifname={CABLE},script=no,downscript=no");
         start(
             &[
                 &format!("{TOP}/integration/guest/start"),
@@ -201,7 +199,7 @@ impl Guest {
                 "-drive",
                 &format!("file={directory}/disk,format=raw,if=virtio,cache=unsafe"),
                 "-netdev",
-                network,
+                &network,
                 "-device",
                 "virtio-net-pci,netdev=network,romfile=",
                 "-chardev",

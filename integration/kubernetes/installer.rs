@@ -1,8 +1,7 @@
 //! The DaemonSet that installs usher to a cluster's nodes, with its image.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -42,8 +41,9 @@ pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
 
     install(case);
     assert_eq!(label(case.cluster, NODE).as_deref(), Some("true"));
-    let config = fs::read_to_string(case.cluster.path_on_machine(CONTAINERD_CONFIG));
-    let config = config.expect("containerd's configuration");
+    let config = case.cluster.read_on_node(CONTAINERD_CONFIG);
+    let config = String::from_utf8(config.expect("containerd's configuration"));
+    let config = config.expect("plain text");
     let is_known = |line: &str| config.contains(line);
     // By its own name, or in containerd 2 by its path.
     assert!(
@@ -56,7 +56,9 @@ pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
 
     uninstall(case);
     assert_eq!(label(case.cluster, NODE), None);
-    assert_eq!(files_of_node(case.cluster), before);
+    let after = files_of_node(case.cluster);
+    let changed: Vec<_> = after.symmetric_difference(&before).collect();
+    assert!(changed.is_empty(), "{changed:#?}");
     assert_eq!(left_in_run(case), "");
     let record = case.record();
     assert!(!record.has("others", "signal"), "{record}");
@@ -67,20 +69,20 @@ pub fn pods_go_on_when_it_is_applied_again_or_brings_other_programs(case: &Case)
     let image = install(case);
     await_account(case);
     start(case, "first");
-    let service = containerd_service(case);
+    let service = case.cluster.containerd_process();
     let generation = |case: &Case| daemon_set(case)["metadata"]["generation"].clone();
     let applied = generation(case);
     apply(case, &image);
     assert_eq!(generation(case), applied);
 
-    let program = || fs::read(case.cluster.path_on_machine(SHIM)).expect("the shim");
+    let program = || case.cluster.read_on_node(SHIM).expect("the shim");
     let old = program();
     apply(case, &import(case.cluster, b"next"));
     await_rollout(case);
     let new = program();
     assert!(new.starts_with(&old) && new.ends_with(b"next"));
     // Its configuration is as it was.
-    assert_eq!(containerd_service(case), service);
+    assert_eq!(case.cluster.containerd_process(), service);
     assert_goes_on(case, "first");
     runs_in_order(case, "second");
     assert_goes_on(case, "first");
@@ -100,11 +102,11 @@ pub fn it_stays_while_pods_need_it(case: &Case) {
     assert!(refused.is_some(), "{}", installer_says(case));
     // Nothing comes that would need it.
     assert_eq!(label(case.cluster, NODE), None);
-    assert!(case.cluster.path_on_machine(SHIM).exists());
+    assert!(case.cluster.read_on_node(SHIM).is_some());
     assert_goes_on(case, "needs-it");
     ends_in_order(case, "needs-it");
     await_rollout(case);
-    assert!(!case.cluster.path_on_machine(SHIM).exists());
+    assert!(case.cluster.read_on_node(SHIM).is_none());
     remove_objects(case);
 }
 
@@ -137,7 +139,7 @@ pub fn what_stays_on_a_node_has_no_rights_there(case: &Case) {
     }
     for kind in ["mnt", "net", "pid", "uts", "ipc"] {
         let link = format!("/proc/self/ns/{kind}");
-        let of_node = run(case.cluster.on_machine(&["readlink", &link]), PATIENCE).out();
+        let of_node = run(case.cluster.on_node(&["readlink", &link]), PATIENCE).out();
         assert!(of_node.starts_with(kind), "{of_node}");
         assert_ne!(in_what_stays(case, &format!("readlink {link}")), of_node);
     }
@@ -214,13 +216,13 @@ pub fn what_only_calls_itself_kubelet_is_not_believed(case: &Case) {
     // One is root in a container that sees the node's processes, one is somebody on the node. By their
     // numbers both are found before kubelet.
     let script = r#"echo 100 >/proc/sys/kernel/ns_last_pid
-        unshare --mount sh -c "$1" --kubeconfig=/theirs &
-        setpriv --reuid 65534 --clear-groups sh -c "$1" --kubeconfig=/theirs &"#;
+        unshare --mount bash -c "$1" --kubeconfig=/theirs &
+        setpriv --reuid 65534 --clear-groups bash -c "$1" --kubeconfig=/theirs &"#;
     let theirs = "echo kubelet >/proc/self/comm; while [ -e $STAYS ]; do sleep 1; done";
     let theirs = theirs.replace("$STAYS", &stays.display().to_string());
     let mut start = case
         .cluster
-        .on_machine(&["sh", "-c", script, "sh", &theirs]);
+        .on_node(&["bash", "-c", script, "bash", &theirs]);
     start.stdout(Stdio::null()).stderr(Stdio::null());
     assert!(start.status().expect("nsenter").success());
     let look = r#"for process in /proc/[0-9]*; do
@@ -228,7 +230,7 @@ pub fn what_only_calls_itself_kubelet_is_not_believed(case: &Case) {
         [ "$name" != kubelet ] || tr '\0' ' ' <$process/cmdline; done"#;
     let found = || {
         let words = ["bash", "-c", look];
-        let found = run(case.cluster.on_machine(&words), PATIENCE).out();
+        let found = run(case.cluster.on_node(&words), PATIENCE).out();
         let mut kubelets = found.split("--kubeconfig=").skip(1);
         let two = kubelets
             .by_ref()
@@ -422,44 +424,19 @@ fn import(cluster: &Cluster, more: &[u8]) -> String {
 
 // === the node ===
 
-/// All that is the node's own, and not the machine's, in `/etc` and `/usr/local`.
-fn files_of_node(cluster: &Cluster) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    for top in ["/etc", "/usr/local"] {
-        collect(&cluster.path_on_machine(top), &mut files);
-    }
-    files
-}
-
-fn collect(path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
-    let kind = fs::symlink_metadata(path).expect("a file of the node");
-    let content = if kind.is_dir() {
-        for entry in fs::read_dir(path).expect("a directory of the node") {
-            collect(&entry.expect("an entry").path(), files);
-        }
-        Vec::new()
-    } else if kind.is_symlink() {
-        let target = fs::read_link(path).expect("a link");
-        target.into_os_string().into_encoded_bytes()
-    } else if kind.is_file() {
-        fs::read(path).expect("a file of the node")
-    } else {
-        // What overlayfs takes for: not there any more.
-        format!("{:?}", kind.file_type()).into_bytes()
-    };
-    files.insert(path.to_owned(), content);
+/// A line about each file in `/etc` and `/usr/local` of the node, with its mode and what is in it.
+fn files_of_node(cluster: &Cluster) -> BTreeSet<String> {
+    let script = r"find /etc /usr/local -printf '%y %#m %p %l\n'
+        find /etc /usr/local -type f -exec sha256sum {} +";
+    let finished = run(cluster.on_node(&["bash", "-c", script]), PATIENCE);
+    assert!(finished.ok(), "find: {}", finished.err());
+    finished.out().lines().map(str::to_owned).collect()
 }
 
 /// Files of the installer that are still on the node.
 fn left_in_run(case: &Case) -> String {
     let words = ["find", "/run", "-maxdepth", "1", "-name", "usher*"];
-    run(case.cluster.on_machine(&words), PATIENCE).out()
-}
-
-/// The process that is containerd now.
-fn containerd_service(case: &Case) -> String {
-    let words = ["cat", "/run/containerd.service"];
-    run(case.cluster.on_machine(&words), PATIENCE).out()
+    run(case.cluster.on_node(&words), PATIENCE).out()
 }
 
 fn label(cluster: &Cluster, node: &str) -> Option<String> {

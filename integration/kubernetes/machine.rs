@@ -19,7 +19,20 @@ use crate::harness::poll;
 
 use super::cluster::PATIENCE;
 
-/// What the machine does when it is switched on: `$1` is the cluster's directory.
+/// The device that leads to a node of its own.
+pub const CABLE: &str = "cable";
+
+/// Where a cluster's node is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On the machine itself.
+    Here,
+    /// At the other end of a [`CABLE`].
+    Guest,
+}
+
+/// What the machine does when it is switched on: `$1` is the cluster's directory, and `$2`
+/// what leads to its node, if that is another.
 const BOOT: &str = r#"
 set -e
 # Not changed by kubelet if they are as it wants them; they are the whole machine's.
@@ -46,11 +59,17 @@ fake kernel.keys.root_maxbytes 25000000
 # One that shows all: without it no user namespace may mount another (mount_namespaces(7), "fully visible").
 mkdir /run/proc && mount -t proc proc /run/proc
 ip link set lo up
-ip addr add 10.88.0.1/32 dev lo
-# Who calls a guest by that address, which is the guest's own too, does not come from it.
-ip route change local 10.88.0.1 dev lo table local proto kernel scope host src 127.0.0.1
-# What pods know the API server by: nobody has to lead them from there to where it is.
+# What all know the API server by: nobody has to lead them from there to where it is.
 ip addr add 10.96.0.1/32 dev lo
+if [ "${2-}" ]; then
+    # To a node of its own, and to its pods, who know the way back to the API server alone.
+    ip tuntap add dev "$2" mode tap
+    ip addr add 10.88.0.2/24 dev "$2"
+    ip link set "$2" up
+    ip route add 10.89.0.0/16 via 10.88.0.1 src 10.96.0.1
+else
+    ip addr add 10.88.0.1/32 dev lo
+fi
 echo 1 > /proc/sys/net/ipv4/ip_forward
 touch "$dir/booted"
 # Fetches whatever has ended: bash does so with children that it has inherited, too.
@@ -66,13 +85,14 @@ pub struct Machine {
 
 impl Machine {
     /// Starts one with nothing on it. `dir` is the cluster's directory; what goes wrong goes to `log`.
-    pub fn switch_on(dir: &Path, log: impl Fn() -> File) -> Self {
+    pub fn switch_on(dir: &Path, place: Place, log: impl Fn() -> File) -> Self {
         let booted = dir.join("booted");
         let _ = fs::remove_file(&booted);
         let mut command = Command::new("unshare");
         command.args(["--mount", "--net", "--pid", "--fork", "--kill-child"]);
         command.args(["--mount-proc", "--propagation", "private", "--"]);
         command.args(["bash", "-c", BOOT, "machine"]).arg(dir);
+        command.args((place == Place::Guest).then_some(CABLE));
         command.stdin(Stdio::null()).stdout(log()).stderr(log());
         with_us(&mut command);
         let outer = command.spawn().expect("unshare");

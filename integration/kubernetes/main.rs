@@ -60,10 +60,6 @@ enum Needs {
     Guest,
     /// A runc that knows them, and a kubelet that has them without being told.
     UserNamespaces,
-    /// To see the files of the node from here.
-    Here,
-    /// The same, and what Kubernetes has had since this version.
-    HereSince(u32, u32),
 }
 
 /// A list of cases with their names.
@@ -79,12 +75,12 @@ macro_rules! cases {
     (@needs $needs:expr) => { $needs };
 }
 
-use Needs::{Guest, Here, HereSince, Since, UserNamespaces};
+use Needs::{Guest, Since, UserNamespaces};
 
-/// Its image lies on the node, and the API server calls it there. Before there are no matchConditions.
-const WEBHOOK: Needs = HereSince(1, 28);
+/// Before there are no matchConditions.
+const WEBHOOK: Needs = Since(1, 28);
 /// With an injector of native sidecars.
-const INJECTOR: Needs = HereSince(1, 29);
+const INJECTOR: Needs = Since(1, 29);
 
 /// Beside others.
 const CASES: &[Named] = cases![
@@ -192,12 +188,12 @@ const ALONE: &[Named] = cases![
 
 /// On a node that usher is not installed on: each leaves it so.
 const INSTALLER_CASES: &[Named] = cases![
-    installer::a_node_gets_usher_and_is_left_as_it_was: Here,
-    installer::pods_go_on_when_it_is_applied_again_or_brings_other_programs: Here,
-    installer::it_stays_while_pods_need_it: Here,
-    installer::what_stays_on_a_node_has_no_rights_there: Here,
-    installer::the_installer_changes_no_other_node: Here,
-    installer::what_only_calls_itself_kubelet_is_not_believed: Here,
+    installer::a_node_gets_usher_and_is_left_as_it_was,
+    installer::pods_go_on_when_it_is_applied_again_or_brings_other_programs,
+    installer::it_stays_while_pods_need_it,
+    installer::what_stays_on_a_node_has_no_rights_there,
+    installer::the_installer_changes_no_other_node,
+    installer::what_only_calls_itself_kubelet_is_not_believed,
 ];
 
 /// How many cases run beside each other if nothing else is said.
@@ -300,8 +296,6 @@ impl Needs {
             Needs::Since(major, minor) => programs.version >= (*major, *minor),
             Needs::Guest => on_guest,
             Needs::UserNamespaces => programs.version >= (1, 33) && programs.has_user_namespaces(),
-            Needs::Here => !on_guest,
-            Needs::HereSince(major, minor) => !on_guest && programs.version >= (*major, *minor),
         }
     }
 }

@@ -204,18 +204,18 @@ impl<'a> NodeConfig<'a> {
     fn write(case: &'a Case<'a>) -> Self {
         let config = Self(case);
         let script = "mkdir -p /etc/usher && printf %s \"$1\" >/etc/usher/config.toml";
-        config.on_machine(&["sh", "-c", script, "sh", ROLES]);
+        config.on_node(&["bash", "-c", script, "bash", ROLES]);
         config
     }
 
-    fn on_machine(&self, words: &[&str]) {
-        let finished = run(self.0.cluster.on_machine(words), PATIENCE);
+    fn on_node(&self, words: &[&str]) {
+        let finished = run(self.0.cluster.on_node(words), PATIENCE);
         assert!(finished.ok(), "{words:?}: {}", finished.err());
     }
 }
 
 impl Drop for NodeConfig<'_> {
     fn drop(&mut self) {
-        self.on_machine(&["rm", "-f", "/etc/usher/config.toml"]);
+        self.on_node(&["rm", "-f", "/etc/usher/config.toml"]);
     }
 }

@@ -63,9 +63,9 @@ pub fn while_it_is_down_only_pods_that_need_it_wait(case: &Case) {
     assert!(plain().ok());
 }
 
-/// How many pods are created while one replica is killed, and how many are there before.
-const LOAD: usize = 120;
-const BEFORE: usize = 20;
+/// How many pods are created at a time while a replica is killed, and of how many the next do not wait.
+const LOAD: usize = 60;
+const BEING_CREATED: usize = 40;
 
 pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     let webhook = Webhook::install(case.cluster);
@@ -80,16 +80,25 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     let count = || case.pods_of("load").len();
     let replicas = webhook.pods();
     assert_eq!(replicas.len(), 2);
-    for (turn, replica) in replicas.iter().enumerate() {
-        let wanted = (turn + 1) * LOAD;
+    let mut wanted = 0;
+    let mut create_more = |not_awaited: usize| {
+        wanted += LOAD;
         let scale = format!("--replicas={wanted}");
         case.kubectl(&["scale", "deployment", "load", &scale]);
-        let from = turn * LOAD + BEFORE;
-        eventually("some are created", PATIENCE, || count() >= from);
-        webhook.kill(replica);
-        let then = count();
-        assert!(then < wanted, "{then}: all were created before");
-        eventually("all are created", PATIENCE, || count() == wanted);
+        eventually("they are created", PATIENCE, || {
+            count() + not_awaited >= wanted
+        });
+    };
+    for replica in &replicas {
+        // Before, meanwhile and after, however long it takes until a process is killed.
+        create_more(BEING_CREATED);
+        std::thread::scope(|scope| {
+            let kill = scope.spawn(|| webhook.kill(replica));
+            while !kill.is_finished() {
+                create_more(BEING_CREATED);
+            }
+        });
+        create_more(0);
         let name = replica["metadata"]["name"].as_str();
         let is_back = || {
             let pods = webhook.pods();
