@@ -1,5 +1,7 @@
 //! Proxies that another webhook injects, and those that a pod has anyway.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use super::injector::Injector;
@@ -153,7 +155,7 @@ pub fn native_init_containers_and_sidecars_beside_ours(case: &Case) {
 const ROLES: &str = "[roles]\nsidecars = ['*-mesh']\neverywhere = true\n";
 
 pub fn a_proxy_that_the_node_knows_needs_no_annotation(case: &Case) {
-    let _config = NodeConfig::write(case);
+    let config = NodeConfig::write(case);
     let mut injector = Injector::start(case);
     for (name, list, container) in [
         ("ordinary", "containers", proxy("ordinary-mesh")),
@@ -169,8 +171,8 @@ pub fn a_proxy_that_the_node_knows_needs_no_annotation(case: &Case) {
     assert_ordered(case, "app-unasked", "unasked-mesh");
 
     let webhook = Webhook::install(case.cluster);
-    let from = "--from-file=/etc/usher/config.toml";
-    webhook.kubectl(&["create", "configmap", "usher-config", from]);
+    let from = format!("--from-file=config.toml={}", config.copy());
+    webhook.kubectl(&["create", "configmap", "usher-config", &from]);
     webhook.kubectl(&["rollout", "restart", "deployment", "usher-webhook"]);
     webhook.await_rollout();
     let own = ["label", "namespace", &case.namespace, "usher/enabled=true"];
@@ -203,9 +205,16 @@ struct NodeConfig<'a>(&'a Case<'a>);
 impl<'a> NodeConfig<'a> {
     fn write(case: &'a Case<'a>) -> Self {
         let config = Self(case);
-        let script = "mkdir -p /etc/usher && printf %s \"$1\" >/etc/usher/config.toml";
-        config.on_node(&["bash", "-c", script, "bash", ROLES]);
+        fs::write(config.copy(), ROLES).expect("a file");
+        let script = "mkdir -p /etc/usher && cp \"$1\" /etc/usher/config.toml";
+        config.on_node(&["bash", "-c", script, "bash", &config.copy()]);
         config
+    }
+
+    /// The same file, where the machine has it.
+    fn copy(&self) -> String {
+        let file = self.0.cluster.path("tmp").join("config.toml");
+        file.display().to_string()
     }
 
     fn on_node(&self, words: &[&str]) {
