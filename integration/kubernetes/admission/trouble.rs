@@ -64,8 +64,8 @@ pub fn while_it_is_down_only_pods_that_need_it_wait(case: &Case) {
 }
 
 /// How many pods are created at a time while a replica is killed, and of how many the next do not wait.
-const LOAD: usize = 60;
-const BEING_CREATED: usize = 40;
+const LOAD: usize = 30;
+const BEING_CREATED: usize = 20;
 
 pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     let webhook = Webhook::install(case.cluster);
