@@ -22,7 +22,7 @@ use crate::harness::{Finished, poll, run, scaled, write_program};
 use super::guest::Guest;
 use super::hierarchies;
 use super::images;
-use super::machine::{Machine, Place};
+use super::machine::{CABLE, Machine};
 use super::settings::{self, Programs};
 
 /// What a cluster on two busy cores needs to get somewhere: a pod to run, a Job to complete.
@@ -152,11 +152,8 @@ impl Cluster {
 
     /// Starts the machine, with nothing on it, and what the node is on.
     pub fn switch_on(&self) {
-        let place = match self.guest {
-            Some(_) => Place::Guest,
-            None => Place::Here,
-        };
-        let machine = Machine::switch_on(self.dir.path(), place, || self.log("machine"));
+        let cable = self.guest.as_ref().map(|_| CABLE);
+        let machine = Machine::switch_on(self.dir.path(), cable, || self.log("machine"));
         if let Some(guest) = &self.guest {
             guest.switch_on(self, &machine);
         }

@@ -22,15 +22,6 @@ use super::cluster::PATIENCE;
 /// The device that leads to a node of its own.
 pub const CABLE: &str = "cable";
 
-/// Where a cluster's node is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// On the machine itself.
-    Here,
-    /// At the other end of a [`CABLE`].
-    Guest,
-}
-
 /// What the machine does when it is switched on: `$1` is the cluster's directory, and `$2`
 /// what leads to its node, if that is another.
 const BOOT: &str = r#"
@@ -84,15 +75,16 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts one with nothing on it. `dir` is the cluster's directory; what goes wrong goes to `log`.
-    pub fn switch_on(dir: &Path, place: Place, log: impl Fn() -> File) -> Self {
+    /// Starts one with nothing on it. `dir` is the cluster's directory; what goes wrong goes to `log`. A
+    /// `cable` leads to its node, if that is another.
+    pub fn switch_on(dir: &Path, cable: Option<&str>, log: impl Fn() -> File) -> Self {
         let booted = dir.join("booted");
         let _ = fs::remove_file(&booted);
         let mut command = Command::new("unshare");
         command.args(["--mount", "--net", "--pid", "--fork", "--kill-child"]);
         command.args(["--mount-proc", "--propagation", "private", "--"]);
         command.args(["bash", "-c", BOOT, "machine"]).arg(dir);
-        command.args((place == Place::Guest).then_some(CABLE));
+        command.args(cable);
         command.stdin(Stdio::null()).stdout(log()).stderr(log());
         with_us(&mut command);
         let outer = command.spawn().expect("unshare");

@@ -10,7 +10,7 @@ use containerd_shim_protos::api::DeleteResponse;
 
 use crate::cgroup::{place, remains};
 use crate::engine::oci::exit::{self, RecordedExit};
-use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup, state};
+use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
 use crate::engine::sandbox;
 use crate::events::timestamp;
 use crate::reaper::Reaper;
@@ -50,10 +50,9 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     runtime.within(DELETED_WITHIN);
     let was_busy = leftovers::await_commands(&bundle);
     let mut deleted = Ok(());
-    if was_busy || runtime.state_dir(&flags.id).exists() {
-        let state = runtime.state_dir(&flags.id);
-        let cgroups =
-            remains::of_container(state::cgroups(&state), config.cgroups_path(), &flags.id);
+    let state = runtime.state_dir(&flags.id);
+    if was_busy || state.exists() {
+        let cgroups = runtime.remains(&flags.id, &config);
         rootfs::unmount_state(&state);
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));

@@ -199,6 +199,8 @@ pub fn a_proxy_that_the_node_knows_needs_no_annotation(case: &Case) {
     }
 }
 
+const CONFIG: &str = "/etc/usher/config.toml";
+
 /// The node's configuration; gone with this.
 struct NodeConfig<'a>(&'a Case<'a>);
 
@@ -206,8 +208,7 @@ impl<'a> NodeConfig<'a> {
     fn write(case: &'a Case<'a>) -> Self {
         let config = Self(case);
         fs::write(config.copy(), ROLES).expect("a file");
-        let script = "mkdir -p /etc/usher && cp \"$1\" /etc/usher/config.toml";
-        config.on_node(&["bash", "-c", script, "bash", &config.copy()]);
+        config.on_node(&["install", "-D", "--mode=644", &config.copy(), CONFIG]);
         config
     }
 
@@ -225,6 +226,6 @@ impl<'a> NodeConfig<'a> {
 
 impl Drop for NodeConfig<'_> {
     fn drop(&mut self) {
-        self.on_node(&["rm", "-f", "/etc/usher/config.toml"]);
+        self.on_node(&["rm", "-f", CONFIG]);
     }
 }

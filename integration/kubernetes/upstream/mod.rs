@@ -19,7 +19,7 @@ use crate::harness::{installed_program, run as finish, shim_dir};
 
 use super::cluster::PATIENCE;
 use super::hierarchies;
-use super::machine::{Machine, Place};
+use super::machine::Machine;
 use super::settings;
 use outcomes::{Count, Named, Outcome, Outcomes, quoted};
 
@@ -224,7 +224,7 @@ impl<'a> Suite<'a> {
         suite.place_programs();
         suite.write_settings();
         hierarchies::make(&suite.name());
-        suite.machine = Some(Machine::switch_on(suite.dir.path(), Place::Here, || {
+        suite.machine = Some(Machine::switch_on(suite.dir.path(), None, || {
             fs::File::create(suite.path("report/machine.log")).expect("a log")
         }));
         if runtime == Runtime::Usher {

@@ -21,7 +21,7 @@ use super::checkpoint::Restore;
 use super::error::RuntimeError;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
-use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options, shim_path, state};
+use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options, shim_path};
 
 /// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
 /// loads a driver.
@@ -298,8 +298,7 @@ impl OciContainer {
     /// The cgroups that a creation has made, and may have left.
     fn remains(&self) -> BTreeSet<PathBuf> {
         let config = Bundle::read(&self.bundle).unwrap_or_default();
-        let noted = state::cgroups(&self.runtime.state_dir(&self.id));
-        remains::of_container(noted, config.cgroups_path(), &self.id)
+        self.runtime.remains(&self.id, &config)
     }
 
     /// Removes what a creation has left that came to nothing: some runtimes leave something when they

@@ -32,7 +32,7 @@ mod release;
 mod restoration;
 mod runtime;
 mod shim_path;
-pub mod state;
+mod state;
 
 use std::sync::Arc;
 

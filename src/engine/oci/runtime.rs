@@ -3,6 +3,7 @@
 //! The command line is that of runc, which crun and others have taken over
 //! (<https://github.com/opencontainers/runc/blob/main/man/runc.8.md>).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use nix::libc;
 use tokio::time::sleep;
 
-use crate::cgroup::{Place, moves, scores};
+use crate::cgroup::{Place, moves, remains, scores};
 use crate::engine::{Halt, NamespaceError, Namespaces};
 use crate::plan::Signal;
 use crate::reaper::{Child, Expectation, Meter, Reaper};
@@ -20,7 +21,7 @@ use crate::stdio::ProcessStdio;
 use super::error::{RuntimeError, Verb};
 use super::options::Options;
 use super::patience::Patience;
-use super::{config, state};
+use super::{Bundle, config, state};
 
 /// Where runc keeps the state of containers if the options do not say otherwise; containerd's
 /// runc shim has the same default.
@@ -102,6 +103,12 @@ impl OciRuntime {
     /// Where the runtime keeps the state of container `id`.
     pub fn state_dir(&self, id: &str) -> PathBuf {
         self.root.join(id)
+    }
+
+    /// The cgroups that may be left of container `id`, which was to be as `config` wants it.
+    pub fn remains(&self, id: &str, config: &Bundle) -> BTreeSet<PathBuf> {
+        let noted = state::cgroups(&self.state_dir(id));
+        remains::of_container(noted, config.cgroups_path(), id)
     }
 
     /// Whether a container's init process is what the shim takes it for: a process of this kernel

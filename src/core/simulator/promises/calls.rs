@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::lifecycle::Time;
-use crate::plan::GracePolicy;
 use crate::simulator::case::Part;
 use crate::simulator::secs;
 use crate::simulator::trace::{Run, WINDOW};
@@ -20,8 +19,7 @@ pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
         ];
         let end = first_end.into_iter().flatten().min();
         let lives_on = |at: &Time| end.is_none_or(|end| at < &end);
-        let asked = run.log.asks.iter().find(|ask| ask.id == life.id);
-        let asked = asked.map(|ask| ask.at);
+        let asked = run.first_asked(life);
         let signalled = life.signals.iter().map(|(at, _)| *at).find(|at| {
             let is_well = life.member.unwell.is_none() && !run.was_given_up(life);
             let by_itself = is_well && !run.is_hindered(&life.id, *at, *at);
@@ -78,12 +76,7 @@ pub fn calls_are_answered(run: &Run<'_>) -> Verdict {
             format!("a Start waits {waited:?}")
         })?;
     }
-    let withheld = match run.case.grace_policy {
-        GracePolicy::Shared | GracePolicy::Reserve => secs(2),
-        GracePolicy::Overrun => secs(8),
-        GracePolicy::SkipHooks => secs(4),
-        GracePolicy::Strict => Duration::ZERO,
-    };
+    let withheld = run.withheld();
     for (at, id, waited) in &run.log.answers {
         let is_hindered = run.is_hindered(id, *at, at.after(*waited));
         broken(*waited <= withheld + MOMENT || is_hindered, || {

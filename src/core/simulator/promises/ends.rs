@@ -228,8 +228,6 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
         };
-        let mut asks = run.log.asks.iter();
-        let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
         let is_unwell = sidecar.member.unwell.is_some();
         // "Elsewhere a lone request for a sidecar is delivered": what was told so has had its signal, and its
         // caller kills it at its own time.
@@ -242,7 +240,7 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             let mut taken = run.taken.iter();
             taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
         });
-        let is_alone = was_asked_alone || was_told_alone || was_told_before;
+        let is_alone = run.was_asked_alone(sidecar) || was_told_alone || was_told_before;
         if ending.forced || is_alone || is_unwell || is_given_up {
             continue;
         }

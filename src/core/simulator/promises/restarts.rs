@@ -14,14 +14,12 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
         };
-        let mut asks = run.log.asks.iter();
-        let was_asked_alone = asks.any(|ask| ask.id == sidecar.id && !ask.end);
         let is_wanted = |status: &ExitStatus| match sidecar.member.restart {
             None | Some(RestartPolicy::Always) => true,
             Some(RestartPolicy::OnFailure) => *status != ExitStatus::Code(0),
             Some(RestartPolicy::Never) => false,
         };
-        let excused = was_asked_alone
+        let excused = run.was_asked_alone(sidecar)
             || ending.forced
             || sidecar.member.essential
             || run.deaths[sidecar.sandbox].is_some();
@@ -107,11 +105,7 @@ pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
         let ends = [
             run.ending(life.sandbox).map(|ending| ending.from),
             run.deaths[life.sandbox],
-            run.log
-                .asks
-                .iter()
-                .find(|ask| ask.id == life.id)
-                .map(|ask| ask.at),
+            run.first_asked(life),
             run.first_taken(life.sandbox),
         ];
         let died = life.died.first().map(|(at, _)| *at);

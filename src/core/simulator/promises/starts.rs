@@ -65,11 +65,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             life.executed.first().copied(),
             life.reported.map(|(at, _)| at),
             life.died.first().map(|(at, _)| *at),
-            run.log
-                .asks
-                .iter()
-                .find(|ask| ask.id == life.id)
-                .map(|ask| ask.at),
+            run.first_asked(life),
             life.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
         ];
         let ends = ends.into_iter().flatten().min();
@@ -186,12 +182,11 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
             let other = others.find(|other| {
                 other.at > taken.at && other.at <= due && other.because != Cause::Completed
             });
-            let mut asks = run.log.asks.iter();
             let ends = [
                 other.map(|other| other.at),
                 run.stopped_all(life.sandbox).map(|(at, _)| at),
                 run.deaths[life.sandbox],
-                asks.find(|ask| ask.id == life.id).map(|ask| ask.at),
+                run.first_asked(life),
             ];
             let is_stopped = ends.into_iter().flatten().any(|at| at <= due);
             let runs = life.executed.first().is_some_and(|at| *at <= due)

@@ -65,7 +65,7 @@ impl Life<'_> {
 
     /// Whether it had ended when another was asked at that time, after so much had been seen. "The exit is
     /// published when the container is asked to stop": of what was withheld nothing is left at once.
-    pub fn had_ended(&self, at: Time, after: usize) -> bool {
+    pub(super) fn had_ended(&self, at: Time, after: usize) -> bool {
         let is_at_once = |ended: Time| ended == at && self.reported_after < after;
         self.ended()
             .is_some_and(|ended| ended < at || is_at_once(ended))

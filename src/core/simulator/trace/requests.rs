@@ -21,6 +21,18 @@ impl<'a> Run<'a> {
         self.whose(ask).map_or(0, |life| life.sandbox)
     }
 
+    /// When it was first asked to stop, by its preStop handler or else.
+    pub fn first_asked(&self, life: &Life<'_>) -> Option<Time> {
+        let mut asks = self.log.asks.iter();
+        asks.find(|ask| ask.id == life.id).map(|ask| ask.at)
+    }
+
+    /// Whether it was asked to stop in a pod that was to live on.
+    pub fn was_asked_alone(&self, life: &Life<'_>) -> bool {
+        let mut asks = self.log.asks.iter();
+        asks.any(|ask| ask.id == life.id && !ask.end)
+    }
+
     /// When the time is over that was given with a request, and with the preStop handler before it. A
     /// deletion that gives more than the pod's own grace period looks like one that gives that.
     fn deadline(&self, ask: &Ask) -> Time {
@@ -55,7 +67,7 @@ impl<'a> Run<'a> {
     }
 
     /// It is the request of what usher orders.
-    pub fn is_of_ours(&self, ask: &Ask) -> bool {
+    pub(super) fn is_of_ours(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part.is_ours()
     }
 
@@ -64,7 +76,7 @@ impl<'a> Run<'a> {
         self.case.member(name_of(ask.id)).part != Part::Guest
     }
 
-    pub fn asks_of_living(&self, sandbox: usize) -> impl Iterator<Item = &Ask> {
+    pub(super) fn asks_of_living(&self, sandbox: usize) -> impl Iterator<Item = &Ask> {
         let asks = self.log.asks.iter().filter(|ask| !ask.end);
         asks.filter(move |ask| self.ask_sandbox(ask) == sandbox)
     }
@@ -77,7 +89,7 @@ impl<'a> Run<'a> {
     /// Whether a request was over at `next`, when so much had been seen, or heeded: it is "open … until it
     /// has exited or its own deadline has passed", and a lone one is delivered when nothing can come any
     /// more that it may be kept for.
-    pub fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
+    pub(super) fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
         let Some(life) = self.whose(ask) else {
             return true;
         };
@@ -95,7 +107,7 @@ impl<'a> Run<'a> {
     /// When a request that no other follows is delivered: that of a sidecar or a held defer "if no live app
     /// has a preStop handler that could still be hiding its request", and then as late as it may be.
     /// (Where no app reads RUNNING it is the end.)
-    pub fn heeded_at(&self, ask: &Ask) -> Option<Time> {
+    pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let life = self.whose(ask)?;
         let as_post_start = self.taken_for_post_start(life).filter(|_| ask.is_handler);
         if as_post_start.is_some() {
@@ -128,7 +140,7 @@ impl<'a> Run<'a> {
     /// Whether two requests were not made at once: what was asked first ended before the second came,
     /// though later than that could have come with it, or without having been told; or each has a time of
     /// its own. (Kubelet counts whole seconds, and gives two where nothing is left.)
-    pub fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
+    pub(super) fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
         // A native sidecar is asked when the time of all others is over.
         let at_most = match self.is_of_ours(second) {
@@ -201,7 +213,7 @@ impl<'a> Run<'a> {
 
     /// "An Exec without deadline that began within 1 s of Start's answer is taken for it": that alone tells
     /// nothing.
-    pub fn is_like_a_post_start(&self, ask: &Ask) -> bool {
+    pub(super) fn is_like_a_post_start(&self, ask: &Ask) -> bool {
         let life = self.whose(ask);
         let answered = life.and_then(|life| life.answered);
         let is_soon = answered.is_some_and(|(at, _)| ask.at <= at.after(secs(1)));
