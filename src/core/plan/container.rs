@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::duration;
 use super::error::{Entry, PlanError, Problem, quote};
+use super::exit_codes::{self, ExitCodes};
 use super::hook::{self, Hook};
 use super::key::ContainerSetting;
 use super::probe::{self, Probe};
@@ -18,6 +19,12 @@ use super::signal::{Signal, parse_stop_signal};
 pub struct ContainerPlan {
     /// Tells when a sidecar is started.
     pub startup_probe: Option<Probe>,
+    /// The container's own `restartPolicy` (Kubernetes, container level); None: the pod's. Of apps and
+    /// init containers.
+    pub restart_policy: Option<RestartPolicy>,
+    /// Exit codes after which the caller creates the container again although its policy would not. Of
+    /// apps and init containers.
+    pub caller_restarts: ExitCodes,
     /// Tells when a sidecar is restarted in place, and whether a defer container may have more time.
     pub liveness_probe: Option<Probe>,
     /// What comes first when the pod terminates; of apps and sidecars.
@@ -36,6 +43,8 @@ impl ContainerPlan {
     /// A container that nothing is said about.
     pub(super) const NOTHING: ContainerPlan = ContainerPlan {
         startup_probe: None,
+        restart_policy: None,
+        caller_restarts: ExitCodes::NONE,
         liveness_probe: None,
         termination_hook: None,
         restart: None,
@@ -53,6 +62,10 @@ impl ContainerPlan {
         let probe = |entry: Entry<'_>| entry.read(|text| probe::parse(text, unsaid));
         match setting {
             ContainerSetting::StartupProbe => self.startup_probe = Some(probe(entry)?),
+            ContainerSetting::RestartPolicy => self.restart_policy = Some(entry.word()?),
+            ContainerSetting::CallerRestarts => {
+                self.caller_restarts = entry.read(exit_codes::parse)?;
+            }
             ContainerSetting::LivenessProbe => self.liveness_probe = Some(probe(entry)?),
             ContainerSetting::TerminationHook => {
                 self.termination_hook = Some(entry.read(hook::parse)?);
@@ -96,9 +109,12 @@ pub(super) fn roles_with_use_for(setting: ContainerSetting) -> Vec<&'static str>
 }
 
 fn is_of_use(setting: ContainerSetting, role: Role) -> bool {
-    use Role::{App, Defer, Guest, Init, Sidecar};
+    use Role::{App, Defer, Guest, Init, NativeInit, Sidecar};
     match setting {
         ContainerSetting::StartupProbe => matches!(role, Sidecar),
+        ContainerSetting::RestartPolicy | ContainerSetting::CallerRestarts => {
+            matches!(role, App | Init | NativeInit)
+        }
         ContainerSetting::LivenessProbe => matches!(role, Sidecar | Defer(_)),
         ContainerSetting::TerminationHook => matches!(role, App | Sidecar),
         ContainerSetting::Restart => matches!(role, Sidecar | Defer(_)),

@@ -34,6 +34,8 @@ words! {
     /// A setting of one container: the key is `<setting>.usher/<container>`.
     pub enum ContainerSetting {
         StartupProbe = "startup-probe",
+        RestartPolicy = "restart-policy",
+        CallerRestarts = "caller-restarts",
         LivenessProbe = "liveness-probe",
         TerminationHook = "termination-hook",
         Restart = "restart",

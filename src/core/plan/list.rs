@@ -43,17 +43,26 @@ pub(crate) fn is_container_name(name: &str) -> bool {
 ///
 /// An empty list, an empty name.
 pub(crate) fn words(value: &str) -> Result<Vec<&str>, Problem> {
+    items(value, "container name")
+}
+
+/// The items of a list, each of which is a `kind`, separated by commas or white space.
+///
+/// # Errors
+///
+/// An empty list, an empty item.
+pub(super) fn items<'a>(value: &'a str, kind: &str) -> Result<Vec<&'a str>, Problem> {
     if value.trim().is_empty() {
-        return Err(Problem::new(
-            "lists nothing; expected at least one container name",
-        ));
+        return Err(Problem::new(format!(
+            "lists nothing; expected at least one {kind}"
+        )));
     }
     let mut words = Vec::new();
     for part in value.split(',') {
         if part.trim().is_empty() {
-            return Err(Problem::new(
-                "has an empty name; expected container names separated by commas or white space",
-            ));
+            return Err(Problem::new(format!(
+                "has an empty {kind}; expected {kind}s separated by commas or white space"
+            )));
         }
         words.extend(part.split_whitespace());
     }

@@ -12,6 +12,7 @@ mod container;
 mod draft;
 mod duration;
 mod error;
+mod exit_codes;
 mod handler;
 mod hook;
 pub mod identity;
@@ -40,6 +41,7 @@ pub use container::ContainerPlan;
 pub use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;
 pub use error::{PlanError, Problem};
+pub use exit_codes::ExitCodes;
 pub use handler::{Host, HttpGet, Port, Scheme};
 pub use hook::Hook;
 pub use identity::{ContainerKind, Identity, PodIdentity};
@@ -209,6 +211,34 @@ impl Plan {
     /// What is said about the container `name` alone; a default one where nothing is.
     pub fn container(&self, name: &str) -> &ContainerPlan {
         self.containers.get(name).unwrap_or(&ContainerPlan::NOTHING)
+    }
+
+    /// The restart policy of the container `name`: its own, else the pod's.
+    pub fn restart_policy(&self, name: &str) -> RestartPolicy {
+        let own = self.container(name).restart_policy;
+        own.unwrap_or(self.settings.restart_policy)
+    }
+
+    /// True if the caller creates the container `name` again after an exit with `code`: by its restart
+    /// policy, or by its rules for exit codes.
+    ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    /// use usher_core::plan::Plan;
+    ///
+    /// let annotations = [
+    ///     ("usher/restart-policy", "Never"),
+    ///     ("caller-restarts.usher/web", "42"),
+    ///     ("restart-policy.usher/report", "OnFailure"),
+    /// ];
+    /// let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    /// let plan = Plan::parse(&BTreeMap::from(annotations)).unwrap();
+    /// assert!(plan.is_created_again("web", 42) && !plan.is_created_again("web", 1));
+    /// assert!(plan.is_created_again("report", 1) && !plan.is_created_again("report", 0));
+    /// ```
+    pub fn is_created_again(&self, name: &str, code: u32) -> bool {
+        let by_code = &self.container(name).caller_restarts;
+        by_code.contains(code) || self.restart_policy(name).restarts(code)
     }
 
     /// Whether any container has a termination hook.

@@ -271,6 +271,26 @@ impl ContainerSetting {
                 ),
             ],
             ),
+            ContainerSetting::RestartPolicy => (
+                one_of::<RestartPolicy>(),
+                "the pod's".into(),
+                "The container's own `restartPolicy`, if it differs from the pod's.",
+                "Kubernetes",
+                &[
+                    ("usher/restart-policy", "Never"),
+                    ("restart-policy.usher/web", "OnFailure"),
+                ],
+            ),
+            ContainerSetting::CallerRestarts => (
+                "exit codes; or `!` and exit codes: all but these".into(),
+                "none".into(),
+                "The exit codes of its `restartPolicyRules`: with these kubelet starts the container                  again although its restart policy would not. Such an exit does not complete the run.",
+                "Kubernetes",
+                &[
+                    ("usher/restart-policy", "Never"),
+                    ("caller-restarts.usher/web", "42, 43"),
+                ],
+            ),
             ContainerSetting::LivenessProbe => (
                 "JSON: a Kubernetes `Probe`, in which `periodMilliseconds` may stand for the period".into(),
                 "none".into(),

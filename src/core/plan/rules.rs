@@ -377,7 +377,9 @@ impl Limits {
                 }
                 _ => Vec::new(),
             },
-            ContainerSetting::Restart
+            ContainerSetting::RestartPolicy
+            | ContainerSetting::CallerRestarts
+            | ContainerSetting::Restart
             | ContainerSetting::StopSignal
             | ContainerSetting::Resources => Vec::new(),
         }

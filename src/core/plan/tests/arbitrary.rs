@@ -52,6 +52,8 @@ const VALID: &[&str] = &[
     "0",
     "INT",
     "RTMIN+3",
+    "42, 43",
+    "!0, 1",
     r#"{"probe": true}"#,
     r#"{"intervalSeconds": 3, "count": 2, "maxSeconds": 7}"#,
     r#"{"tcpSocket": {"port": 80}, "periodMilliseconds": 100, "failureThreshold": 3}"#,

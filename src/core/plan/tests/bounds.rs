@@ -88,6 +88,9 @@ fn the_longest_values_are_read_at_little_cost() {
         ("grace-period.usher/p", full("", "1ns", "")),
         ("grace-period.usher/p", full("0.", "0", "1h")),
         ("stop-signal.usher/p", full("RTMIN+", "9", "")),
+        ("caller-restarts.usher/p", full("!", "0", "")),
+        ("caller-restarts.usher/p", full("!", "1,", "")),
+        ("caller-restarts.usher/p", full("", "9", "")),
         ("usher/grace-extension", full(r#"{"count":"#, "9", "}")),
         ("usher/start-mode", full("", "ä", "")),
         ("usher/sidecars", full("", "a", "")),
@@ -122,7 +125,14 @@ fn as_many_names_as_there_may_be_are_read_at_little_cost() {
         ];
         assert_cheap(&annotations(&order));
         for setting in ContainerSetting::WORDS {
-            for value in ["1s", "{}", "INT", "Never", r#"{"exec":{"command":["a"]}}"#] {
+            for value in [
+                "1s",
+                "{}",
+                "INT",
+                "Never",
+                "!",
+                r#"{"exec":{"command":["a"]}}"#,
+            ] {
                 let keys = all[..count].iter();
                 let keys = keys.map(|name| (format!("{setting}.usher/{name}"), value.to_owned()));
                 assert_cheap(&keys.collect());

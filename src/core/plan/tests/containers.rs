@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{plan, refusal};
-use crate::plan::{Amounts, ContainerPlan, RestartPolicy};
+use crate::plan::{Amounts, ContainerPlan, ExitCodes, RestartPolicy};
 
 const PROBE: &str = r#"{"tcpSocket": {"port": 80}}"#;
 
@@ -39,8 +39,14 @@ fn the_settings_of_one_container_are_read_together() {
 
 #[test]
 fn a_setting_that_the_role_has_no_use_for_is_refused() {
-    let settings: [(&str, &str, &[&str]); 7] = [
+    let settings: [(&str, &str, &[&str]); 9] = [
         ("startup-probe", PROBE, &["sidecar"]),
+        (
+            "restart-policy",
+            "OnFailure",
+            &["init", "native-init", "app"],
+        ),
+        ("caller-restarts", "42", &["init", "native-init", "app"]),
         ("liveness-probe", PROBE, &["sidecar", "defer", "later"]),
         ("termination-hook", PROBE, &["sidecar", "app"]),
         ("restart", "Always", &["sidecar", "defer", "later"]),
@@ -100,6 +106,88 @@ fn a_container_in_no_list_may_have_what_an_app_may_have() {
         ("termination-hook.usher/web", PROBE),
     ]);
     assert!(plan.container("web").termination_hook.is_some());
+}
+
+#[test]
+fn exit_codes_are_listed_or_excluded() {
+    let read = |text: &str| {
+        let plan = plan(&[("caller-restarts.usher/web", text)]);
+        plan.container("web").caller_restarts.clone()
+    };
+    let listed = read("0, 42 137,255");
+    for (code, is_listed) in [(0, true), (42, true), (137, true), (255, true), (1, false)] {
+        assert_eq!(listed.contains(code), is_listed, "{code}");
+    }
+    let excluded = read("! 0, 1");
+    for (code, is_matched) in [(0, false), (1, false), (2, true), (255, true)] {
+        assert_eq!(excluded.contains(code), is_matched, "{code}");
+    }
+    let all = read("!");
+    assert!(all.contains(0) && all.contains(255));
+    // No process exits with such a code.
+    for code in [256, 298, u32::MAX] {
+        assert!(!listed.contains(code) && !all.contains(code), "{code}");
+    }
+}
+
+#[test]
+fn exit_codes_that_are_none_are_refused() {
+    for (text, expected) in [
+        ("", "lists nothing; expected at least one exit code"),
+        (
+            "1,,2",
+            "has an empty exit code; expected exit codes separated by",
+        ),
+        (
+            "256",
+            "lists \"256\"; expected exit codes from 0 to 255, or ! and",
+        ),
+        ("-1", "lists \"-1\"; expected exit codes"),
+        ("+1", "lists \"+1\"; expected exit codes"),
+        ("1 !2", "lists \"!2\"; expected exit codes"),
+        ("1, 2, 01", "lists 1 twice; expected each exit code once"),
+        ("In 1", "lists \"In\"; expected exit codes"),
+    ] {
+        let sentence = refusal(&[("caller-restarts.usher/web", text)]);
+        assert!(sentence.contains(expected), "{text}: {sentence}");
+    }
+}
+
+#[test]
+fn exit_codes_are_shown_in_the_shorter_form_and_read_back() {
+    let shown = |codes: &ExitCodes| {
+        let text = codes.to_string();
+        let plan = plan(&[("caller-restarts.usher/web", &text)]);
+        assert_eq!(plan.container("web").caller_restarts, *codes, "{text}");
+        text
+    };
+    let some: ExitCodes = [43, 42].into_iter().collect();
+    assert_eq!(shown(&some), "42, 43");
+    assert_eq!(shown(&some.complement()), "!42, 43");
+    assert_eq!(shown(&ExitCodes::all()), "!");
+    assert_eq!(ExitCodes::default().to_string(), "");
+}
+
+#[test]
+fn a_container_is_created_again_by_its_own_policy_or_by_its_exit_codes() {
+    let plan = plan(&[
+        ("usher/restart-policy", "Never"),
+        ("restart-policy.usher/own", "OnFailure"),
+        ("restart-policy.usher/both", "OnFailure"),
+        ("caller-restarts.usher/both", "0"),
+        ("caller-restarts.usher/codes", "42"),
+    ]);
+    for (name, code, expected) in [
+        ("own", 1, true),
+        ("own", 0, false),
+        ("both", 0, true),
+        ("both", 1, true),
+        ("codes", 42, true),
+        ("codes", 1, false),
+        ("plain", 1, false),
+    ] {
+        assert_eq!(plan.is_created_again(name, code), expected, "{name} {code}");
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn an_unknown_setting_of_a_container_is_refused_with_the_known_ones() {
     assert_eq!(
         sentence,
         "startup-prob.usher/web: \"{}\" belongs to no setting of usher; expected one of startup-probe, \
-         liveness-probe, termination-hook, restart, grace-period, stop-signal, resources before .usher/"
+         restart-policy, caller-restarts, liveness-probe, termination-hook, restart, grace-period, stop-signal, resources before .usher/"
     );
     for key in [".usher/web", "sidecars.usher/web", "x.restart.usher/web"] {
         assert!(

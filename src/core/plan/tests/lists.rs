@@ -25,7 +25,7 @@ fn an_empty_name_is_refused() {
     for list in ["a,,b", ",a", "a,", "a, ,b", ","] {
         let sentence = refusal(&[("usher/init", list)]);
         assert!(
-            sentence.contains("has an empty name; expected container names"),
+            sentence.contains("has an empty container name; expected container names"),
             "{sentence}"
         );
     }

@@ -54,6 +54,11 @@ fn what_is_built_is_accepted() {
         ("liveness-probe.usher/p", r#"{"grpc": {"port": 1}}"#),
         ("stop-signal.usher/p", "INT"),
         ("stop-signal.usher/web", "INT"),
+        ("restart-policy.usher/web", "Always"),
+        ("restart-policy.usher/web", "OnFailure"),
+        ("restart-policy.usher/web", "Never"),
+        ("caller-restarts.usher/web", "42, 43"),
+        ("caller-restarts.usher/web", "!0"),
     ];
     for pair in supported {
         let parsed = Plan::parse(&annotations(&[SIDECARS, pair]));
