@@ -286,6 +286,7 @@ impl Record {
             | Report::TooLate { .. }
             | Report::DeferOver { .. }
             | Report::Late { .. }
+            | Report::Kept { .. }
             | Report::OtherPlan { .. } => {}
         }
     }

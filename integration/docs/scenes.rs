@@ -116,6 +116,20 @@ scenes! {
         stage.shows("usher inspect job");
     };
 
+    a_guest_keeps_the_pod_of_a_complete_run: [(TROUBLESHOOTING, "usher inspect import")] => |stage| {
+        let plan = [
+            ("usher/sidecars", "proxy"),
+            ("usher/apps", "work"),
+            ("usher/restart-policy", "Never"),
+        ];
+        let host = &stage.host;
+        host.run(&stage.witness("import", "agent", &plan, &[]));
+        host.run(&stage.witness("import", "proxy", &plan, &[]));
+        host.run(&stage.witness("import", "work", &plan, &["--run-for", "100ms"]));
+        host.wait_exit("import-proxy");
+        stage.shows("usher inspect import");
+    };
+
     a_startup_probe_does_not_succeed: [(TROUBLESHOOTING, PROBED), (TROUBLESHOOTING, ENDED)] => |stage| {
         let plan = [
             ("usher/sidecars", "proxy"),

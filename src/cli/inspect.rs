@@ -88,6 +88,9 @@ fn answer(pod: &api::Pod) -> String {
             )
         }
         (Some(_), _) => format!("{name} has ended: {}", ps::status(pod)),
+        (None, []) if pod.kept.is_some() => {
+            format!("{name} cannot end by itself: {}", ps::status(pod))
+        }
         (None, []) => format!("{name} waits for nothing: {}", ps::status(pod)),
         (None, names) => format!("{name} waits: {} ({})", ps::status(pod), names.join(", ")),
     }
@@ -159,6 +162,7 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     }
     lines.extend(never_created(pod));
     lines.extend(late(pod, now));
+    lines.extend(kept(pod, now));
     let is_under_way = is_terminating(pod) && pod.ended.is_none();
     if let Some(termination) = pod.termination.as_ref().filter(|_| is_under_way) {
         let since = time::seconds(&termination.since).map_or(0.0, |since| now - since);
@@ -200,6 +204,19 @@ fn late(pod: &api::Pod, now: f64) -> Option<String> {
     Some(format!(
         "all apps have ended, and the run is complete in {}, unless another container is created: {remedy}",
         span(until - now)
+    ))
+}
+
+/// The containers that keep the pod alive whose run is over, which usher does not stop.
+fn kept(pod: &api::Pod, now: f64) -> Option<String> {
+    let kept = pod.kept.as_ref().filter(|_| pod.ended.is_none())?;
+    let since = time::seconds(&kept.since).unwrap_or(now);
+    let names: Vec<String> = kept.by.iter().map(|name| styled(WARNING, name)).collect();
+    Some(format!(
+        "the run was over {} ago, and the pod is kept alive by {}, which usher does not stop; expected \
+         in usher/sidecars what does not exit by itself",
+        span(now - since),
+        names.join(", ")
     ))
 }
 
@@ -557,6 +574,25 @@ mod tests {
             "shop waits for apps that may still come: Sidecar:0/1",
             "  all apps have ended, and the run is complete in 8.00s, unless another container is \
              created: it is complete at once where the pod has the annotation usher/apps: web",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_pod_that_a_guest_keeps_alive_says_so_first() {
+        let mut pod = held();
+        pod.containers.clear();
+        pod.kept = MessageField::some(api::Kept {
+            since: at(1000),
+            by: vec!["agent".to_owned(), "debug".to_owned()],
+            ..api::Kept::new()
+        });
+        let text = plain(&text(&pod, None, 1012.0));
+        let lines: Vec<&str> = text.lines().take(2).collect();
+        let expected = [
+            "shop cannot end by itself: Sidecar:0/1",
+            "  the run was over 12.0s ago, and the pod is kept alive by agent, debug, which usher does \
+             not stop; expected in usher/sidecars what does not exit by itself",
         ];
         assert_eq!(lines, expected);
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::api;
 use crate::events::timestamp;
-use crate::lifecycle::{Cause, Duty, Lateness, Phase, Time, View, Wait};
+use crate::lifecycle::{Cause, Duty, Kept, Lateness, Phase, Time, View, Wait};
 use crate::plan::{ContainerKind, Signal};
 use crate::record::{Event, Past, What};
 
@@ -111,6 +111,7 @@ impl Actor {
                 .collect(),
             forgotten_events: self.record.forgotten(),
             late: clock.late(view.lateness.as_ref()),
+            kept: clock.kept(view.kept.as_ref()),
             ..api::Pod::new()
         }
     }
@@ -265,6 +266,15 @@ impl Clock {
             ..api::Late::new()
         });
         MessageField(late.map(Box::new))
+    }
+
+    fn kept(self, kept: Option<&Kept>) -> MessageField<api::Kept> {
+        let kept = kept.map(|kept| api::Kept {
+            since: self.some(kept.since),
+            by: kept.by.clone(),
+            ..api::Kept::new()
+        });
+        MessageField(kept.map(Box::new))
     }
 
     fn event(self, name: Option<&str>, event: &Event) -> api::Event {

@@ -51,6 +51,7 @@ impl Pod {
             PodDeed::NextStep => self.next_step(),
             PodDeed::StartOver { with } => self.start_over(with),
             PodDeed::NoteLateness { since } => self.note_lateness(since),
+            PodDeed::NoteKept { since } => self.note_kept(since),
         }
     }
 }

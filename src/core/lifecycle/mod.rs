@@ -47,6 +47,7 @@
 //! | `restart.rs` | sidecars that are restarted in place, and their back-off |
 //! | `withhold.rs` | init containers whose end the caller must not hear of yet |
 //! | `completion.rs` | ends of containers that are the end of the pod |
+//! | `kept.rs` | guests that keep a pod alive when its run is over |
 //! | `oom.rs` | who is killed last when memory runs out |
 //! | `sizes.rs` | how large the pod is in each phase |
 //! | `history.rs` | what is remembered of names |
@@ -71,6 +72,7 @@ mod grace;
 mod history;
 mod hooks;
 mod inference;
+mod kept;
 mod life;
 mod manual;
 mod oom;
@@ -104,6 +106,7 @@ pub use container::{Demands, NewContainer};
 pub use duty::{Duty, Part, Turn};
 pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
+pub use kept::Kept;
 pub use life::State;
 pub use probe::Exec;
 pub use remedy::{Lateness, Remedy};
@@ -150,6 +153,8 @@ pub struct Pod {
     termination: Option<Termination>,
     /// Since when the run is late, once its sidecars have said so.
     late_said: Option<Time>,
+    /// When the run was over after which the log has named what keeps the pod alive.
+    kept_said: Option<Time>,
     out: Outbox,
 }
 

@@ -95,6 +95,8 @@ pub enum Report {
     GraceOver { alive: Vec<String> },
     /// All that is known of the run has been done, and what is not listed may still come.
     Late { wait: Duration, remedy: String },
+    /// The run is over, and these containers keep the pod alive.
+    Kept { by: Vec<String> },
     /// A container brought other annotations than its pod's sandbox.
     OtherPlan { name: String },
 }
@@ -210,6 +212,12 @@ impl fmt::Display for Report {
                 f,
                 "all apps have ended, and the run is complete in {wait:?}, unless another container is \
                  created: {remedy}"
+            ),
+            Report::Kept { by } => write!(
+                f,
+                "the run is over, and the pod cannot end by itself: it is kept alive by {}, which usher \
+                 does not stop; expected in usher/sidecars what does not exit by itself",
+                by.join(", ")
             ),
             Report::OtherPlan { name } => write!(
                 f,

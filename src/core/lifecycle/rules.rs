@@ -46,6 +46,8 @@ pub(super) enum PodDeed {
     StartOver { with: String },
     /// What goes on is told that the run is late, and `since` when.
     NoteLateness { since: Time },
+    /// The log names what keeps the pod alive, whose run was over at `since`.
+    NoteKept { since: Time },
 }
 
 /// Something to be done to a container.
@@ -160,13 +162,14 @@ pub(super) struct Round {
 }
 
 /// In the order in which they are asked, each with its name. `docs/lifecycle.md` says what they are.
-const POD_RULES: [(&str, PodRule); 6] = [
+const POD_RULES: [(&str, PodRule); 7] = [
     ("termination begins", Pod::termination_begins),
     ("deadline is learned", Pod::deadline_is_learned),
     ("grace is over", Pod::grace_is_over),
     ("step is over", Pod::step_is_over),
     ("pod starts over", Pod::pod_starts_over),
     ("lateness is said", Pod::lateness_is_said),
+    ("kept is said", Pod::kept_is_said),
 ];
 
 const RULES: [(&str, Rule); 16] = [

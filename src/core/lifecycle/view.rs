@@ -9,6 +9,7 @@ use super::action::{Cause, ContainerId, ProbeKind, Step};
 use super::container::Container;
 use super::duty::{Duty, Part};
 use super::gate::Missing;
+use super::kept::Kept;
 use super::life::{Blocked, Running, State};
 use super::remedy::{Lateness, Remedy};
 use super::termination::Termination;
@@ -27,6 +28,8 @@ pub struct View {
     pub termination: Option<TerminationView>,
     /// Where all that is known of the run has been done, and it is not complete yet.
     pub lateness: Option<Lateness>,
+    /// What alone keeps the pod alive after its run.
+    pub kept: Option<Kept>,
     /// In the order of their creation.
     pub containers: Vec<ContainerView>,
 }
@@ -177,6 +180,7 @@ impl Pod {
             stages: self.stage_views(),
             termination: self.termination.as_ref().map(TerminationView::of),
             lateness: self.lateness(),
+            kept: self.kept(),
             containers: containers.collect(),
         }
     }

@@ -1,11 +1,11 @@
 //! Ends of containers that are the end of the pod.
 
-use crate::lifecycle::{Phase, Remedy};
+use crate::lifecycle::{Phase, Remedy, Report};
 
 use crate::plan::Signal;
 
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
-use crate::simulator::{Call, Node, World, ms, secs};
+use crate::simulator::{Call, Node, Seen, World, ms, secs};
 
 fn job(policy: &'static str, apps: &'static str) -> World {
     let mut annotations = vec![("sidecars", "proxy logs"), ("restart-policy", policy)];
@@ -96,6 +96,59 @@ fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() 
     assert!(world.told("proxy").len() == 1 && world.died("proxy") >= Some(late.until));
     assert_eq!(world.pod.view(world.now).lateness, None);
     world.check_end();
+}
+
+/// The containers that the log has named for keeping the pod alive, once for each time.
+fn said_kept(world: &World) -> Vec<Vec<String>> {
+    let said = world.seen.iter().filter_map(|(_, seen)| match seen {
+        Seen::Reported(Report::Kept { by }) => Some(by.clone()),
+        _ => None,
+    });
+    said.collect()
+}
+
+#[test]
+fn a_guest_that_keeps_a_complete_pod_alive_is_named_once() {
+    for policy in ["Never", "OnFailure"] {
+        let mut world = running(job(policy, "web"), &["proxy", "logs", "web"]);
+        world.call(Call::Run("agent", None));
+        world.run_for(secs(60));
+        assert_eq!(world.pod.view(world.now).kept, None, "the run goes on");
+        world.call(Call::Crash("web", 0));
+        world.run_for(secs(4));
+        let kept = world.pod.view(world.now).kept.expect("it is over");
+        assert_eq!(kept.by, ["agent"]);
+        assert!(said_kept(&world).is_empty(), "it may be about to exit");
+        world.run_for(secs(600));
+        assert_eq!(said_kept(&world), [["agent"]]);
+        world.call(Call::Crash("agent", 0));
+        world.run_for(secs(1));
+        assert_eq!(world.pod.view(world.now).kept, None);
+    }
+}
+
+#[test]
+fn a_guest_beside_an_app_alone_is_named_too() {
+    let annotations = [("apps", "web"), ("restart-policy", "Never")];
+    let mut world = World::new(&annotations);
+    for name in ["agent", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(60));
+    world.call(Call::Crash("web", 1));
+    world.run_for(secs(6));
+    assert_eq!(world.pod.view(world.now).kept.unwrap().by, ["agent"]);
+    assert_eq!(said_kept(&world), [["agent"]]);
+}
+
+#[test]
+fn a_guest_keeps_no_pod_alive_whose_end_its_caller_asks_for() {
+    let mut world = running(job("Never", "web"), &["proxy", "logs", "web"]);
+    world.call(Call::Run("agent", None));
+    ask_all(&mut world, &["proxy", "logs", "web"], TERM);
+    world.run_for(secs(20));
+    assert_eq!(world.pod.view(world.now).kept, None);
+    assert!(said_kept(&world).is_empty());
 }
 
 #[test]

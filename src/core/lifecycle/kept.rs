@@ -1,0 +1,74 @@
+//! Containers that keep a pod alive after its run is over.
+//!
+//! kubelet ends a pod when all its containers have exited. usher stops the containers that it orders,
+//! and leaves guests alone: a guest that does not exit by itself keeps a Job's pod for ever.
+
+use crate::plan::ContainerKind;
+
+use super::Pod;
+use super::completion::Completion;
+use super::container::Container;
+use super::remedy::SAID_AFTER;
+use super::report::Report;
+use super::rules::{Due, PodDeed};
+use super::time::Time;
+
+/// The containers that alone keep a pod alive whose run is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub since: Time,
+    /// In the order of their creation.
+    pub by: Vec<String>,
+}
+
+impl Pod {
+    /// Returns what keeps the pod alive, or `None` while anything else of it lives or its run goes on.
+    pub(super) fn kept(&self) -> Option<Kept> {
+        let since = self.run_is_over_since()?;
+        let workload = self.containers.values();
+        let mut living: Vec<&Container> = workload
+            .filter(|it| it.kind == ContainerKind::Workload && it.life.is_alive())
+            .collect();
+        if living.iter().any(|it| it.duty().step.is_some()) {
+            return None;
+        }
+        living.retain(|it| !it.is_ordered() && !it.is_asked());
+        living.sort_by_key(|it| it.number);
+        let by: Vec<String> = living.iter().map(|it| it.name.clone()).collect();
+        (!by.is_empty()).then_some(Kept { since, by })
+    }
+
+    /// When the run was over, if nobody asked for its end: then kubelet waits for what is left.
+    fn run_is_over_since(&self) -> Option<Time> {
+        match &self.termination {
+            _ if self.sandbox_is_gone => None,
+            Some(end) => {
+                let is_kept = end.is_over() && end.cause().is_decided() && !end.is_by_hand();
+                is_kept.then(|| end.step_began())
+            }
+            // With nothing left to stop, the shim decides no end.
+            None => {
+                let Completion { known, counts } = self.completion()?;
+                self.is_complete().then(|| known.max(counts))
+            }
+        }
+    }
+}
+
+// === rule ===
+
+impl Pod {
+    /// Rule: what keeps a pod alive whose run is over is named in the log, once.
+    pub(super) fn kept_is_said(&self) -> Option<Due<PodDeed>> {
+        let since = self.kept()?.since;
+        let is_news = self.kept_said != Some(since);
+        is_news.then(|| self.due(since.after(SAID_AFTER), || PodDeed::NoteKept { since }))
+    }
+
+    pub(super) fn note_kept(&mut self, since: Time) {
+        self.kept_said = Some(since);
+        if let Some(Kept { by, .. }) = self.kept() {
+            self.out.report(Report::Kept { by });
+        }
+    }
+}
