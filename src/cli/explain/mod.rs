@@ -34,8 +34,9 @@ use super::output::{Failure, Output, Stdout};
 /// `optional`, `step`, `waitsFor`, `held`, `remedy`, the annotation
 /// for want of which it is held, `done`, and `liveness`, what a liveness probe of usher's does),
 /// `addedLater` (the same of what `kubectl debug` adds, where it would wait, or null), `stop`
-/// (`policy`, `gracePeriodSeconds`, `worstCaseSeconds`, and `steps` with `step`, `containers`,
-/// `inTurn`, `overAfterSeconds`), `resources` (`qosClass`, and `phases` with `phase`,
+/// (`policy`, `gracePeriodSeconds`, `worstCaseSeconds`, `steps` with `step`, `containers`,
+/// `inTurn`, `overAfterSeconds`, and `runAgain`, the defer containers that are run again while they
+/// fail, with `container`, `untilSeconds`, `capSeconds`, `behind`), `resources` (`qosClass`, and `phases` with `phase`,
 /// `requests` and `limits`, both with `cpuMillis` and `memoryBytes`; a limit that is null is
 /// none), and `warnings` (`container`, which may be null, and `says`). Without usher annotations
 /// `start` and `stop` are null: kubelet's order counts.

@@ -1,6 +1,6 @@
 //! An explanation for people.
 
-use crate::judgement::{Amounts, Entry, Held, Termination, bytes, cpus, shown};
+use crate::judgement::{Amounts, Entry, Held, RunAgain, Termination, bytes, cpus, shown};
 use crate::plan::Origin;
 
 use super::super::output::{self, Table, styled};
@@ -134,7 +134,28 @@ fn stop(stop: &Termination) -> String {
         stop.policy,
         seconds(stop.worst_case_seconds)
     );
-    format!("{}{table}", heading("Stop", &about))
+    let mut text = format!("{}{table}", heading("Stop", &about));
+    for defer in &stop.run_again {
+        text.push_str(&run_again(defer));
+    }
+    text
+}
+
+/// One line about a defer container that is run again while it fails.
+fn run_again(defer: &RunAgain) -> String {
+    let mut line = format!(
+        "{} is run again while it fails, after 0, 1, 2, then every 4 s, until {} have gone",
+        defer.container,
+        seconds(defer.until_seconds)
+    );
+    if let Some(cap) = defer.cap_seconds {
+        line.push_str(&format!(", and for {} at most", seconds(cap)));
+    }
+    if !defer.behind.is_empty() {
+        let behind = defer.behind.join(", ");
+        line.push_str(&format!(" (2s each are left for its last run, {behind})"));
+    }
+    line + "\n"
 }
 
 fn seconds(seconds: f64) -> String {

@@ -34,7 +34,7 @@ pub use complete::{Completion, complete, concerns};
 pub use fields::{probe, stop_signal};
 pub use sizes::{Amounts, Phase, Resources, bytes, cpus, resources};
 pub use start::{ADDED_LATER, Entry, Held, added_later, entries, shown};
-pub use stop::{StopStep, Termination, termination};
+pub use stop::{RunAgain, StopStep, Termination, termination};
 pub use warnings::Warning;
 
 /// What the shim says to a pod.

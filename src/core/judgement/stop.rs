@@ -1,8 +1,10 @@
 //! The stop plan: the steps of a termination, and when each is over at worst.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
-use crate::lifecycle::{Budget, Duty, STEPS, Step};
+use crate::lifecycle::{Budget, Duty, LEAST, STEPS, Step};
 use crate::manifest::Pod;
 use crate::plan::{Plan, SidecarStopOrder, Stage};
 
@@ -17,6 +19,21 @@ pub struct Termination {
     /// From the first request to the end of the last container, if each takes all the time it may.
     pub worst_case_seconds: f64,
     pub steps: Vec<StopStep>,
+    /// The defer containers that are run again until they succeed, and the time that this may take.
+    pub run_again: Vec<RunAgain>,
+}
+
+/// A defer container that is run again while it fails.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunAgain {
+    pub container: String,
+    /// The last run begins so long after the first request at the latest.
+    pub until_seconds: f64,
+    /// The longest that all runs together may take by its own cap.
+    pub cap_seconds: Option<f64>,
+    /// What comes behind it: two seconds are left for each, and for its own last run.
+    pub behind: Vec<String>,
 }
 
 /// A step of it.
@@ -32,26 +49,24 @@ pub struct StopStep {
 }
 
 pub fn termination(plan: &Plan, pod: &Pod) -> Termination {
-    let grace = plan.settings().grace_period.unwrap_or(pod.grace_period());
+    let grace = grace_period(plan, pod);
     let budget = Budget::new(plan.settings(), grace);
     let present: Vec<(Step, Vec<String>)> = STEPS
         .into_iter()
         .map(|step| (step, containers(plan, pod, step)))
         .filter(|(_, containers)| !containers.is_empty())
         .collect();
-    let names: Vec<Step> = present.iter().map(|(step, _)| *step).collect();
-    let worst = budget.worst_case(&names);
-    let is_serial = |step| match step {
-        Step::PreExit | Step::PostExit => true,
-        Step::Sidecars => plan.settings().sidecar_stop_order == SidecarStopOrder::Reverse,
-        Step::Hooks | Step::Apps | Step::Over => false,
-    };
+    let capped = present
+        .iter()
+        .map(|(step, names)| (*step, longest(plan, pod, *step, names)));
+    let capped: Vec<_> = capped.collect();
+    let worst = budget.worst_case(&capped);
     let steps: Vec<StopStep> = present
         .into_iter()
         .zip(&worst)
         .map(|((step, containers), (_, over))| StopStep {
             step: step.word().to_owned(),
-            in_turn: is_serial(step) && containers.len() > 1,
+            in_turn: is_serial(plan, step) && containers.len() > 1,
             containers,
             over_after_seconds: over.as_secs_f64(),
         })
@@ -61,7 +76,90 @@ pub fn termination(plan: &Plan, pod: &Pod) -> Termination {
         grace_period_seconds: grace.as_secs_f64(),
         worst_case_seconds: worst.last().map_or(0.0, |(_, over)| over.as_secs_f64()),
         steps,
+        run_again: defers(plan)
+            .filter_map(|name| run_again(plan, pod, name))
+            .collect(),
     }
+}
+
+/// All defer containers, in the order in which they run.
+fn defers(plan: &Plan) -> impl Iterator<Item = &String> {
+    plan.pre_exit().iter().chain(plan.post_exit())
+}
+
+fn run_again(plan: &Plan, pod: &Pod, name: &str) -> Option<RunAgain> {
+    let own = plan.container(name);
+    own.restart.filter(|policy| policy.restarts_failed())?;
+    let behind = behind(plan, pod, name);
+    // Its last run has as much as each of those.
+    let needed = match behind.len() {
+        0 => 0,
+        count => u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1),
+    };
+    let until = grace_period(plan, pod).saturating_sub(LEAST.saturating_mul(needed));
+    Some(RunAgain {
+        container: name.to_owned(),
+        until_seconds: until.as_secs_f64(),
+        cap_seconds: own.grace_period.map(|cap| cap.as_secs_f64()),
+        behind,
+    })
+}
+
+/// The pod's grace period, as its annotations say it, else its spec.
+fn grace_period(plan: &Plan, pod: &Pod) -> Duration {
+    let annotated = plan.settings().grace_period;
+    annotated.unwrap_or(pod.grace_period())
+}
+
+/// True if the containers of a step run or stop one after another.
+fn is_serial(plan: &Plan, step: Step) -> bool {
+    match step {
+        Step::PreExit | Step::PostExit => true,
+        Step::Sidecars => plan.settings().sidecar_stop_order == SidecarStopOrder::Reverse,
+        Step::Hooks | Step::Apps | Step::Over => false,
+    }
+}
+
+/// The longest that a step may take by the caps of its containers; none if one of them has no cap.
+fn longest(plan: &Plan, pod: &Pod, step: Step, names: &[String]) -> Option<Duration> {
+    let caps = names.iter().map(|name| cap(plan, pod, step, name));
+    let mut caps = caps.collect::<Option<Vec<_>>>()?.into_iter();
+    match is_serial(plan, step) {
+        true => Some(caps.fold(Duration::ZERO, Duration::saturating_add)),
+        false => caps.by_ref().max(),
+    }
+}
+
+/// The longest that a container may take in a step by its own cap.
+fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
+    let cap = plan.container(name).grace_period?;
+    match step {
+        // From its release to its signal; SIGKILL comes later.
+        Step::PreExit | Step::PostExit => Some(cap.saturating_add(LEAST)),
+        // Its signal comes when its preStop handler is over, which no cap bounds.
+        Step::Apps | Step::Sidecars => {
+            let has_handler = pod.container(name)?.lifecycle.pre_stop.is_some();
+            (!has_handler).then_some(cap)
+        }
+        Step::Hooks | Step::Over => None,
+    }
+}
+
+/// What comes behind a defer container and needs time of the same grace period: later defer containers,
+/// then later steps.
+fn behind(plan: &Plan, pod: &Pod, name: &str) -> Vec<String> {
+    let is_pre_exit = plan.pre_exit().iter().any(|it| it == name);
+    let later = defers(plan).skip_while(|it| *it != name).skip(1);
+    let mut behind: Vec<String> = later.cloned().collect();
+    let steps = match is_pre_exit {
+        true => &[Step::Apps, Step::Sidecars][..],
+        false => &[Step::Sidecars],
+    };
+    let present = steps
+        .iter()
+        .filter(|step| !containers(plan, pod, **step).is_empty());
+    behind.extend(present.map(|step| format!("the {}", step.word())));
+    behind
 }
 
 /// Those of a step, in their order.

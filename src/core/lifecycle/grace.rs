@@ -128,19 +128,25 @@ impl Budget {
     }
 
     /// When each of the `steps` that a pod has is over, if each takes all that it may, since the
-    /// termination began. In the order of the steps.
-    pub fn worst_case(&self, steps: &[Step]) -> Vec<(Step, Duration)> {
+    /// termination began. In the order of the steps. A step may have a cap: the longest that its
+    /// containers let it take.
+    pub fn worst_case(&self, steps: &[(Step, Option<Duration>)]) -> Vec<(Step, Duration)> {
         let mut at = Duration::ZERO;
-        let present = STEPS.iter().filter(|step| steps.contains(step));
+        let present = STEPS.iter().filter_map(|step| {
+            let mut steps = steps.iter();
+            steps.find(|(present, _)| present == step)
+        });
         present
-            .map(|step| {
+            .map(|(step, cap)| {
                 let share = match (step, self.extension) {
                     (Step::PreExit | Step::PostExit, Some(extension)) if at <= self.grace => {
                         Some(self.extended(extension))
                     }
                     _ => self.share(*step, at),
                 };
-                at = share.map_or(at, |share| share.kill.max(at));
+                let kill = share.map_or(at, |share| share.kill.max(at));
+                let capped = cap.map_or(kill, |cap| at.saturating_add(cap));
+                at = kill.min(capped);
                 (*step, at)
             })
             .collect()
@@ -196,16 +202,20 @@ mod tests {
         Budget::new(&settings, secs(grace))
     }
 
+    fn uncapped(steps: &[Step]) -> Vec<(Step, Option<Duration>)> {
+        steps.iter().map(|step| (*step, None)).collect()
+    }
+
     /// When the last of all steps is over.
     fn whole(budget: Budget) -> Duration {
-        budget.worst_case(&STEPS).last().unwrap().1
+        budget.worst_case(&uncapped(&STEPS)).last().unwrap().1
     }
 
     #[test]
     fn the_worst_cases_are_those_of_the_draft() {
         let worst = POLICIES.map(|policy| whole(budget(policy, 20)).as_secs());
         assert_eq!(worst, [20 + 2, 20 + 2, 20 + 8, 20 + 4, 20]);
-        let steps = budget(GracePolicy::Reserve, 20).worst_case(&STEPS);
+        let steps = budget(GracePolicy::Reserve, 20).worst_case(&uncapped(&STEPS));
         let ends: Vec<_> = steps.iter().map(|(_, end)| end.as_secs()).collect();
         assert_eq!(ends, [14, 16, 18, 20, 22]);
     }
@@ -213,7 +223,7 @@ mod tests {
     #[test]
     fn a_step_that_a_pod_does_not_have_takes_no_time() {
         let steps = [Step::Apps, Step::Sidecars];
-        let worst = budget(GracePolicy::Overrun, 20).worst_case(&steps);
+        let worst = budget(GracePolicy::Overrun, 20).worst_case(&uncapped(&steps));
         assert_eq!(worst, [(Step::Apps, secs(20)), (Step::Sidecars, secs(22))]);
     }
 
@@ -244,9 +254,26 @@ mod tests {
             ..Settings::default()
         };
         let budget = Budget::new(&settings, secs(20));
-        let worst = budget.worst_case(&[Step::PostExit, Step::Sidecars]);
+        let worst = budget.worst_case(&uncapped(&[Step::PostExit, Step::Sidecars]));
         let expected = [(Step::PostExit, secs(72)), (Step::Sidecars, secs(74))];
         assert_eq!(worst, expected);
+    }
+
+    #[test]
+    fn a_cap_shortens_its_step_and_lengthens_none() {
+        let steps = [
+            (Step::PreExit, Some(secs(6))),
+            (Step::Apps, Some(secs(60))),
+            (Step::PostExit, Some(secs(1))),
+            (Step::Sidecars, Some(secs(4))),
+        ];
+        let ends = |policy| -> Vec<u64> {
+            let worst = budget(policy, 20).worst_case(&steps);
+            worst.iter().map(|(_, end)| end.as_secs()).collect()
+        };
+        assert_eq!(ends(GracePolicy::Shared), [6, 22, 22, 22]);
+        assert_eq!(ends(GracePolicy::Overrun), [6, 20, 21, 23]);
+        assert_eq!(ends(GracePolicy::Strict), [6, 20, 20, 20]);
     }
 
     proptest! {

@@ -66,6 +66,7 @@ pub struct Container {
 #[serde(rename_all = "camelCase", default)]
 pub struct Lifecycle {
     pub post_start: Option<Value>,
+    pub pre_stop: Option<Value>,
     pub stop_signal: Option<String>,
 }
 
