@@ -87,6 +87,24 @@ pub fn job(case: &Case) {
     );
 }
 
+/// KEP-5307: kubelet starts the work again by its exit code, and it has its proxy again.
+pub fn training(case: &Case) {
+    apply(case, "training");
+    case.await_job("training", "complete");
+    let text = case.kubectl(&["logs", "job/training", "--container=train"]);
+    assert!(text.contains("the model is trained"), "{text}");
+    let pods = case.kubectl(&["get", "pods", "--output", "json"]);
+    let pods: Value = serde_json::from_str(&pods).expect("a list");
+    let pod = &pods["items"][0];
+    assert_eq!(restarts(pod, "train"), 1, "{}", status_of(pod, "train"));
+    assert_eq!(
+        exit_code(pod, "proxy"),
+        Some(0),
+        "{}",
+        status_of(pod, "proxy")
+    );
+}
+
 pub fn database(case: &Case) {
     apply(case, "database");
     let (name, _) = await_pod_of(case, "database");

@@ -142,6 +142,7 @@ const CASES: &[Named] = cases![
     examples::mesh,
     examples::log_forwarder,
     examples::job,
+    examples::training,
     examples::database,
     examples::leader,
 ];

@@ -350,9 +350,10 @@ fn a_stop_signal_is_written_for_whom_the_shim_stops() {
     assert_eq!(print(&[pod]).unwrap().matches("stopSignal").count(), 5);
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("k: its stopSignal SIGKILL"), "{notes:?}");
+    // The other is about the init container, which runs before the sidecar.
     assert_eq!(
         convert(&mut parse(&text).unwrap(), &wish(false)).map(|said| said.len()),
-        Ok(1)
+        Ok(2)
     );
 }
 
@@ -560,6 +561,11 @@ proptest! {
         let order = [serial, sidecars, apps, defers].concat();
         prop_assert_eq!(names(&document, "containers"), order);
         let warnings = Judgement::of(&pod, &Rules::default()).warnings;
-        prop_assert_eq!(warnings.len(), usize::from(model.essential), "{:?}", warnings);
+        let early = match plan.sidecars() {
+            [] => 0,
+            _ => usize::from(model.init),
+        };
+        let expected = usize::from(model.essential).saturating_add(early);
+        prop_assert_eq!(warnings.len(), expected, "{:?}", warnings);
     }
 }

@@ -185,7 +185,7 @@ fn names_that_do_not_fit_the_manifest_are_warned_of() {
     );
     let native = pod(
         ", usher/native-init: setup",
-        "  initContainers: [{name: setup}]\n",
+        "  initContainers: [{name: setup, restartPolicy: Always}]\n",
         BOTH,
     );
     assert_eq!(warnings(&native), []);
@@ -540,39 +540,63 @@ fn a_startup_probe_beyond_the_startup_timeout_is_warned_of() {
     assert_eq!(warnings(&pod("40s")), []);
 }
 
+/// Rules by which kubelet creates a container again with one exit code, and with any but two.
+const RULES: &str = ", restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: \
+                     {operator: In, values: [42]}}]";
+const RULES_FOR_ALL: &str = ", restartPolicy: Never, restartPolicyRules: [{action: \
+                             RestartAllContainers, exitCodes: {operator: NotIn, values: [0, 1, 300]}}, \
+                             {action: Restart, exitCodes: {operator: In, values: [1, -1]}}]";
+
 #[test]
-fn a_restart_policy_of_a_containers_own_is_warned_of_where_it_matters() {
-    let pod = |policy: &str, app: &str, proxy: &str| {
+fn a_restart_policy_of_a_containers_own_is_warned_of_until_an_annotation_repeats_it() {
+    let pod = |annotations: &str, policy: &str, app: &str, proxy: &str| {
         listed(
-            "usher/sidecars: proxy",
+            &format!("usher/sidecars: proxy{annotations}"),
             policy,
             "",
             &format!("  - {{name: proxy{proxy}}}\n  - {{name: app{app}}}\n"),
         )
     };
     let own = |policy: &str| format!(", restartPolicy: {policy}");
-    let rules = ", restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: \
-                 {operator: In, values: [42]}}]";
-    for more in [&own("Always"), &own("OnFailure"), rules] {
-        let words = [
-            "does not see",
-            "complete",
-            "after the end of the old run is over",
-        ];
-        says(&pod("Never", more, ""), "app", &words);
+    for (policy, app, annotation) in [
+        ("Never", &*own("Always"), "restart-policy.usher/app: Always"),
+        (
+            "Never",
+            &own("OnFailure"),
+            "restart-policy.usher/app: OnFailure",
+        ),
+        (
+            "OnFailure",
+            &own("Never"),
+            "restart-policy.usher/app: Never",
+        ),
+        ("Always", &own("Never"), "restart-policy.usher/app: Never"),
+        ("Never", RULES, "caller-restarts.usher/app: \"42\""),
+        ("Never", RULES_FOR_ALL, "caller-restarts.usher/app: \"!0\""),
+    ] {
+        let words = ["does not see", "when the run is complete", annotation];
+        says(&pod("", policy, app, ""), "app", &words);
+        let repeated = pod(&format!(", {annotation}"), policy, app, "");
+        assert_eq!(warnings(&repeated), [], "{annotation}");
+        // It is not so, or not any more.
+        let other = pod(&format!(", {annotation}"), policy, "", "");
+        says(&other, "app", &["says something else", "expected none"]);
     }
-    says(
-        &pod("OnFailure", &own("Never"), ""),
-        "app",
-        &["does not see", "never complete"],
-    );
-    says(
-        &pod("Never", "", &own("Always")),
-        "proxy",
-        &["does not see", "restart.usher/proxy"],
-    );
+    for (more, field) in [
+        (&*own("Always"), "restartPolicy of"),
+        (RULES, "restartPolicyRules"),
+    ] {
+        let words = [field, "does not see", "restart.usher/proxy"];
+        says(&pod("", "OnFailure", "", more), "proxy", &words);
+        let instead = pod(", restart.usher/proxy: Always", "OnFailure", "", more);
+        assert_eq!(warnings(&instead), [], "{more}");
+    }
     for same in ["Always", "OnFailure", "Never"] {
-        assert_eq!(warnings(&pod(same, &own(same), &own(same))), [], "{same}");
+        assert_eq!(
+            warnings(&pod("", same, &own(same), &own(same))),
+            [],
+            "{same}"
+        );
     }
 }
 
@@ -588,17 +612,187 @@ fn an_init_container_that_kubelet_never_starts_again_is_warned_of() {
     };
     let never = ", restartPolicy: Never";
     for policy in ["Always", "OnFailure"] {
-        let words = ["does not see", "nobody starts it again", "startup-timeout"];
+        let words = ["nobody starts it again", "what waits for it never runs"];
         says(&pod(policy, never), "setup", &words);
-        // What kubelet starts again only sometimes may fail for good all the same.
-        let rules = format!("{never}, restartPolicyRules: [{{action: Restart}}]");
-        says(
-            &pod(policy, &rules),
-            "setup",
-            &["does not see", "startup-timeout"],
-        );
+        // kubelet starts it again after some failures alone.
+        says(&pod(policy, RULES), "setup", &words);
         assert_eq!(said_of(&pod(policy, ""), "setup"), Vec::<String>::new());
     }
+}
+
+#[test]
+fn the_examples_do_what_they_look_like() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kubernetes/examples");
+    let files = std::fs::read_dir(directory).unwrap();
+    let files = files.map(|file| file.unwrap().path()).collect::<Vec<_>>();
+    assert!(files.len() >= 6, "{files:?}");
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let said = explained(&text);
+        assert_eq!((said.refused, said.warnings), (None, vec![]), "{file:?}");
+        assert!(said.start.is_some(), "{file:?}");
+    }
+}
+
+#[test]
+fn the_table_says_with_which_exit_codes_a_run_is_complete() {
+    let done = |annotations: &str, policy: &str| {
+        let text = format!(
+            "kind: Pod\nmetadata: {{annotations: {{usher/apps: \"app, report\", \
+             usher/restart-policy: {policy}{annotations}}}}}\nspec: {{restartPolicy: {policy}, \
+             containers: [{{name: app}}, {{name: report}}]}}\n"
+        );
+        explained(&text).start.unwrap()[0].done.clone()
+    };
+    let rules = ", caller-restarts.usher/app: '42', caller-restarts.usher/report: '42'";
+    assert_eq!(
+        done(rules, "Never").unwrap(),
+        "the run, when all apps have exited with any code but 42"
+    );
+    assert_eq!(
+        done(", restart-policy.usher/report: OnFailure", "Never").unwrap(),
+        "the run, when all apps have ended (app: exited; report: exited with 0)"
+    );
+    assert_eq!(
+        done(", caller-restarts.usher/app: '!0, 3'", "Never").unwrap(),
+        "the run, when all apps have ended (app: exited with 0, 3; report: exited)"
+    );
+    // kubelet starts it again for ever.
+    assert_eq!(done(", restart-policy.usher/report: Always", "Never"), None);
+    assert_eq!(done(", caller-restarts.usher/app: '!'", "OnFailure"), None);
+    assert_eq!(done(", restart-policy.usher/report: Never", "Always"), None);
+}
+
+/// The end of each step at worst, of a pod with these caps.
+fn ends(annotations: &str, containers: &str) -> Vec<(String, f64)> {
+    let text = listed(
+        &format!("usher/sidecars: 'proxy, logs', usher/post-exit: 'save, bye'{annotations}"),
+        "Always",
+        "",
+        containers,
+    );
+    let steps = explained(&text).stop.unwrap().steps.into_iter();
+    steps.map(|it| (it.step, it.over_after_seconds)).collect()
+}
+
+const FIVE: &str =
+    "  - {name: proxy}\n  - {name: logs}\n  - {name: app}\n  - {name: save}\n  - {name: bye}\n";
+
+#[test]
+fn caps_shorten_the_worst_case() {
+    let of = |annotations: &str| {
+        let ends = ends(annotations, FIVE).into_iter();
+        ends.map(|(_, end)| end).collect::<Vec<_>>()
+    };
+    assert_eq!(of(""), [32.0, 32.0, 32.0]);
+    // A defer has its cap from its release to its signal, and two seconds more; defers go one by one.
+    let app = ", grace-period.usher/app: 5s";
+    let both = ", grace-period.usher/save: 4s, grace-period.usher/bye: 1s";
+    assert_eq!(of(app), [5.0, 32.0, 32.0]);
+    assert_eq!(of(&format!("{app}{both}")), [5.0, 14.0, 32.0]);
+    let one = ", grace-period.usher/save: 4s";
+    assert_eq!(of(&format!("{app}{one}")), [5.0, 32.0, 32.0]);
+    // Sidecars go one by one, or together.
+    let sidecars = ", grace-period.usher/proxy: 3s, grace-period.usher/logs: 2s";
+    let all = format!("{app}{both}{sidecars}");
+    assert_eq!(of(&all), [5.0, 14.0, 19.0]);
+    let parallel = format!("{all}, usher/sidecar-stop-order: Parallel");
+    assert_eq!(of(&parallel), [5.0, 14.0, 17.0]);
+    // A preStop handler comes before the signal.
+    let handler = FIVE.replace(
+        "{name: app}",
+        "{name: app, lifecycle: {preStop: {sleep: {seconds: 9}}}}",
+    );
+    assert_eq!(ends(app, &handler)[0].1, 32.0);
+}
+
+#[test]
+fn a_defer_that_is_run_again_says_what_it_costs() {
+    let pod = |annotations: &str| {
+        listed(
+            &format!(
+                "usher/sidecars: proxy, usher/pre-exit: save, usher/post-exit: bye{annotations}"
+            ),
+            "Always",
+            "",
+            "  - {name: proxy}\n  - {name: app}\n  - {name: save}\n  - {name: bye}\n",
+        )
+    };
+    let said = |annotations: &str| {
+        let text = explained(&pod(annotations)).text();
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let lines = text.lines().filter(|line| line.contains("is run again"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for policy in ["OnFailure", "Always"] {
+        let line = "save is run again while it fails, after 0, 1, 2, then every 4 s, until 22s have \
+                    gone (2s each are left for its last run, bye, the apps, the sidecars)";
+        let save = format!(", restart.usher/save: {policy}");
+        assert_eq!(said(&save), [line]);
+        let line = "bye is run again while it fails, after 0, 1, 2, then every 4 s, until 26s have \
+                    gone, and for 9s at most (2s each are left for its last run, the sidecars)";
+        let bye = format!(", restart.usher/bye: {policy}, grace-period.usher/bye: 9s");
+        assert_eq!(said(&bye), [line]);
+        assert_eq!(warnings(&pod(&save)), []);
+    }
+    assert_eq!(said(", restart.usher/save: Never"), [""; 0]);
+}
+
+#[test]
+fn a_container_that_keeps_a_complete_pod_alive_is_named() {
+    let pod = |policy: &str, annotations: &str| {
+        listed(
+            &format!("usher/sidecars: proxy{annotations}"),
+            policy,
+            "",
+            "  - {name: proxy}\n  - {name: app}\n  - {name: agent}\n",
+        )
+    };
+    for policy in ["Never", "OnFailure"] {
+        let words = [
+            "keeps the pod alive",
+            "role guest",
+            "expected agent in usher/sidecars",
+        ];
+        says(&pod(policy, ""), "agent", &words);
+        let native = pod(policy, ", usher/native-init: agent");
+        says(
+            &native,
+            "agent",
+            &["keeps the pod alive", "role native-init"],
+        );
+    }
+    // This run is never complete.
+    let said = said_of(&pod("Always", ""), "agent");
+    assert!(!said.concat().contains("keeps the pod alive"), "{said:?}");
+}
+
+#[test]
+fn an_init_container_that_runs_before_the_sidecars_is_warned_of() {
+    let pod = |annotations: &str, init: &str, containers: &str| {
+        pod(
+            &format!(", usher/native-init: 'redirect, fetch'{annotations}"),
+            &format!(
+                "  initContainers:\n  - {{name: redirect, securityContext: {{capabilities: \
+                 {{add: [NET_ADMIN]}}}}}}\n  - {{name: fetch{init}}}\n"
+            ),
+            containers,
+        )
+    };
+    only_warning(
+        &pod("", "", BOTH),
+        "fetch",
+        "runs before proxy: if it needs that, it fails, and the pod with it; expected then proxy \
+         ahead of it in initContainers (restartPolicy: Always) and in usher/native-init, or fetch \
+         among the containers, with usher/init: fetch and usher/startup-order: proxy, fetch",
+    );
+    let setup = format!("  - {{name: setup}}\n{BOTH}");
+    only_warning(
+        &pod(", usher/init: setup", "", &setup),
+        "fetch",
+        "with usher/init: setup, fetch and usher/startup-order: setup, proxy, fetch",
+    );
+    assert_eq!(warnings(&pod("", ", restartPolicy: Always", BOTH)), []);
 }
 
 #[test]

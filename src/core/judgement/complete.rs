@@ -185,8 +185,27 @@ impl Work<'_> {
                 Err(why) => self.note(Some(name), why),
             }
         }
-        if role == Role::Sidecar {
-            self.sidecar(container);
+        match role {
+            Role::Sidecar => self.sidecar(container),
+            Role::App | Role::Init | Role::NativeInit => self.restarts(container),
+            Role::Defer(_) | Role::Guest => {}
+        }
+    }
+
+    /// Writes after which exits kubelet creates the container again, where the pod's policy does not tell.
+    /// kubelet restarts a native sidecar after every exit.
+    fn restarts(&mut self, container: &Container) {
+        let name = container.name.as_str();
+        if self.pod.has_init_container(name) && container.is_native_sidecar() {
+            return;
+        }
+        let of_pod = self.said.settings().restart_policy;
+        if let Some(own) = container.restart_policy().filter(|own| *own != of_pod) {
+            self.annotate(ContainerSetting::RestartPolicy, name, own.to_string());
+        }
+        let codes = container.restart_codes();
+        if !codes.is_empty() {
+            self.annotate(ContainerSetting::CallerRestarts, name, codes.to_string());
         }
     }
 

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::lifecycle::LAST_APP_AFTER;
 use crate::plan::{
-    Check, DeferTurn, GraceExtension, Host, Origin, Plan, PodSetting, Port, Probe, RestartPolicy,
-    Role, Stage, StartMode,
+    Check, DeferTurn, ExitCodes, GraceExtension, Host, Origin, Plan, PodSetting, Port, Probe, Role,
+    Stage, StartMode,
 };
 
 use crate::manifest::Pod;
@@ -115,6 +115,7 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
         let containers = pod.spec.containers.iter();
         containers.filter(move |it| role(plan, pod, &it.name) == wanted)
     };
+    let run_is_over = run_is_over(plan, pod);
     for container in in_role(Role::App) {
         let name = &container.name;
         let waits_for = waited_for(plan, pod, name, &before);
@@ -127,7 +128,7 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
             held: held(plan, pod, name, &waits_for),
             waits_for,
             remedy: None,
-            done: run_is_over(plan, pod),
+            done: run_is_over.clone(),
             liveness: None,
         });
     }
@@ -203,27 +204,66 @@ pub(super) fn apps(plan: &Plan, pod: &Pod) -> String {
     annotation(PodSetting::Apps, apps.map(|it| it.name.as_str()))
 }
 
-fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<_> = names.collect();
+pub(super) fn annotation<T: AsRef<str>>(
+    setting: PodSetting,
+    names: impl Iterator<Item = T>,
+) -> String {
+    let names: Vec<T> = names.collect();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     format!("{}: {}", setting.key(), names.join(", "))
 }
 
-/// When the run is complete, of which the apps are.
-fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
-    let policy = plan.settings().restart_policy;
-    let all = match policy {
-        RestartPolicy::Always => return None,
-        RestartPolicy::OnFailure => "the run, when all apps have exited with 0",
-        RestartPolicy::Never => "the run, when all apps have exited",
+/// When the run is complete, of which the apps are; none if kubelet starts one of them again for ever.
+pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
+    let mut ends: Vec<(ExitCodes, Vec<&str>)> = Vec::new();
+    let containers = pod.spec.containers.iter().map(|it| it.name.as_str());
+    for name in containers.filter(|name| role(plan, pod, name) == Role::App) {
+        let codes = final_codes(plan, name);
+        match ends.iter_mut().find(|(other, _)| *other == codes) {
+            Some((_, names)) => names.push(name),
+            None => ends.push((codes, vec![name])),
+        }
+    }
+    if ends.iter().any(|(codes, _)| codes.is_empty()) {
+        return None;
+    }
+    let all = match &ends[..] {
+        [] => return None,
+        [(codes, _)] => format!("the run, when all apps have {}", exited(codes)),
+        several => {
+            let each = several.iter().map(|(codes, names)| {
+                let names = names.join(", ");
+                format!("{names}: {}", exited(codes))
+            });
+            let each: Vec<String> = each.collect();
+            format!("the run, when all apps have ended ({})", each.join("; "))
+        }
     };
     Some(match plan.apps() {
-        Some(_) => all.to_owned(),
+        Some(_) => all,
         None => format!(
             "{all} and no container was created for {} ({} makes it at once)",
             shown(LAST_APP_AFTER),
             apps(plan, pod)
         ),
     })
+}
+
+/// The exit codes after which kubelet leaves a container alone.
+fn final_codes(plan: &Plan, name: &str) -> ExitCodes {
+    let codes = 0..=u8::MAX;
+    codes
+        .filter(|code| !plan.is_created_again(name, u32::from(*code)))
+        .collect()
+}
+
+fn exited(codes: &ExitCodes) -> String {
+    let text = codes.to_string();
+    match text.strip_prefix('!') {
+        _ if *codes == ExitCodes::all() => "exited".to_owned(),
+        Some(others) => format!("exited with any code but {others}"),
+        None => format!("exited with {text}"),
+    }
 }
 
 fn out_of_order(plan: &Plan, name: &str, role: Role, held: Held) -> Entry {

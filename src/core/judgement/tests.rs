@@ -114,12 +114,55 @@ fn its_author_writes_one_list_and_nothing_else() {
         ]
     );
     assert!(pod.container("job").unwrap().liveness_probe.is_some());
-    assert!(
-        Judgement::of(&pod, &Rules::default())
-            .warnings
-            .iter()
-            .all(|it| it.container.is_none())
-    );
+    let warnings = Judgement::of(&pod, &Rules::default()).warnings;
+    let about = |it: &Warning| it.container.clone();
+    let about: Vec<String> = warnings.iter().filter_map(about).collect();
+    assert_eq!(about, ["fetch"], "{warnings:?}");
+}
+
+#[test]
+fn exits_after_which_kubelet_creates_a_container_again_are_written_for_those_that_end() {
+    let rule = |action: &str, operator: &str, values: &[i64]| {
+        let codes = json!({"operator": operator, "values": values});
+        json!({"action": action, "exitCodes": codes})
+    };
+    let rules = json!([
+        rule("Restart", "NotIn", &[0, 1, 300]),
+        rule("RestartAllContainers", "In", &[1, -1]),
+        rule("Other", "In", &[0]),
+        {"action": "Restart"},
+    ]);
+    let ruled =
+        |name: &str| json!({"name": name, "restartPolicy": "Never", "restartPolicyRules": rules});
+    let spec = json!({
+        "restartPolicy": "OnFailure",
+        "initContainers": [
+            {"name": "mesh", "restartPolicy": "Always"}, {"name": "fetch", "restartPolicy": "Never"},
+        ],
+        "containers": [
+            ruled("setup"), ruled("proxy"), ruled("web"), ruled("bye"),
+            {"name": "same", "restartPolicy": "OnFailure"}, {"name": "none", "restartPolicy": "Other"},
+        ],
+    });
+    let annotations = [
+        ("usher/init", "setup"),
+        ("usher/sidecars", "proxy"),
+        ("usher/post-exit", "bye"),
+    ];
+    let (_, completion) = completed(pod(&annotations, spec), &Rules::default());
+    let written = written(&completion).into_iter();
+    let written: Vec<_> = written
+        .filter(|(key, _)| key.contains("restart") && !key.starts_with("usher/"))
+        .collect();
+    let expected = [
+        ("caller-restarts.usher/setup", "!0"),
+        ("caller-restarts.usher/web", "!0"),
+        ("restart-policy.usher/fetch", "Never"),
+        ("restart-policy.usher/setup", "Never"),
+        ("restart-policy.usher/web", "Never"),
+    ];
+    assert_eq!(written, expected);
+    assert_eq!(completion.notes, []);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::{Map, Value};
 
-use crate::plan::{self, Amounts, Resources, RestartPolicy};
+use crate::plan::{self, Amounts, ExitCodes, Resources, RestartPolicy, Word};
 
 use super::Owner;
 
@@ -50,15 +50,45 @@ pub struct Requirements {
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
     pub name: String,
-    /// Of its own, which the pod's is not.
-    pub restart_policy: Option<String>,
-    restart_policy_rules: Vec<Value>,
+    restart_policy: Option<String>,
+    restart_policy_rules: Vec<RestartRule>,
     #[serde(deserialize_with = "resources")]
     pub resources: Option<Resources>,
     pub startup_probe: Option<Value>,
     pub liveness_probe: Option<Value>,
     pub readiness_probe: Option<Value>,
     pub lifecycle: Lifecycle,
+    security_context: SecurityContext,
+}
+
+/// Kubernetes' `ContainerRestartRule` (KEP-5307).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RestartRule {
+    action: String,
+    exit_codes: Option<RuleCodes>,
+}
+
+/// Kubernetes' `ContainerRestartRuleOnExitCodes`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct RuleCodes {
+    operator: String,
+    values: Vec<i64>,
+}
+
+/// Kubernetes' `SecurityContext`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct SecurityContext {
+    capabilities: Capabilities,
+}
+
+/// Kubernetes' `Capabilities`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Capabilities {
+    add: Vec<String>,
 }
 
 /// Kubernetes' `Lifecycle`.
@@ -155,9 +185,47 @@ impl Container {
         self.restart_policy.as_deref() == Some("Always")
     }
 
-    /// Whether kubelet goes by its exit codes.
+    /// Its own restart policy (KEP-5307); none where it is the pod's, or no such word.
+    pub fn restart_policy(&self) -> Option<RestartPolicy> {
+        RestartPolicy::from_word(self.restart_policy.as_deref()?)
+    }
+
     pub fn has_restart_rules(&self) -> bool {
         !self.restart_policy_rules.is_empty()
+    }
+
+    /// The exit codes after which kubelet creates it again by its `restartPolicyRules`, alone or with all
+    /// other containers (KEP-5532).
+    pub fn restart_codes(&self) -> ExitCodes {
+        let rules = self.restart_policy_rules.iter();
+        rules
+            .flat_map(|rule| Vec::from_iter(rule.codes().iter()))
+            .collect()
+    }
+
+    /// It may change the pod's network, as those do that lead its traffic through a proxy.
+    pub fn may_change_network(&self) -> bool {
+        let added = &self.security_context.capabilities.add;
+        let is_one = |it: &String| matches!(it.as_str(), "NET_ADMIN" | "CAP_NET_ADMIN" | "ALL");
+        added.iter().any(is_one)
+    }
+}
+
+// === impl RestartRule ===
+
+impl RestartRule {
+    fn codes(&self) -> ExitCodes {
+        let Some(RuleCodes { operator, values }) = &self.exit_codes else {
+            return ExitCodes::NONE;
+        };
+        // No process of Linux exits with any other.
+        let values = values.iter().filter_map(|code| u8::try_from(*code).ok());
+        let values: ExitCodes = values.collect();
+        match (self.action.as_str(), operator.as_str()) {
+            ("Restart" | "RestartAllContainers", "In") => values,
+            ("Restart" | "RestartAllContainers", "NotIn") => values.complement(),
+            _ => ExitCodes::NONE,
+        }
     }
 }
 

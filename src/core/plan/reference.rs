@@ -284,7 +284,8 @@ impl ContainerSetting {
             ContainerSetting::CallerRestarts => (
                 "exit codes; or `!` and exit codes: all but these".into(),
                 "none".into(),
-                "The exit codes of its `restartPolicyRules`: with these kubelet starts the container                  again although its restart policy would not. Such an exit does not complete the run.",
+                "The exit codes of its `restartPolicyRules`: with these kubelet starts the container \
+                 again although its restart policy would not. Such an exit does not complete the run.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),

@@ -86,6 +86,61 @@ fn a_liveness_probe_that_kubelet_would_not_act_on_becomes_ushers() {
     assert!(containers[0].get("livenessProbe").is_none(), "{containers}");
 }
 
+/// A pod whose apps kubelet creates again by rules and a policy of their own.
+fn ruled() -> Value {
+    let rule = |action: &str, operator: &str, values: &[u8]| {
+        let codes = json!({ "operator": operator, "values": values });
+        json!({ "action": action, "exitCodes": codes })
+    };
+    let mut pod = mesh();
+    let shop = &mut containers(&mut pod)[1];
+    shop["restartPolicy"] = "Never".into();
+    shop["restartPolicyRules"] = json!([
+        rule("Restart", "In", &[42, 7]),
+        rule("RestartAllContainers", "In", &[88]),
+    ]);
+    containers(&mut pod).push(json!({ "name": "report", "restartPolicy": "OnFailure" }));
+    pod["spec"]["initContainers"] = json!([
+        { "name": "proxy-init", "restartPolicy": "Always" },
+        {
+            "name": "fetch", "restartPolicy": "OnFailure",
+            "restartPolicyRules": [rule("RestartAllContainers", "NotIn", &[0, 1])],
+        },
+    ]);
+    pod
+}
+
+#[test]
+fn exits_after_which_kubelet_creates_a_container_again_are_written() {
+    let said = created(Webhook::Mutate, &ruled());
+    assert_eq!(said.refused, None);
+    for (key, value) in [
+        ("caller-restarts.usher/shop", Some("7, 42, 88")),
+        // It is the pod's.
+        ("restart-policy.usher/shop", None),
+        ("restart-policy.usher/report", Some("OnFailure")),
+        ("caller-restarts.usher/report", None),
+        ("restart-policy.usher/fetch", Some("OnFailure")),
+        ("caller-restarts.usher/fetch", Some("!0, 1")),
+        // A native sidecar, which never ends before its pod.
+        ("restart-policy.usher/proxy-init", None),
+    ] {
+        assert_eq!(annotation(&said, key), value, "{key}");
+    }
+    let unseen = said.warnings.iter().find(|it| it.contains("does not see"));
+    assert_eq!(unseen, None);
+    // What its author says stays.
+    let mut own = ruled();
+    own["metadata"]["annotations"]["caller-restarts.usher/shop"] = "1".into();
+    let said = created(Webhook::Mutate, &own);
+    assert_eq!(annotation(&said, "caller-restarts.usher/shop"), Some("1"));
+    let other = said.warnings.iter().find(|it| it.contains("does not see"));
+    assert!(
+        other.is_some_and(|it| it.starts_with("shop: ")),
+        "{other:?}"
+    );
+}
+
 #[test]
 fn twice_is_the_same_as_once() {
     for annotations in [
@@ -94,12 +149,17 @@ fn twice_is_the_same_as_once() {
         json!({ "usher/sidecars": "logs?" }),
     ] {
         let once = created(Webhook::Mutate, &annotated(plain(), annotations));
-        assert!(once.is_changed);
-        let twice = created(Webhook::Mutate, &once.object);
-        assert!(!twice.is_changed, "{once:#?}\n{twice:#?}");
-        assert_eq!(twice.warnings, once.warnings);
-        assert_eq!(created(Webhook::Validate, &once.object).refused, None);
+        assert_twice_is_once(once);
     }
+    assert_twice_is_once(created(Webhook::Mutate, &ruled()));
+}
+
+fn assert_twice_is_once(once: Said) {
+    assert!(once.is_changed);
+    let twice = created(Webhook::Mutate, &once.object);
+    assert!(!twice.is_changed, "{once:#?}\n{twice:#?}");
+    assert_eq!(twice.warnings, once.warnings);
+    assert_eq!(created(Webhook::Validate, &once.object).refused, None);
 }
 
 #[test]

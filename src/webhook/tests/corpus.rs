@@ -205,6 +205,30 @@ fn assert_same_probes_and_resources(before: &Pod, plan: &Plan, after: &Pod) {
     }
 }
 
+/// Where the spec has kubelet create a container again, the shim reads that it does.
+fn assert_same_restarts(pod: &Pod, plan: &Plan) {
+    let of_pod = pod.restart_policy().expect("a policy");
+    for container in pod.all() {
+        let name = container.name.as_str();
+        let is_native_sidecar = pod.has_init_container(name) && container.is_native_sidecar();
+        if is_native_sidecar
+            || !matches!(plan.role(name), Role::App | Role::Init | Role::NativeInit)
+        {
+            continue;
+        }
+        let policy = container.restart_policy().unwrap_or(of_pod);
+        for code in 0..=255 {
+            let is_created_again =
+                policy.restarts(code) || container.restart_codes().contains(code);
+            assert_eq!(
+                plan.is_created_again(name, code),
+                is_created_again,
+                "{name} {code}"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_is_written_means_the_same_to_explain_and_to_the_shim() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -236,6 +260,7 @@ fn what_is_written_means_the_same_to_explain_and_to_the_shim() {
         assert_eq!(explained["name"], owner.name.as_str());
         assert_same_order(&explained, &plan, &pod);
         assert_same_probes_and_resources(&before, &plan, &pod);
+        assert_same_restarts(&pod, &plan);
         assert_eq!(Some(plan.settings().restart_policy), pod.restart_policy());
         let warnings = explained["warnings"].as_array().expect("a list");
         let warnings: Vec<&str> = warnings

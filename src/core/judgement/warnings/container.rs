@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use crate::lifecycle::LEAST;
+use crate::lifecycle::{Duty, LEAST};
 use crate::manifest::{Container, Pod};
-use crate::plan::{Plan, RestartPolicy, Role, Stage, StartMode};
+use crate::plan::{ContainerSetting, Plan, RestartPolicy, Role, Stage, StartMode};
 
 use super::super::role;
-use super::super::start::{Held, held, longest, shown, waited_for};
+use super::super::start::{Held, held, longest, run_is_over, shown, waited_for};
 
 /// All sentences about a container.
 pub(super) fn of(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
@@ -26,6 +26,7 @@ pub(super) fn of(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
         Role::NativeInit => {}
     }
     warnings.extend(of_own_policy(plan, container, role));
+    warnings.extend(of_kept_pod(plan, pod, container, role));
     if let (Some(annotated), Some(given)) = (&plan.container(name).resources, &container.resources)
         && given != annotated
     {
@@ -209,50 +210,88 @@ fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     warnings
 }
 
-/// Of a container that kubelet starts again by other rules than the pod's, which only the pod's spec
-/// tells.
-fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Option<String> {
+/// Of a container that kubelet creates again by other rules than the pod's: only annotations tell usher.
+fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> {
+    match role {
+        Role::App | Role::Init | Role::NativeInit => of_unseen_restarts(plan, container, role),
+        Role::Sidecar | Role::Defer(_) => {
+            of_kubelets_restarts(plan, container).into_iter().collect()
+        }
+        Role::Guest => Vec::new(),
+    }
+}
+
+/// Of a container whose annotations say of its restarts something else than its spec.
+fn of_unseen_restarts(plan: &Plan, container: &Container, role: Role) -> Vec<String> {
+    let mut warnings = Vec::new();
     let name = container.name.as_str();
-    let policy = plan.settings().restart_policy;
-    let own = container.restart_policy.as_deref();
-    let field = match container.has_restart_rules() {
-        true => "restartPolicyRules, which usher does not see",
-        false if own.is_some_and(|own| own != policy.to_string()) => {
-            "restartPolicy of its own, which usher does not see"
-        }
-        false => return None,
+    let (of_pod, annotated) = (plan.settings().restart_policy, plan.container(name));
+    let counts = match role {
+        Role::App => "when the run is complete",
+        _ => "when it has failed for good",
     };
-    let means = match (role, policy) {
-        (Role::App, RestartPolicy::OnFailure)
-            if own == Some("Never") && !container.has_restart_rules() =>
-        {
-            "the run is never complete once it has failed; expected it to be the pod's".to_owned()
-        }
-        (Role::App, RestartPolicy::Never | RestartPolicy::OnFailure) => {
-            let exited = match policy {
-                RestartPolicy::OnFailure => "exited with 0",
-                _ => "exited",
-            };
-            format!(
-                "the run is complete when every app has {exited}, and an app that is created again \
-                 then starts after the end of the old run is over; expected none"
-            )
-        }
-        (Role::Init, RestartPolicy::Never) => {
-            "its failure ends the pod, whether kubelet would start it again or not; expected none"
-                .to_owned()
-        }
-        (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) if own == Some("Never") => {
-            "when it has failed for good nobody starts it again, and what waits for it is ended \
-             after usher/startup-timeout; expected it to be the pod's"
-                .to_owned()
-        }
-        (Role::Sidecar | Role::Defer(_), _) if plan.container(name).restart.is_none() => {
-            format!("it goes by restart.usher/{name}; expected that in its place")
-        }
+    let own = container.restart_policy();
+    if own.unwrap_or(of_pod) != plan.restart_policy(name) {
+        let key = ContainerSetting::RestartPolicy.key(name);
+        warnings.push(match own {
+            Some(own) => format!(
+                "has restartPolicy {own} of its own, which usher does not see: by that it judges \
+                 {counts}; expected {key}: {own}"
+            ),
+            None => format!("{key} says something else than its restartPolicy; expected none"),
+        });
+    }
+    if role == Role::Init && own == Some(RestartPolicy::Never) && of_pod != RestartPolicy::Never {
+        warnings.push(format!(
+            "has restartPolicy {} of its own: when it has failed for good nobody starts it again, and \
+             what waits for it never runs; expected it to be the pod's",
+            RestartPolicy::Never
+        ));
+    }
+    let codes = container.restart_codes();
+    if codes != annotated.caller_restarts {
+        let key = ContainerSetting::CallerRestarts.key(name);
+        warnings.push(match codes.is_empty() {
+            false => format!(
+                "has restartPolicyRules, which usher does not see: by these it judges {counts}; \
+                 expected {key}: \"{codes}\""
+            ),
+            true => format!("{key} says something else than its restartPolicyRules; expected none"),
+        });
+    }
+    warnings
+}
+
+/// Of a sidecar or defer container, which usher restarts by its own setting.
+fn of_kubelets_restarts(plan: &Plan, container: &Container) -> Option<String> {
+    let name = container.name.as_str();
+    let of_pod = plan.settings().restart_policy;
+    let field = match container.restart_policy() {
+        _ if container.has_restart_rules() => "restartPolicyRules",
+        Some(own) if own != of_pod => "restartPolicy of its own",
         _ => return None,
     };
-    Some(format!("has {field}: {means}"))
+    let is_said = plan.container(name).restart.is_some();
+    (!is_said).then(|| {
+        format!(
+            "has {field}, which usher does not see: it goes by restart.usher/{name}; expected that \
+             in its place"
+        )
+    })
+}
+
+/// Of a container that usher does not stop when the run is complete.
+fn of_kept_pod(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Option<String> {
+    let is_left_alone = Duty::of(role).step.is_none();
+    let may_be_complete = run_is_over(plan, pod).is_some();
+    (is_left_alone && may_be_complete).then(|| {
+        format!(
+            "keeps the pod alive when its run is complete: usher does not stop a container of role \
+             {role}, and the pod ends only when it has exited by itself; expected {name} in \
+             usher/sidecars, unless it does",
+            name = container.name
+        )
+    })
 }
 
 /// Whether a probe is one that kubelet does not discard while its container is held.

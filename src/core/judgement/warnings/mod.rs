@@ -7,12 +7,12 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::lifecycle::LAST_APP_AFTER;
-use crate::manifest::Pod;
-use crate::plan::{CgroupSizing, Origin, Plan, RestartPolicy, Role, Stage};
+use crate::manifest::{Container, Pod};
+use crate::plan::{CgroupSizing, Origin, Plan, PodSetting, RestartPolicy, Role, Stage};
 
 use super::names::with_patterns;
 use super::sizes::{cpus, unseen_cpu};
-use super::start::{apps, native_init, shown, staged, waited_for};
+use super::start::{annotation, apps, native_init, shown, staged, waited_for};
 
 /// One sentence about a container, or about the whole pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -48,6 +48,7 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
     };
     let mut warnings = of_pod(plan, pod);
     warnings.extend(of_names(plan, pod));
+    warnings.extend(of_init_before_sidecars(plan, pod));
     warnings.extend(of_essential(plan));
     for container in &pod.spec.containers {
         let of_container = container::of(plan, pod, container);
@@ -157,6 +158,34 @@ fn of_essential(plan: &Plan) -> Vec<Warning> {
         .map(|name| Warning {
             container: Some(name.clone()),
             says: format!("is essential: when it fails the pod ends in order, {then}"),
+        })
+        .collect()
+}
+
+/// Init containers of the pod, which kubelet runs to completion before it creates the first sidecar of
+/// usher's. Those that prepare the network for a proxy do not need it.
+fn of_init_before_sidecars(plan: &Plan, pod: &Pod) -> Vec<Warning> {
+    let sidecars = plan.sidecars().iter();
+    let later = sidecars.filter(|name| !pod.has_init_container(name));
+    let later: Vec<&str> = later.map(String::as_str).collect();
+    if later.is_empty() {
+        return Vec::new();
+    }
+    let names = later.join(", ");
+    let inits = pod.spec.init_containers.iter().filter(|init| {
+        let is_listed = plan.role(&init.name) == Role::NativeInit;
+        is_listed && !init.is_native_sidecar() && !init.may_change_network()
+    });
+    inits
+        .map(|Container { name, .. }| Warning {
+            container: Some(name.clone()),
+            says: format!(
+                "runs before {names}: if it needs that, it fails, and the pod with it; expected then \
+                 {names} ahead of it in initContainers (restartPolicy: Always) and in \
+                 usher/native-init, or {name} among the containers, with {} and {}",
+                annotation(PodSetting::Init, plan.init().iter().chain([name])),
+                annotation(PodSetting::StartupOrder, staged(plan).iter().chain([name])),
+            ),
         })
         .collect()
 }
