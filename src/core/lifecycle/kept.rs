@@ -24,6 +24,11 @@ pub struct Kept {
 impl Pod {
     /// Returns what keeps the pod alive, or `None` while anything else of it lives or its run goes on.
     pub(super) fn kept(&self) -> Option<Kept> {
+        self.foreseen_kept().filter(|kept| kept.since <= self.now)
+    }
+
+    /// The same from when on it is so, if nothing happens before: an app may still be created again.
+    fn foreseen_kept(&self) -> Option<Kept> {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();
         let mut living: Vec<&Container> = workload
@@ -38,7 +43,7 @@ impl Pod {
         (!by.is_empty()).then_some(Kept { since, by })
     }
 
-    /// When the run was over, if nobody asked for its end: then kubelet waits for what is left.
+    /// When the run is over, if nobody asked for its end: then kubelet waits for what is left.
     fn run_is_over_since(&self) -> Option<Time> {
         match &self.termination {
             _ if self.sandbox_is_gone => None,
@@ -60,7 +65,7 @@ impl Pod {
 impl Pod {
     /// Rule: what keeps a pod alive whose run is over is named in the log, once.
     pub(super) fn kept_is_said(&self) -> Option<Due<PodDeed>> {
-        let since = self.kept()?.since;
+        let since = self.foreseen_kept()?.since;
         let is_news = self.kept_said != Some(since);
         is_news.then(|| self.due(since.after(SAID_AFTER), || PodDeed::NoteKept { since }))
     }
