@@ -114,11 +114,11 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
             continue;
         }
         for member in predecessors(run, life).filter(|member| member.part == Part::Sidecar) {
-            let mut lives = before()
-                .filter(|it| it.member.name == member.name)
-                .peekable();
-            let is_optional = member.optional && lives.peek().is_none_or(|it| it.created >= first);
+            let mut lives = before().filter(|it| it.member.name == member.name);
             let could_be = lives.any(|it| could_be_started(run, it, first));
+            let mut there = run.of(life.sandbox);
+            let has_come = there.any(|it| it.member.name == member.name && it.created < first);
+            let is_optional = member.optional && !has_come;
             broken(is_optional || could_be, || {
                 format!(
                     "{} runs at {first}, before {} is started",
