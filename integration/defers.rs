@@ -327,7 +327,11 @@ fn a_cap_ends_a_defer_that_hangs_and_the_next_has_its_turn() {
     let host = start_plain(&pod, &["--ignore-term"]);
     host.end_pod(&PLAIN_ALL, 2 * GRACE);
     let record = host.record();
-    assert!(record.between(("before", "start"), ("web", "signal")) >= Duration::from_millis(1_500));
+    let told = record.between(("before", "start"), ("before", "signal"));
+    assert!(told >= Duration::from_millis(3_900), "{record}");
+    // SIGKILL comes two seconds later.
+    let next = record.between(("before", "start"), ("web", "signal"));
+    assert!(next >= Duration::from_millis(5_900), "{record}");
     record.assert_before(("web", "exit"), ("after", "start"));
     record.assert_before(("after", "exit"), ("proxy", "signal"));
 }

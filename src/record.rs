@@ -249,6 +249,13 @@ impl Record {
                 let outcome = outcome.clone().err().map(Box::from);
                 self.note_of_name(now, name, What::PostStarted(outcome));
             }
+            Report::PostStartFailed { name, reason } => {
+                self.note_of_name(
+                    now,
+                    name,
+                    What::PostStarted(Some(Box::from(reason.as_str()))),
+                );
+            }
             Report::Overridden { name, .. } => self.note_of_name(now, name, What::Released),
             Report::Terminating { because, .. } => {
                 self.push(now, None, What::Terminating(Box::new(because.clone())));

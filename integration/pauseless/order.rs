@@ -144,3 +144,38 @@ fn a_pod_with_annotations_that_cannot_be_is_refused_by_the_name_of_what_is_wrong
     assert!(node.pods().is_empty());
     node.clear();
 }
+
+/// Kubelet's stop carries a deadline, and a signal that a person sends carries none.
+#[test]
+fn a_reload_by_hand_is_no_stop_and_kubelets_stop_delivers_the_authors_signal() {
+    const WEB: &[(&str, &str)] = &[
+        ("usher/sidecars", "proxy"),
+        ("stop-signal.usher/web", "SIGINT"),
+    ];
+    with_each(|node, handler| {
+        let name = format!("reload-{}", handler.name());
+        let pod = node.run_pod(&PodSpec::new(&name, handler).annotations(WEB));
+        let proxy = pod.witness("proxy", &[]);
+        let (starts, count) = {
+            let record = node.record();
+            let of_web = |event| record.all("web", event).count();
+            (of_web("start"), of_web("signal"))
+        };
+        let web = pod.run("web", &["/bin/witness", "web"]);
+        node.await_record("it runs", |record| {
+            record.all("web", "start").count() == starts + 1
+        });
+        web.kill("SIGUSR1");
+        node.await_record("its signal", |record| {
+            record.all("web", "signal").count() == count + 1
+        });
+        web.stop(10);
+        proxy.stop(10);
+        assert_eq!(web.await_exit(), 0);
+        let record = node.record();
+        let signals = record.all("web", "signal").skip(count);
+        let signals: Vec<_> = signals.map(|event| &*event.detail).collect();
+        assert_eq!(signals, ["10", "2"], "{record}");
+        pod.end();
+    });
+}

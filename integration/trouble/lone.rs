@@ -79,3 +79,64 @@ fn a_defer_that_is_asked_alone_while_its_app_runs_ends_without_having_run() {
     record.assert_before(("before", "exit"), ("web", "signal"));
     assert_eq!(pod.starts("before"), 1, "{record}");
 }
+
+/// The time from `asked` to the last signal of a container.
+fn told(pod: &Kubelet, name: &str, asked: Duration) -> Duration {
+    let record = pod.host.record();
+    let last = record.all(name, "signal").last();
+    let last = last.unwrap_or_else(|| panic!("the signal of {name}: {record}"));
+    Duration::from_nanos(last.at_ns).saturating_sub(asked)
+}
+
+#[test]
+fn a_wedged_sidecar_that_is_asked_alone_keeps_half_of_its_time_whatever_an_apps_pre_stop_hides() {
+    const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy")];
+    let pod = Kubelet::run_pod(POD, 8);
+    let handler = r#"{"httpGet":{"port":8080}}"#;
+    let web = pod.witness("web", &[]);
+    pod.run("proxy", &[]);
+    let key = "io.kubernetes.container.preStopHandler";
+    pod.host.run(&web.annotation(key, handler));
+    pod.host.await_event("web", "start");
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
+    let asked = now();
+    pod.stop(&["proxy"]);
+    let wait = told(&pod, "proxy", asked);
+    assert!(wait >= Duration::from_millis(3_900), "{wait:?}");
+    assert!(wait < Duration::from_millis(5_500), "{wait:?}");
+    // The end of the pod would have asked one without a handler at once.
+    pod.run("proxy.1", &[]);
+    pod.run("api", &[]);
+    pod.host.await_event("api", "start");
+    let asked = now();
+    pod.stop(&["proxy.1"]);
+    let wait = told(&pod, "proxy", asked);
+    assert!(wait < Duration::from_millis(3_500), "{wait:?}");
+    let record = pod.host.record();
+    assert!(!record.has("web", "signal"), "{record}");
+}
+
+#[test]
+fn a_reload_by_hand_is_delivered_as_it_is_and_a_stop_by_the_authors_signal() {
+    const POD: &[(&str, &str)] = &[
+        ("usher/sidecars", "proxy"),
+        ("stop-signal.usher/web", "SIGQUIT"),
+    ];
+    let pod = Kubelet::run_pod(POD, 3);
+    pod.run("proxy", &[]);
+    pod.run("web", &["--ignore-term"]);
+    pod.host.await_event("web", "start");
+    for signal in ["SIGUSR1", "SIGHUP"] {
+        // `ctr` gives its call no deadline.
+        pod.host.kill("web", signal);
+    }
+    pod.host.await_record("both signals", |record| {
+        record.all("web", "signal").count() == 2
+    });
+    assert_eq!(pod.host.status("web"), Some(Status::Running));
+    pod.delete(&["proxy", "web"]);
+    let record = pod.host.record();
+    let signals: Vec<_> = record.all("web", "signal").map(|e| &*e.detail).collect();
+    // Its stop, and once more before SIGKILL.
+    assert_eq!(signals, ["10", "1", "3", "3"], "{record}");
+}

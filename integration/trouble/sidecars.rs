@@ -164,8 +164,9 @@ fn a_sidecar_that_fails_its_liveness_probe_is_stopped_and_comes_back() {
 }
 
 /// The arguments are more than one word, and the user and the environment are not the container's.
-fn post_start() -> ExecProcessRequest {
+fn post_start(code: u32) -> ExecProcessRequest {
     let script = "echo $(id -u) $(id -g) $WORD $0 \"$@\" >> /shared/hook-$(id -u)";
+    let script = format!("{script}; exit {code}");
     let process = json!({
         "args": ["/bin/sh", "-c", script, "a b", "c"],
         "env": ["PATH=/bin", "WORD=hello"],
@@ -185,29 +186,72 @@ fn post_start() -> ExecProcessRequest {
     }
 }
 
-/// A pod whose sidecar has had its postStart; none if it came too late to be taken for one.
+/// Runs a sidecar and its postStart, which ends with `code`; false if that came too late to be taken for one.
 #[track_caller]
-fn post_started() -> Option<Kubelet> {
-    let pod = Kubelet::run_pod(NEVER, 10);
+fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     let all = fs::Permissions::from_mode(0o777);
     fs::set_permissions(pod.host.shared_dir(), all).expect("its mode");
     let starting = pod.host.spawn_run(&pod.witness("proxy", &[]));
-    pod.host.await_events("the proxy is started", |events| {
-        let started = |e: &CtrEvent| e.topic == "/tasks/start" && e.container() == "proxy";
-        events.iter().any(started)
-    });
+    let is_start = |e: &CtrEvent| e.topic == "/tasks/start" && e.container() == "proxy";
+    pod.host
+        .await_events("the proxy is started", |events| events.iter().any(is_start));
     let events = pod.host.events();
-    let started = Duration::from_nanos(events.last().map_or(0, |event| event.at_ns));
+    let started = events.iter().find(|event| is_start(event));
+    let started = Duration::from_nanos(started.map_or(0, |event| event.at_ns));
     // Without a deadline, which is how it differs from a probe.
     let api = pod.host.task_api("proxy").deadline(Duration::ZERO);
-    api.exec(&post_start()).expect("Exec");
+    api.exec(&post_start(code)).expect("Exec");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
     api.start("proxy", "post-start").expect("Start");
     let exit = api.wait("proxy", "post-start").expect("Wait");
-    assert_eq!(exit.exit_status, 0);
+    assert_eq!(exit.exit_status, code);
     api.delete("proxy", "post-start").expect("Delete");
     assert!(starting.finish(PATIENCE).ok());
-    (now < started + Duration::from_secs(1)).then_some(pod)
+    now < started + Duration::from_secs(1)
+}
+
+/// A pod whose sidecar has had its postStart; `None` if it came too late to be taken for one.
+#[track_caller]
+fn post_started() -> Option<Kubelet> {
+    let pod = Kubelet::run_pod(NEVER, 10);
+    run_post_start(&pod, 0).then_some(pod)
+}
+
+/// An app that was created before its sidecar, whose postStart has failed; `None` as before.
+#[track_caller]
+fn post_start_failed() -> Option<Kubelet> {
+    let pod = Kubelet::run_pod(&[("usher/sidecars", "proxy")], 10);
+    pod.run("web", &[]);
+    run_post_start(&pod, 1).then_some(pod)
+}
+
+#[test]
+fn an_app_waits_for_the_sidecar_after_one_whose_post_start_has_failed() {
+    let pod = (0..5).find_map(|_| post_start_failed());
+    let pod = pod.expect("an exec within a second of the start");
+    let stopped = pod.stop(&["proxy"]);
+    assert!(!stopped[0].killed, "{stopped:?}");
+    let record = pod.host.record();
+    assert!(!record.has("web", "start"), "{record}");
+    pod.run("proxy.1", &[]);
+    let record = pod.host.await_event("web", "start");
+    let second = record.all("proxy", "start").nth(1);
+    let second = second.expect("the second proxy").at_ns;
+    assert!(second < record.at("web", "start"), "{record}");
+}
+
+#[test]
+fn a_sidecar_in_back_off_is_there_again_while_its_app_drains() {
+    let pod = Kubelet::run_pod(NEVER, 20);
+    pod.run("proxy", &[]);
+    pod.run("web", &["--stop-after", "2s"]);
+    pod.host.await_event("web", "start");
+    pod.put_into_back_off("proxy");
+    pod.delete(&["proxy", "web"]);
+    let record = pod.host.record();
+    let third = record.all("proxy", "start").nth(2);
+    let third = third.unwrap_or_else(|| panic!("the third proxy: {record}"));
+    assert!(third.at_ns < record.at("web", "exit"), "{record}");
 }
 
 #[test]

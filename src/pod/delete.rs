@@ -209,7 +209,7 @@ impl Actor {
             return;
         };
         let container = ContainerId::from(id);
-        self.exec_over(&container, exec_id);
+        self.exec_over(&container, exec_id, None);
         self.publish_exit_if_due(&container);
         // An exec that never ran has no exit; containerd takes 0 for unknown.
         let exit = exec.process.exit.unwrap_or(Exit {

@@ -62,6 +62,7 @@ impl Actor {
             id: &call.exec_id,
             argv: &spec.args,
             has_deadline: call.has_deadline,
+            is_interactive: call.paths.terminal || !call.paths.stdin.is_empty(),
         };
         self.core.handle_exec(now, &id, &exec)?;
         // Its start follows.
@@ -213,7 +214,7 @@ impl Actor {
         if let Some(exec) = self.starting(id, exec_id, request) {
             exec.starting = None;
             exec.process.never_ran(error);
-            self.exec_over(id, exec_id);
+            self.exec_over(id, exec_id, None);
             self.publish_exit_if_due(id);
         }
     }
@@ -233,13 +234,19 @@ impl Actor {
             self.node.publish(event);
             exec.process.ended(exit);
         }
-        self.exec_over(id, exec_id);
+        self.exec_over(id, exec_id, Some(status));
         self.publish_exit_if_due(id);
     }
 
-    pub(super) fn exec_over(&mut self, id: &ContainerId, exec_id: &str) {
+    /// An exec has ended with `status`; `None` if it never came about.
+    pub(super) fn exec_over(
+        &mut self,
+        id: &ContainerId,
+        exec_id: &str,
+        status: Option<ExitStatus>,
+    ) {
         let now = self.now();
-        self.core.handle_exec_over(now, id, exec_id);
+        self.core.handle_exec_over(now, id, exec_id, status);
     }
 }
 

@@ -44,7 +44,7 @@ impl Actor {
             patience: call.patience,
         };
         let (now, id) = (self.now(), ContainerId::from(call.id.as_str()));
-        let is_stop = self.core.is_stop(&id, signal);
+        let is_stop = self.core.is_stop(&id, kill);
         self.record.note(now, &id, What::Asked { signal, is_stop });
         self.core.handle_kill(now, &id, request, kill);
     }

@@ -443,9 +443,9 @@ impl Node for SimulatedNode {
                     }
                 });
             }
-            Call::PostStart(id, takes) => {
+            Call::PostStart(id, takes, code) => {
                 let exec_id = self.exec_id("post-start");
-                self.behave_exec(id, &exec_id, Some((takes, 0)));
+                self.behave_exec(id, &exec_id, Some((takes, code)));
                 self.spawn(async move {
                     let argv = ["/bin/post-start".to_owned()];
                     if containerd.exec(id, &exec_id, &argv, None).await.is_ok() {
@@ -583,6 +583,7 @@ fn program(script: &Script, again: Option<u8>) -> Program {
             Some(after) => OnStop::Ends(after, ExitStatus::Code(script.stop_code)),
             None => OnStop::Ignores,
         },
+        heeds: script.heeds,
         ready_after: script.ready_after,
         unwell_after: script.unwell_after,
         hook_takes: script.hook_takes,

@@ -74,6 +74,7 @@ impl Pod {
                 self.request_timeout = self.request_timeout.max(Some(whole));
             }
             self.disprove_termination(&name);
+            self.disprove_post_starts();
             self.last_creation = now;
         }
         self.creations = self.creations.saturating_add(1);

@@ -12,10 +12,11 @@ use super::Pod;
 use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Why};
 use super::allowance::Allowance;
 use super::container::{AtTheEnd, Container, HookState};
+use super::exec::PostStart;
 use super::history::{End, History};
 use super::life::Misplaced;
 use super::outbox::Outbox;
-use super::probe::{PostStart, Watch};
+use super::probe::Watch;
 use super::report::Report;
 use super::rules::{Deed, PodDeed};
 use super::termination::Termination;
@@ -27,8 +28,6 @@ pub(super) struct Hand<'a> {
     pub container: &'a mut Container,
     pub plan: Option<&'a Plan>,
     pub now: Time,
-    /// How many containers have been created.
-    pub creations: u64,
     pub termination: Option<&'a mut Termination>,
     pub history: &'a mut History,
     pub allowance: &'a mut Allowance,
@@ -100,6 +99,7 @@ impl Hand<'_> {
                 kill_at,
             } => self.fail(signal, why, kill_at),
             Deed::Answer { waits } => self.answer(waits),
+            Deed::ForgetPostStart => self.forget_post_start(),
         }
     }
 
@@ -132,10 +132,7 @@ impl Hand<'_> {
 
     /// What follows soon, when a Start is answered now, may be the container's postStart handler.
     pub fn possible_post_start(&self) -> PostStart {
-        PostStart::Possible {
-            answered: self.now,
-            creations: self.creations,
-        }
+        PostStart::Possible { answered: self.now }
     }
 
     fn refuse_start(&mut self, refusal: Refusal) {

@@ -14,6 +14,7 @@ use super::grace::LEAST;
 use super::life::Stop;
 use super::rules::{Deed, Due, Subject};
 use super::termination::Ends;
+use super::time::Time;
 
 impl Step {
     /// The step in which defer containers of that turn run.
@@ -65,9 +66,24 @@ impl Subject<'_> {
         let give_up = || pod.due(own.stuck(), || Deed::GiveUp);
         let first = late.unwrap_or_else(give_up);
         Some(match first {
-            Due::At(_) if self.can_be_told() => pod.due(own.ask_all, || self.told(Why::TimeShort)),
+            Due::At(_) if self.can_be_told() => pod.due(own.ask_all, || self.told_in_turn(own)),
             first => first,
         })
+    }
+
+    /// Delivers the stop signal of a defer container whose time is over; SIGKILL follows two seconds later.
+    fn told_in_turn(&self, own: Ends) -> Deed {
+        match self.told(Why::TimeShort) {
+            Deed::Tell {
+                signal, all, why, ..
+            } => Deed::Tell {
+                signal,
+                all,
+                why,
+                kill_at: Some(own.kill.min(self.pod.now.after(LEAST))),
+            },
+            unexecuted => unexecuted,
+        }
     }
 
     /// Whether it runs, since an end that was none, though its step is skipped.
@@ -178,17 +194,42 @@ impl Pod {
         })
     }
 
-    /// The cap of a defer container is for its whole turn.
+    /// The ends of a defer container's step as they are for this one. Its cap lasts from its release to its
+    /// signal, however often it is run again; and what is run again leaves those behind it their time.
     fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
-        let (Some(cap), Some(began)) = (self.cap_of(container), container.turn_began()) else {
+        let Some(began) = container.turn_began() else {
             return ends;
         };
-        let half = cap.checked_div(2).unwrap_or_default();
-        let kill = began.after(cap);
+        let capped = self.cap_of(container).map(|cap| began.after(cap));
+        let kill = capped.map_or(ends.kill, |at| ends.kill.min(at.after(LEAST)));
+        let retried = container.back_off.is_of_an_end();
+        let again = self.last_retry(container).filter(|_| retried);
         Ends {
-            ask_all: ends.ask_all.min(kill.before(half.min(LEAST))),
-            kill: ends.kill.min(kill),
+            ask_all: capped
+                .into_iter()
+                .chain(again)
+                .fold(ends.ask_all, Time::min),
+            kill,
         }
+    }
+
+    /// The end of all retries of a defer container, since what is left of the grace period is needed then: two
+    /// seconds for its own stop, and for each defer container and step behind it. `None` if nothing is behind it.
+    fn last_retry(&self, container: &Container) -> Option<Time> {
+        let step = self.step_of(container)?;
+        let is_behind = |other: &&Container| {
+            let is_later = self.step_of(other) >= Some(step) && other.number != container.number;
+            let is_left = other.life.is_alive() && !other.life.is_ending();
+            self.is_to_be_stopped(other) && is_later && is_left
+        };
+        let behind: Vec<_> = self.containers.values().filter(is_behind).collect();
+        let defers = behind.iter().filter(|it| it.defer_turn().is_some()).count();
+        let steps = [Step::Apps, Step::Sidecars].into_iter();
+        let steps = steps.filter(|step| behind.iter().any(|it| self.step_of(it) == Some(*step)));
+        let needed = u32::try_from(defers.saturating_add(steps.count())).unwrap_or(u32::MAX);
+        let end = self.termination.as_ref()?.deadline();
+        let own = needed.saturating_add(1);
+        (needed > 0).then(|| end.before(LEAST.saturating_mul(own)))
     }
 
     /// Whether a defer container that has ended with `status` is run again: until it succeeds or
@@ -204,9 +245,12 @@ impl Pod {
         };
         let wanted = self.restart_policy(container).restarts_failed() && !self.sandbox_is_gone;
         let is_its_step = self.turn_under_way() == Some(turn);
-        let has_time = self
+        let again = self.now.after(container.back_off.wait_in_an_end());
+        let ends = self
             .ends()
-            .is_some_and(|ends| self.now < self.own_ends(container, ends).ask_all);
+            .map(|ends| self.own_ends(container, ends).ask_all);
+        let ends = ends.map(|end| self.last_retry(container).map_or(end, |last| last.min(end)));
+        let has_time = ends.is_some_and(|end| again < end);
         wanted && status != ExitStatus::Code(0) && is_its_step && has_time && stop == Stop::Untold
     }
 

@@ -39,7 +39,6 @@ impl Pod {
             container,
             plan: self.plan.as_ref(),
             now: self.now,
-            creations: self.creations,
             termination: self.termination.as_mut(),
             history: &mut self.history,
             allowance: &mut self.allowance,

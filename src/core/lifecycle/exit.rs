@@ -159,7 +159,8 @@ impl Pod {
             _ if is_helper && stop.is_for_failure() && !self.turn_has_come(container) => true,
             Some(Cause::EssentialFailed { .. }) => is_helper || stop.since().is_some(),
             Some(cause) => cause.is_followed_by_another() && is_helper,
-            None => false,
+            // It was asked to stop, and ended by itself before its signal was delivered.
+            None => is_helper && container.is_asked(),
         }
     }
 

@@ -10,6 +10,7 @@ use std::fmt;
 use super::Pod;
 use super::container::Container;
 use super::duty::{Duty, Part, Turn};
+use super::exec::PostStart;
 use super::life::State;
 use super::time::Time;
 
@@ -68,8 +69,18 @@ impl Pod {
             && self
                 .history
                 .has_run_before(&container.name, container.number);
-        let is_done = self.has_done_its_part(name, container.number);
+        let is_done =
+            self.has_done_its_part(name, container.number) && !self.awaits_post_start(name);
         !is_done && (!has_had_its_turn || self.history.is_reopened(name))
+    }
+
+    /// True while the sidecar of that name, started for the first time, may still get its postStart: what is held
+    /// waits for that. Without a sandbox container there is no kubelet that would run one.
+    fn awaits_post_start(&self, name: &str) -> bool {
+        let first = self.history.of(name).and_then(|past| past.started);
+        let sidecar = self.current(name).filter(|it| Some(it.number) == first);
+        let post_start = sidecar.and_then(|it| it.life.post_start());
+        self.has_sandbox() && post_start.is_some_and(PostStart::is_possible)
     }
 
     /// Whether what comes after `name` in the start order, and was created as number `number`, need
@@ -168,7 +179,9 @@ impl Pod {
         let is_waited_to_end = container.duty().part == Some(Part::Succeed);
         match container.life.is_executed() {
             true if is_waited_to_end => Missing::NotDone,
-            true if container.life.is_started() => Missing::Started,
+            true if container.life.is_started() && !self.awaits_post_start(name) => {
+                Missing::Started
+            }
             true => Missing::NotStarted,
             false => Missing::NotExecuted(container.life.state()),
         }

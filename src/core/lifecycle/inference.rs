@@ -183,23 +183,10 @@ impl Subject<'_> {
         if !has_an_ending && !others().any(|(_, other)| other.life.is_executed()) {
             return request.at();
         }
-        let apps = others().filter(|(_, other)| {
-            !other.duty().is_helper
-                && other.defer_turn().is_none()
-                // A held container runs, as far as kubelet knows.
-                && other.life.reads_running()
-                // One whose request has run out may be asked once more.
-                && other.open_request(request.at()).is_none()
-        });
-        let last = request.deadline().before(LEAST);
-        // A preStop handler that the shim cannot see hides the request that follows it.
-        let hidden = apps.map(|(_, app)| match &app.facts.pre_stop {
-            Some(PreStop::Sleep(pause)) => window.after(*pause).min(last),
-            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => last,
-            Some(PreStop::Exec { .. }) | None => request.at(),
-        });
-        let hidden = hidden.max().unwrap_or(request.at());
-        hidden.max(window).min(request.deadline())
+        // At the end of its pod kubelet asks all of them at once: the first whose silence is proof ends the wait.
+        let proofs = others().filter_map(|(_, other)| other.silence_proves_at(request, window));
+        let proven = proofs.min().unwrap_or(window);
+        proven.max(window).min(request.deadline())
     }
 
     /// Whether it could be told to stop, and was not: it runs, or waits, or is between lives. One that
@@ -210,5 +197,43 @@ impl Subject<'_> {
             .as_running()
             .is_some_and(|running| !running.stop.is_told());
         is_untold || life.is_parked() || life.is_between_lives()
+    }
+}
+
+impl Container {
+    /// The time from which the silence of this container proves that its pod lives on though `request` was made
+    /// of another; `None` if its silence proves nothing. `window` is the end of the termination window.
+    fn silence_proves_at(&self, request: &StopRequest, window: Time) -> Option<Time> {
+        let own = self.request.as_ref();
+        // Kubelet asks only what it has seen running, and its own init containers when the others have ended.
+        let is_asked_at_the_end = self.life.reads_running()
+            && self.life.open_start().is_none()
+            && !self.duty().is_callers()
+            && !own.is_some_and(|own| own.is_open(request.at()));
+        // containerd sends the stop signal of a container once.
+        let was_asked = own.is_some_and(|own| own.signal().is_some());
+        let grace = request.deadline().since(request.at());
+        let last = request.deadline().before(LEAST);
+        match &self.facts.pre_stop {
+            _ if !is_asked_at_the_end => None,
+            Some(PreStop::Sleep(_)) => Some(window.after(self.hides_a_stop_for(grace)).min(last)),
+            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
+                Some(request.at().after(self.hides_a_stop_for(grace)))
+            }
+            Some(PreStop::Exec { .. }) | None => (!was_asked).then_some(window),
+        }
+    }
+
+    /// The longest time for which a preStop handler hides the stop request that follows it, if the caller gives
+    /// `grace` for both. The shim sees `exec` handlers, and knows how long a `sleep` takes; of the others it waits
+    /// for half of the grace period, so that the other half is left to the container that was asked.
+    pub(super) fn hides_a_stop_for(&self, grace: Duration) -> Duration {
+        match &self.facts.pre_stop {
+            Some(PreStop::Sleep(pause)) => *pause,
+            Some(PreStop::HttpGet | PreStop::TcpSocket | PreStop::Other) => {
+                grace.checked_div(2).unwrap_or_default()
+            }
+            Some(PreStop::Exec { .. }) | None => Duration::ZERO,
+        }
     }
 }

@@ -32,7 +32,8 @@
 //! | `gate.rs` | which names a container waits for |
 //! | `remedy.rs` | which list is missing where something waits |
 //! | `start.rs` | Start, its modes, holding |
-//! | `probe.rs` | probes, postStart: when a sidecar is started, and does its work |
+//! | `exec.rs` | what the caller executes in a container: postStart, preStop |
+//! | `probe.rs` | probes: when a sidecar is started, and does its work |
 //! | `allowance.rs` | how much CPU time the attempts of probes may take |
 //! | `request.rs` | what the caller has asked for to stop a container, and what that proves |
 //! | `stop.rs` | signals in, and how they are delivered |
@@ -65,6 +66,7 @@ mod deeds;
 mod defers;
 mod doors;
 mod duty;
+mod exec;
 mod exit;
 mod extension;
 mod gate;
@@ -104,11 +106,11 @@ pub use action::{Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, Reque
 pub use completion::LAST_APP_AFTER;
 pub use container::{Demands, NewContainer};
 pub use duty::{Duty, Part, Turn};
+pub use exec::Exec;
 pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use kept::Kept;
 pub use life::State;
-pub use probe::Exec;
 pub use remedy::{Lateness, Remedy};
 pub use report::Report;
 pub use sizes::PodSize;

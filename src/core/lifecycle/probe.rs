@@ -1,34 +1,21 @@
 //! What is watched of a running container: when a sidecar counts as started, and whether it still does
 //! its work.
 //!
-//! KEP-753, "Started condition": the process runs, its startup probe has succeeded, and its
-//! postStart handler is over. The core counts and times the attempts; the driver only makes them.
+//! KEP-753, "Started condition": the process runs, its startup probe has succeeded, and so has its
+//! postStart handler (`exec.rs`). The core counts and times the attempts; the driver only makes them.
 
 use std::time::Duration;
 
-use crate::plan::{PreStop, Probe};
+use crate::plan::Probe;
 
 use super::Pod;
-use super::action::{Action, ContainerId, ProbeKind, Refusal, Why};
+use super::action::{Action, ContainerId, ProbeKind, Why};
 use super::container::Container;
 use super::deeds::Hand;
-use super::life::Running;
 use super::report::Report;
 use super::request::StopRequest;
 use super::rules::{Deed, Due, Subject};
 use super::time::Time;
-
-/// An Exec without a deadline that comes this soon after Start's answer is taken for postStart.
-const POST_START_WITHIN: Duration = Duration::from_secs(1);
-
-/// An Exec that the caller asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exec<'a> {
-    pub id: &'a str,
-    pub argv: &'a [String],
-    /// Kubelet gives its probes a deadline, its handlers and interactive sessions none.
-    pub has_deadline: bool,
-}
 
 /// What is watched of a program that runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,23 +48,6 @@ pub(super) struct Stretched {
     period: Duration,
     /// How far apart they are.
     to: Duration,
-}
-
-/// What is known of the postStart handler of a container whose Start was answered.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum PostStart {
-    /// Its Start was answered then, when so many containers had been created: what follows may be its
-    /// handler.
-    Possible { answered: Time, creations: u64 },
-    /// This Exec is taken for it, though it may as well be the preStop handler: the same command.
-    Running {
-        exec_id: String,
-        may_be_pre_stop: bool,
-    },
-    /// It was run, and is run again if the container is restarted in place.
-    Over,
-    /// It is run again.
-    Repeating,
 }
 
 // === impl Watch ===
@@ -135,45 +105,6 @@ impl Probing {
     }
 }
 
-// === impl PostStart ===
-
-impl PostStart {
-    /// Whether the container is not started for it.
-    pub fn is_running(&self) -> bool {
-        matches!(self, PostStart::Running { .. } | PostStart::Repeating)
-    }
-
-    /// What it is when the container is restarted in place: what was run is run again.
-    pub fn once_more(&self) -> PostStart {
-        match self {
-            PostStart::Running { .. } | PostStart::Over | PostStart::Repeating => {
-                PostStart::Repeating
-            }
-            PostStart::Possible { .. } => self.clone(),
-        }
-    }
-
-    /// Whether it is this Exec.
-    fn is_run_by(&self, exec: &str) -> bool {
-        matches!(self, PostStart::Running { exec_id, .. } if exec_id == exec)
-    }
-
-    /// Whether the Exec that is taken for it may as well be the preStop handler.
-    pub fn may_be_pre_stop(&self) -> bool {
-        matches!(self, PostStart::Running { may_be_pre_stop, .. } if *may_be_pre_stop)
-    }
-
-    /// Whether an Exec that comes `now` without a deadline, when so many containers have been created,
-    /// may be it.
-    fn may_be_run(&self, now: Time, count: u64) -> bool {
-        matches!(
-            self,
-            PostStart::Possible { answered, creations }
-                if now.since(*answered) <= POST_START_WITHIN && *creations == count
-        )
-    }
-}
-
 // === what happened ===
 
 impl Pod {
@@ -196,88 +127,6 @@ impl Pod {
             hand.answered_for_more(life, outcome.is_ok());
             hand.watched(life, outcome);
         });
-        self.settle(now);
-    }
-
-    /// The caller asks for an Exec.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Held`] for a probe, or the container's preStop handler, while its program has not
-    /// been executed: kubelet discards the result of a probe that could not be made, but counts one
-    /// that failed.
-    pub fn handle_exec(
-        &mut self,
-        now: Time,
-        id: &ContainerId,
-        exec: &Exec<'_>,
-    ) -> Result<(), Refusal> {
-        self.now = now;
-        self.called(
-            id,
-            |pod, container| pod.pre_stop_of(container, exec),
-            |hand, pre_stop| hand.executes(exec, pre_stop),
-        )?;
-        self.settle(now);
-        Ok(())
-    }
-
-    /// The stop that an Exec begins which is the container's preStop handler; none of any other.
-    fn pre_stop_of(
-        &self,
-        container: &Container,
-        exec: &Exec<'_>,
-    ) -> Result<Option<StopRequest>, Refusal> {
-        let is_pre_stop = !exec.has_deadline
-            && matches!(
-                &container.facts.pre_stop,
-                Some(PreStop::Exec { command }) if command.as_slice() == exec.argv
-            );
-        if !container.is_ordered() || !is_pre_stop && !exec.has_deadline {
-            return Ok(None);
-        }
-        if container.life.is_unexecuted() {
-            let waits_for = self.describe(&self.missing(container));
-            return Err(Refusal::Held {
-                name: container.name.clone(),
-                waits_for,
-            });
-        }
-        let grace = self.annotated_grace(container);
-        Ok(is_pre_stop.then(|| StopRequest::pre_stop(self.now, grace)))
-    }
-
-    /// Whether this Exec was taken for the container's postStart handler: then it is run again when
-    /// the container is restarted in place ([`Action::PostStart`]), and what it is has to be kept.
-    pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
-        self.known(id).is_ok_and(|container| {
-            let post_start = container.life.post_start();
-            container.duty().is_helper && post_start.is_some_and(|known| known.is_run_by(exec_id))
-        })
-    }
-
-    /// An Exec is over, or never came about.
-    pub fn handle_exec_over(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
-        self.now = now;
-        self.reach(id, |hand| hand.exec_over(exec_id));
-        self.settle(now);
-    }
-
-    /// What became of [`Action::PostStart`] in that life of the container: it is over, or the reason
-    /// why it failed. A container whose handler fails is stopped, as kubelet does it.
-    pub fn handle_post_started(
-        &mut self,
-        now: Time,
-        id: &ContainerId,
-        life: u64,
-        outcome: Result<(), String>,
-    ) {
-        self.now = now;
-        self.heard(
-            id,
-            |pod, container| pod.failed(container, Why::PostStartFailed),
-            |hand, failed| hand.post_started(life, outcome, failed),
-        );
         self.settle(now);
     }
 }
@@ -315,55 +164,6 @@ impl Hand<'_> {
                     reason,
                 });
             }
-        }
-    }
-
-    fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
-        // Only for a helper does it matter whether its postStart is over.
-        let may_be_post_start = !exec.has_deadline && self.container.duty().is_helper;
-        let post_start = self.container.life.post_start_mut();
-        let post_start = post_start
-            .filter(|known| may_be_post_start && known.may_be_run(self.now, self.creations));
-        // Both handlers may be the same command. Where it is time for the one it may be the other all the
-        // same: then a second request shows that ([`Container::is_hardly_asked`]).
-        if let Some(post_start) = post_start {
-            *post_start = PostStart::Running {
-                exec_id: exec.id.to_owned(),
-                may_be_pre_stop: pre_stop.is_some(),
-            };
-            let (name, number) = (&self.container.name, self.container.number);
-            self.history.not_started(name, number);
-        }
-        if let Some(request) = pre_stop {
-            self.container.pre_stop_requested(request);
-        }
-    }
-
-    fn exec_over(&mut self, exec_id: &str) {
-        let is_hardly_asked = self.container.is_hardly_asked();
-        let post_start = self.container.life.post_start_mut();
-        if let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) {
-            *post_start = PostStart::Over;
-            if is_hardly_asked && self.termination.is_none() {
-                self.container.request = None;
-            }
-            self.note_if_started();
-        }
-    }
-
-    fn post_started(&mut self, life: u64, outcome: Result<(), String>, failed: Deed) {
-        let running = self.container.life.as_running_mut();
-        let is_it =
-            |known: &&mut Running| known.life == life && known.post_start == PostStart::Repeating;
-        let Some(running) = running.filter(is_it) else {
-            return;
-        };
-        running.post_start = PostStart::Over;
-        let (name, has_failed) = (self.container.name.clone(), outcome.is_err());
-        self.out.report(Report::PostStarted { name, outcome });
-        match has_failed {
-            true => self.carry_out(failed),
-            false => self.note_if_started(),
         }
     }
 }

@@ -31,6 +31,8 @@ pub enum Report {
         threshold: u32,
         reason: String,
     },
+    /// The Exec that was taken for the postStart handler of a container has failed.
+    PostStartFailed { name: String, reason: String },
     /// The postStart handler of a container that was restarted in place is over, well or not.
     PostStarted {
         name: String,
@@ -123,6 +125,10 @@ impl fmt::Display for Report {
                     "{probe} probe of {name} failed {failures} of {threshold} times: {reason}"
                 )
             }
+            Report::PostStartFailed { name, reason } => write!(
+                f,
+                "postStart of {name} failed: {reason}; {name} is not started unless kubelet lets it live on"
+            ),
             Report::PostStarted {
                 name,
                 outcome: Ok(()),

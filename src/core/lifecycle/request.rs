@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use crate::plan::Signal;
+use crate::plan::{ContainerKind, Signal};
 
 use super::container::Container;
 use super::grace::LEAST;
@@ -174,7 +174,7 @@ impl StopRequest {
     }
 
     /// Whether it is open at `now`, and says something of its pod.
-    fn is_open(&self, now: Time) -> bool {
+    pub fn is_open(&self, now: Time) -> bool {
         self.weight != Weight::Disproved && now < self.closes()
     }
 
@@ -239,7 +239,8 @@ impl Container {
     /// The caller's wish to stop it, if it is open at `now` and says something of its pod.
     pub fn open_request(&self, now: Time) -> Option<&StopRequest> {
         let request = self.request.as_ref()?;
-        let counts = self.life.is_alive() && self.is_ordered() && !self.is_of_next_run;
+        let is_of_the_pod = self.kind == ContainerKind::Workload && !self.is_of_next_run;
+        let counts = is_of_the_pod && self.life.is_alive();
         (counts && request.is_open(now)).then_some(request)
     }
 
@@ -252,14 +253,14 @@ impl Container {
         }
     }
 
-    /// The caller sends a stop signal.
-    pub fn stop_requested(&mut self, fresh: StopRequest) {
-        self.renew_request(fresh).followed_by(fresh);
-    }
-
-    /// The caller sends SIGKILL: a request of its own where none came before.
-    pub fn kill_requested(&mut self, fresh: StopRequest) {
-        self.request.get_or_insert(fresh);
+    /// The caller sends a stop signal, or SIGKILL: that is a request of its own where none came before.
+    pub fn requested(&mut self, fresh: StopRequest) {
+        match fresh.wish {
+            Wish::Kill => {
+                self.request.get_or_insert(fresh);
+            }
+            Wish::Stop(_) | Wish::PreStop => self.renew_request(fresh).followed_by(fresh),
+        }
     }
 
     /// The request that is open when another comes: the one there was, unless that proves nothing any

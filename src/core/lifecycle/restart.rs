@@ -3,7 +3,8 @@
 //! Under a pod's `restartPolicy` of `OnFailure` or `Never` the caller does not restart a helper that
 //! has crashed, or would have to restart the pod for it; and once the pod terminates, no caller
 //! does. The back-off is kubelet's: the first restart comes at once, then it doubles from 10 s to
-//! 5 min, and is forgotten after 10 min of health.
+//! 5 min, and is forgotten after 10 min of health. Inside an end there is no time for that: there it is
+//! 0, 1, 2, then 4 s.
 
 use std::time::Duration;
 
@@ -11,34 +12,60 @@ use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Action, ContainerId, ProbeKind, Why};
+use super::action::{Action, ContainerId, ProbeKind, Step, Why};
 use super::container::Container;
 use super::deeds::Hand;
+use super::exec::PostStart;
 use super::life::Stop;
-use super::probe::{PostStart, Watch};
+use super::probe::Watch;
 use super::report::Report;
 use super::rules::{Deed, Due, Subject};
+use super::termination::Termination;
 use super::time::Time;
 
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(300);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
+/// The longest wait for a restart inside an end.
+const LONGEST_IN_AN_END: Duration = Duration::from_secs(4);
+
 /// How long a restart is put off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct BackOff {
     next: Duration,
+    /// The next wait inside the end that is under way; `None` before the first restart in it.
+    in_an_end: Option<Duration>,
 }
 
 impl BackOff {
-    /// How long the restart of a program is put off that has run for `ran`.
+    /// Returns the wait before the restart of a program that has run for `ran` in a pod that lives on.
     fn after(&mut self, ran: Duration) -> Duration {
+        self.in_an_end = None;
         if ran >= FORGOTTEN_AFTER {
             self.next = Duration::ZERO;
         }
         let wait = self.next;
         self.next = wait.saturating_mul(2).clamp(FIRST, LONGEST);
         wait
+    }
+
+    /// Returns the wait before a restart inside an end: 0, 1, 2, then 4 s.
+    fn after_in_an_end(&mut self) -> Duration {
+        let wait = self.wait_in_an_end();
+        let next = wait.saturating_mul(2);
+        self.in_an_end = Some(next.clamp(Duration::from_secs(1), LONGEST_IN_AN_END));
+        wait
+    }
+
+    /// The wait before the next restart inside an end.
+    pub fn wait_in_an_end(self) -> Duration {
+        self.in_an_end.unwrap_or_default()
+    }
+
+    /// True if the last wait was one inside an end.
+    pub fn is_of_an_end(self) -> bool {
+        self.in_an_end.is_some()
     }
 }
 
@@ -70,7 +97,8 @@ impl Hand<'_> {
         let (life, watch) = (self.count_execution(), self.watch_at_start());
         let outcome = self.container.life.restarted(self.now, life, watch);
         let exit = self.noted(outcome)?;
-        if self.container.life.post_start() == Some(&PostStart::Repeating) {
+        let post_start = self.container.life.post_start();
+        if matches!(post_start, Some(PostStart::Repeating { .. })) {
             let id = self.id.clone();
             self.out.push(Action::PostStart { id, life });
         }
@@ -90,8 +118,16 @@ impl Hand<'_> {
 
     /// Its program has ended with `status` after it ran for so long, and is executed anew in a while.
     pub(super) fn back_off(&mut self, ran: Duration, status: ExitStatus) {
-        let wait = self.container.back_off.after(ran);
-        let outcome = self.container.life.back_off(status, self.now.after(wait));
+        let back_off = &mut self.container.back_off;
+        let wait = match self.termination.is_some() {
+            true => back_off.after_in_an_end(),
+            false => back_off.after(ran),
+        };
+        let now = self.now;
+        if let Some(post_start) = self.container.life.post_start_mut() {
+            *post_start = post_start.interrupted(now);
+        }
+        let outcome = self.container.life.back_off(status, now.after(wait));
         if self.noted(outcome).is_some() {
             let (name, code) = (self.container.name.clone(), status.code());
             self.out.report(Report::Restarts { name, code, wait });
@@ -125,9 +161,10 @@ impl Subject<'_> {
     pub(super) fn life_goes_on(&self) -> Option<Due<Deed>> {
         let life = &self.container.life;
         if let Some(backing_off) = life.as_backing_off() {
-            // There is no pod any more that it could have another life in.
-            return Some(match self.pod.sandbox_is_gone {
+            // There is no pod any more that it could have another life in, or no turn.
+            return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
                 true => Due::Now(self.pod.dismissed(self.container)),
+                false if self.is_needed_at_once() => Due::Now(Deed::Restart),
                 false => self.pod.due(backing_off.until, || Deed::Restart),
             });
         }
@@ -140,6 +177,21 @@ impl Subject<'_> {
 }
 
 // === what rules ask ===
+
+impl Subject<'_> {
+    /// True if it has waited since before the end began, and an app, a defer container or a hook is still to end
+    /// that may need it.
+    fn is_needed_at_once(&self) -> bool {
+        let step = self.pod.termination.as_ref().map(Termination::step);
+        let is_needed = step.is_some_and(|step| step < Step::Sidecars);
+        is_needed && !self.container.back_off.is_of_an_end()
+    }
+
+    /// True if it is a defer container and the end that it ran in was none.
+    fn has_lost_its_turn(&self) -> bool {
+        self.container.defer_turn().is_some() && self.pod.termination.is_none()
+    }
+}
 
 impl Pod {
     /// Whether a container whose program has ended with `status` is restarted in place; `stop` is what
@@ -210,5 +262,20 @@ mod tests {
             .collect();
         assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(back_off.after(Duration::from_secs(600)), Duration::ZERO);
+    }
+
+    #[test]
+    fn inside_an_end_the_back_off_is_0_1_2_then_4_seconds() {
+        let mut back_off = BackOff::default();
+        back_off.after(Duration::ZERO);
+        assert!(!back_off.is_of_an_end());
+        let waits: Vec<u64> = (0..5)
+            .map(|_| back_off.after_in_an_end().as_secs())
+            .collect();
+        assert_eq!(waits, [0, 1, 2, 4, 4]);
+        assert!(back_off.is_of_an_end());
+        // The one before goes on where the end proves to be none.
+        assert_eq!(back_off.after(Duration::ZERO), FIRST);
+        assert_eq!(back_off.wait_in_an_end(), Duration::ZERO);
     }
 }

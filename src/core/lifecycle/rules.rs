@@ -130,6 +130,8 @@ pub(super) enum Deed {
     },
     /// Requests for its stop are answered: those that are due, or all if they wait for nothing.
     Answer { waits: bool },
+    /// Kubelet runs no postStart handler in it, or does not stop it for a failed one.
+    ForgetPostStart,
 }
 
 /// A rule about a pod.
@@ -172,7 +174,7 @@ const POD_RULES: [(&str, PodRule); 7] = [
     ("kept is said", Pod::kept_is_said),
 ];
 
-const RULES: [(&str, Rule); 16] = [
+const RULES: [(&str, Rule); 17] = [
     ("sandbox is killed", |subject| subject.sandbox_is_killed()),
     ("probe is due", |subject| subject.probe_is_due()),
     ("defer may go on", |subject| subject.defer_may_go_on()),
@@ -187,6 +189,7 @@ const RULES: [(&str, Rule); 16] = [
         subject.lone_request_is_heeded()
     }),
     ("kill is due", |subject| subject.kill_is_due()),
+    ("postStart is past", |subject| subject.post_start_is_past()),
     ("start has its turn", |subject| subject.start_has_its_turn()),
     ("life goes on", |subject| subject.life_goes_on()),
     ("probe has failed", |subject| subject.probe_has_failed()),

@@ -28,7 +28,7 @@ pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 /// The code of a container that was killed before its program was executed.
 pub(super) const KILLED: u32 = 137;
 
-/// Signals that are never anything but a wish to stop, in any pod.
+/// Signals that never mean anything but a stop, in any pod.
 const STOP_SIGNALS: [Signal; 5] = [
     Signal::TERM,
     Signal::INT,
@@ -52,8 +52,11 @@ pub struct Kill {
 
 /// What a signal of the caller means.
 enum Wanted {
-    /// Nothing to the shim.
-    PassedOn(Why),
+    /// Nothing to the shim, but that it may be a request which tells something of the pod.
+    PassedOn {
+        why: Why,
+        request: Option<StopRequest>,
+    },
     Kill(StopRequest),
     Stop {
         fresh: StopRequest,
@@ -86,25 +89,33 @@ impl Pod {
     fn what_is_wanted(&self, container: &Container, kill: Kill) -> Result<Wanted, Refusal> {
         let life = &container.life;
         let grace = self.real_grace(container, kill.patience);
-        let is_stop = self.is_stop_signal(container, kill.signal);
+        let is_stop = self.is_stop_signal(container, kill);
         let is_kill = kill.signal == Signal::KILL;
+        let signal = self.delivered_signal(container, kill);
+        let mut fresh = match is_kill {
+            true => StopRequest::kill(self.now, grace),
+            false => StopRequest::stop(self.now, grace, signal, kill.all),
+        };
+        // What was never started is no part of its caller's pod: this clears it away, also when the
+        // caller has given up on a Start that is still under way.
+        let was_started = life.reads_running() && life.open_start().is_none();
+        if is_kill && (!was_started || container.is_given_up) {
+            fresh.disprove();
+        }
         if !container.is_ordered()
             || !life.is_alive()
             || !is_stop && !is_kill && !life.is_unexecuted()
         {
-            return Ok(Wanted::PassedOn(match is_kill || is_stop {
-                true => Why::PassedOn,
-                false => Why::Other,
-            }));
+            let is_request = is_kill || is_stop;
+            return Ok(Wanted::PassedOn {
+                why: match is_request {
+                    true => Why::PassedOn,
+                    false => Why::Other,
+                },
+                request: (is_request && life.is_alive()).then_some(fresh),
+            });
         }
         if is_kill {
-            let mut fresh = StopRequest::kill(self.now, grace);
-            // What was never started is no part of its caller's pod: this clears it away, also when the
-            // caller has given up on a Start that is still under way.
-            let was_started = life.reads_running() && life.open_start().is_none();
-            if !was_started || container.is_given_up {
-                fresh.disprove();
-            }
             return Ok(Wanted::Kill(fresh));
         }
         if !is_stop {
@@ -116,10 +127,10 @@ impl Pod {
         // Whoever asks a second time means it: the first signal may have been overheard, also by a
         // request that is over by now, or proves nothing any more. What the shim has sent unasked is
         // not repeated: many programs take a second one for `now`.
-        let again = container.is_asked() || kill.signal != self.stop_signal(container).0;
+        let again = container.is_asked() || signal != self.stop_signal(container).0;
         let running = life.as_running();
         Ok(Wanted::Stop {
-            fresh: StopRequest::stop(self.now, grace, kill.signal, kill.all),
+            fresh,
             repeated: again && running.is_some_and(|running| running.stop.is_told()),
         })
     }
@@ -128,25 +139,32 @@ impl Pod {
 impl Hand<'_> {
     /// True if it is still to be answered.
     fn note(&mut self, request: RequestId, kill: Kill, wanted: Wanted) -> bool {
-        let Kill { signal, all, .. } = kill;
         match wanted {
-            Wanted::PassedOn(why) => self.out.push(Action::Signal {
-                id: self.id.clone(),
-                signal,
-                all,
-                request: Some(request),
+            Wanted::PassedOn {
                 why,
-            }),
+                request: asked,
+            } => {
+                if let Some(fresh) = asked {
+                    self.container.requested(fresh);
+                }
+                self.out.push(Action::Signal {
+                    id: self.id.clone(),
+                    signal: kill.signal,
+                    all: kill.all,
+                    request: Some(request),
+                    why,
+                });
+            }
             Wanted::Kill(fresh) => {
-                self.container.kill_requested(fresh);
+                self.container.requested(fresh);
                 match self.container.kills.len() < KILLS_AT_MOST {
                     true => self.container.kills.push((request, kill)),
                     false => self.out.answer_kill(request),
                 }
             }
             Wanted::Stop { fresh, repeated } => {
-                self.container.stop_requested(fresh);
-                if repeated {
+                self.container.requested(fresh);
+                if let Some((signal, all)) = fresh.signal().filter(|_| repeated) {
                     self.signal(signal, all, Why::PassedOn);
                 }
                 return true;
@@ -276,17 +294,14 @@ impl Subject<'_> {
         }
     }
 
-    /// It is to be killed at `kill_at`, and is told so: by its stop signal, or TERM where it has that.
+    /// Delivers the stop signal, a second time if the container has had it; SIGKILL follows at `kill_at`.
     pub(super) fn last_chance(&self, kill_at: Time) -> Deed {
         let container = self.container;
         // The runtime's parked init would take the signal for its own.
         if container.life.is_being_executed() {
             return Deed::Condemn { at: kill_at };
         }
-        let signal = match container.life.stop().is_told() {
-            true => Signal::TERM,
-            false => self.pod.stop_signal(container).0,
-        };
+        let signal = self.pod.stop_signal(container).0;
         Deed::LastChance { signal, kill_at }
     }
 }
@@ -327,26 +342,39 @@ impl Pod {
 // === what rules ask ===
 
 impl Pod {
-    /// Whether this signal, if the caller sends it, is meant to stop the container.
-    pub fn is_stop(&self, id: &ContainerId, signal: Signal) -> bool {
+    /// True if this Kill of the caller is meant to stop the container.
+    pub fn is_stop(&self, id: &ContainerId, kill: Kill) -> bool {
         self.known(id)
-            .is_ok_and(|container| self.is_stop_signal(container, signal))
+            .is_ok_and(|container| self.is_stop_signal(container, kill))
     }
 
-    /// Under the CRI an image chooses its own stop signal, so any may be one; elsewhere only those
-    /// that are never anything else.
-    fn is_stop_signal(&self, container: &Container, signal: Signal) -> bool {
+    /// Under CRI images choose their own stop signals, so any signal of CRI's stop is one. Elsewhere those
+    /// are that never mean anything else, and the container's own.
+    fn is_stop_signal(&self, container: &Container, kill: Kill) -> bool {
         let own = self.own_stop_signal(container);
-        let is_usual = STOP_SIGNALS.contains(&signal);
-        signal != Signal::KILL && (is_usual || own == Some(signal) || self.has_sandbox())
+        let is_one = match self.has_sandbox() {
+            true => kill.patience.is_some() || kill.signal == Signal::TERM,
+            false => STOP_SIGNALS.contains(&kill.signal) || own == Some(kill.signal),
+        };
+        is_one && kill.signal != Signal::KILL
+    }
+
+    /// The signal that a stop request delivers: the container's own replaces that of CRI's stop, and TERM
+    /// wherever that comes from.
+    fn delivered_signal(&self, container: &Container, kill: Kill) -> Signal {
+        // Only CRI's Kill carries a deadline: that of kubelet's call.
+        let is_of_cri = self.has_sandbox() && kill.patience.is_some();
+        let own = self.own_stop_signal(container);
+        own.filter(|_| is_of_cri || kill.signal == Signal::TERM)
+            .unwrap_or(kill.signal)
     }
 
     fn own_stop_signal(&self, container: &Container) -> Option<Signal> {
         self.plan_of(container)?.stop_signal
     }
 
-    /// The signal to stop a container with: the one the caller asked for, else its own, else TERM. And
-    /// whether all of it is to get that.
+    /// The signal to stop a container with: that of its stop request, else its own, else TERM. And true if
+    /// all of its processes are to get it.
     pub(super) fn stop_signal(&self, container: &Container) -> (Signal, bool) {
         let asked = container.request.and_then(|request| request.signal());
         let own = || {

@@ -332,15 +332,16 @@ impl ContainerSetting {
             ContainerSetting::GracePeriod => (
                 TIME.into(),
                 "none".into(),
-                "A cap for its own stop, from its signal to SIGKILL; of a defer container for its \
-                 whole run.",
+                "A cap for its own stop, from its signal to SIGKILL; of a defer container from its \
+                 release to its signal, with SIGKILL two seconds later. It only shortens.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
                 "a signal: `QUIT`, `SIGUSR1`, `15`, `SIGRTMIN+3`; not SIGKILL".into(),
-                "`TERM`".into(),
-                "What it is stopped with when nobody asked for another signal.",
+                "the caller's signal, else `TERM`".into(),
+                "The signal that stops it: it replaces that of kubelet's stop, and SIGTERM by hand. \
+                 Any other signal is delivered as it is.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::plan::{GracePolicy, Plan, RestartPolicy};
+use crate::plan::{GracePolicy, Plan, RestartPolicy, Signal};
 
 use crate::simulator::{Script, ms, secs};
 
@@ -80,6 +80,10 @@ pub struct Member {
     pub hook: Option<u64>,
     pub pre_stop: Option<(PreStop, u64)>,
     pub post_start: Option<u64>,
+    /// The postStart handlers of so many of its first creations fail.
+    pub post_starts_fail: u32,
+    /// `stop-signal.usher/NAME`: the only one that it heeds. Its image says another.
+    pub stop_signal: Option<Signal>,
     pub essential: bool,
     /// The annotations say that it may not come; it does.
     pub optional: bool,
@@ -256,6 +260,8 @@ impl Member {
             hook: None,
             pre_stop: None,
             post_start: None,
+            post_starts_fail: 0,
+            stop_signal: None,
             essential: false,
             optional: false,
             again: 0,
@@ -343,6 +349,9 @@ impl Case {
             if let Some(cap) = member.cap {
                 own("grace-period", format!("{cap}s"));
             }
+            if let Some(signal) = member.stop_signal {
+                own("stop-signal", signal.to_string());
+            }
             if member.probed {
                 own("startup-probe", PROBE.to_owned());
             }
@@ -373,6 +382,7 @@ impl Member {
         Script {
             ready_after: Some(ms(life.ready)),
             stops_after: life.stops.map(ms),
+            heeds: self.stop_signal,
             exits_after: life.ends.map(|(after, code)| (ms(after), code)),
             stop_code: life.code,
             unwell_after: self.unwell.map(ms),
@@ -436,6 +446,9 @@ impl fmt::Display for Case {
             }
             if let Some(takes) = member.post_start {
                 write!(f, ", postStart {takes} ms")?;
+            }
+            if member.post_starts_fail > 0 {
+                write!(f, ", which fails {} times", member.post_starts_fail)?;
             }
             if member.again > 0 {
                 write!(f, ", created again {} times", member.again)?;
@@ -536,6 +549,8 @@ impl Case {
             with(&|case| case.members[place].hook = None);
             with(&|case| case.members[place].pre_stop = None);
             with(&|case| case.members[place].post_start = None);
+            with(&|case| case.members[place].post_starts_fail = 0);
+            with(&|case| case.members[place].stop_signal = None);
             with(&|case| case.members[place].essential = false);
             with(&|case| case.members[place].optional = false);
             with(&|case| case.members[place].again = 0);

@@ -1,6 +1,6 @@
 //! The pod of a number, and what goes wrong in it.
 
-use crate::plan::{GracePolicy, RestartPolicy};
+use crate::plan::{GracePolicy, RestartPolicy, Signal};
 
 use super::case::{Case, Deletion, Fault, Life, Member, Part, PreStop};
 
@@ -143,7 +143,37 @@ impl Case {
             by_hand: false,
         };
         case.leave_open(&mut dice);
+        case.complicate(&mut Dice::new(!seed));
         case
+    }
+
+    /// Adds what these dice decide; the other dice of a number are as they were.
+    fn complicate(&mut self, dice: &mut Dice) {
+        for member in &mut self.members {
+            if member.post_start.is_none() && dice.percent(10) {
+                member.post_start = Some(dice.one_of(&[50, 900]));
+                member.post_starts_fail = dice.one_of(&[1, 1, 2, 99]);
+            }
+            if member.part.is_ours() && dice.percent(8) {
+                member.stop_signal = Some(dice.one_of(&[Signal::INT, Signal::QUIT]));
+            }
+            if member.part.is_defer() && dice.percent(15) {
+                member.cap = Some(dice.within(1, 5));
+            }
+            if member.part == Part::App && dice.percent(8) {
+                let takes = dice.one_of(&[50, 4_000, 30_000]);
+                member.pre_stop =
+                    Some((dice.one_of(&[PreStop::HttpGet, PreStop::TcpSocket]), takes));
+            }
+        }
+        // A sidecar alone is to be stopped.
+        let sidecars: Vec<_> = self.of(Part::Sidecar).map(|member| member.name).collect();
+        if !sidecars.is_empty() && dice.percent(10) {
+            let at = dice.within(0, self.deleted.0);
+            self.faults
+                .push((at, Fault::Unhealthy(dice.one_of(&sidecars))));
+            self.faults.sort_by_key(|(at, _)| *at);
+        }
     }
 
     /// Makes some of its names optional: of containers that come, and of others that do not.

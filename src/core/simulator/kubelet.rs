@@ -2,7 +2,8 @@
 //!
 //! - **SyncPod**: one thing at a time. What is unhealthy, or has another image, is stopped, one after
 //!   the other, each waited for; then what is missing is created, one after the other, each waiting for
-//!   the answer of its Start and for its postStart handler. What has exited is created again after the
+//!   the answer of its Start and for its postStart handler; one whose handler fails is stopped before
+//!   the next is created. What has exited is created again after the
 //!   back-off: at once, 10 s, 20 s … The first init container that is not done keeps all behind it.
 //! - **killPod**: at the end of a pod, or when its sandbox has died, all that runs is asked at once, as
 //!   far as a busy node is at once: each its preStop handler, at most for the grace period; then its
@@ -109,7 +110,11 @@ enum Worker {
     StartsSandbox,
     Starts(usize, Time),
     /// A postStart handler, until then.
-    Handles(usize, Time),
+    Handles {
+        who: usize,
+        fails: bool,
+        until: Time,
+    },
     /// One container of a pod that lives on.
     Stops,
     StopsAll(End),
@@ -251,7 +256,7 @@ impl<'a> Kubelet<'a> {
         let mut all = vec![self.away_until.unwrap_or(self.looks_at)];
         match self.worker {
             Worker::Starts(_, since) => all.push(since.after(REQUEST_TIMEOUT)),
-            Worker::Handles(_, until) => all.push(until),
+            Worker::Handles { until, .. } => all.push(until),
             Worker::Done => return None,
             _ => {}
         }
@@ -354,7 +359,7 @@ impl Kubelet<'_> {
         self.deleted = Some(how);
         if self.case.breaks_off {
             match self.worker {
-                Worker::Starts(..) | Worker::Handles(..) | Worker::Stops => self.forget(),
+                Worker::Starts(..) | Worker::Handles { .. } | Worker::Stops => self.forget(),
                 _ => {}
             }
         }
@@ -386,6 +391,7 @@ impl Kubelet<'_> {
                 Seen::StartAnswered(id, answer) => self.start_answered(&id, answer.is_ok()),
                 Seen::ExitReported(id, code) => self.exited(&id, code, at),
                 Seen::StartFailed(id, _) => self.start_answered(&id, false),
+                Seen::Died(id, _) => self.handler_dies(&id),
                 Seen::CreateRefused(id, why) => self.refused(&id, &why),
                 _ => {}
             }
@@ -432,10 +438,22 @@ impl Kubelet<'_> {
             Some(takes) => {
                 let id = self.records[who].id.unwrap();
                 self.world.did(format!("postStart of {id}"));
-                self.world.call(Call::PostStart(id, ms(takes)));
-                self.worker = Worker::Handles(who, self.world.now().after(ms(takes)));
+                let fails = self.records[who].creations <= self.case.members[who].post_starts_fail;
+                let call = Call::PostStart(id, ms(takes), u8::from(fails));
+                self.world.call(call);
+                let until = self.world.now().after(ms(takes));
+                self.worker = Worker::Handles { who, fails, until };
             }
             None => self.worker = Worker::Idle,
+        }
+    }
+
+    /// The process of a container has ended, and with it all of its execs, whatever becomes of the container.
+    fn handler_dies(&mut self, id: &str) {
+        if let Worker::Handles { who, fails, until } = &mut self.worker
+            && self.records[*who].id == Some(id)
+        {
+            (*fails, *until) = (true, self.world.now());
         }
     }
 
@@ -509,11 +527,14 @@ impl Kubelet<'_> {
                 self.give_up(who);
                 true
             }
-            Worker::Handles(who, until) if now >= until || !self.runs(who) => {
+            Worker::Handles { who, fails, until } if now >= until || !self.runs(who) => {
                 self.worker = Worker::Idle;
+                if fails && self.runs(who) {
+                    self.stop_one(who);
+                }
                 true
             }
-            Worker::Starts(..) | Worker::Handles(..) => false,
+            Worker::Starts(..) | Worker::Handles { .. } => false,
             Worker::Stops => {
                 let over = self.stops.iter().all(|stop| stop.stage == Stage::Over);
                 if over {
@@ -604,10 +625,14 @@ impl Kubelet<'_> {
         };
         let record = &mut self.records[who];
         (record.unhealthy, record.changed) = (false, false);
-        if record.state != State::Running {
-            return;
+        if record.state == State::Running {
+            self.stop_one(who);
         }
-        let id = record.id.unwrap();
+    }
+
+    /// Stops one container of a pod that lives on.
+    fn stop_one(&mut self, who: usize) {
+        let id = self.records[who].id.unwrap();
         let left = self.grace();
         self.stops.push(Stop {
             who,

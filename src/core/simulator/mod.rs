@@ -56,6 +56,8 @@ pub struct Script {
     pub ready_after: Option<Duration>,
     /// From a stop signal until it exits; it ignores them if there is none.
     pub stops_after: Option<Duration>,
+    /// The only stop signal that it heeds; any if there is none.
+    pub heeds: Option<Signal>,
     /// It exits on its own, with this code.
     pub exits_after: Option<(Duration, u8)>,
     /// From the decision to release it until its program runs.
@@ -87,6 +89,7 @@ impl Default for Script {
         Script {
             ready_after: Some(Duration::ZERO),
             stops_after: Some(ms(20)),
+            heeds: None,
             exits_after: None,
             release_takes: ms(1),
             restart_takes: ms(40),
@@ -143,8 +146,8 @@ pub enum Call {
     /// Give up on the Start that is under way.
     GiveUp(&'static str),
     Kill(&'static str, Signal, Option<Duration>),
-    /// Execute its postStart handler, which takes so long.
-    PostStart(&'static str, Duration),
+    /// Execute its postStart handler, which takes so long and ends with that code.
+    PostStart(&'static str, Duration, u8),
     /// Its preStop handler has been executed, or its container has ended in it.
     PreStopOver(&'static str),
     /// SIGKILL for what is left of the processes of a container that has ended.

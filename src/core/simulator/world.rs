@@ -23,7 +23,7 @@ enum Event {
     Dies(ContainerId, u64, ExitStatus),
     /// A process that never came to be its container's.
     LeftoverDies(ContainerId, ExitStatus),
-    ExecOver(ContainerId, &'static str),
+    ExecOver(ContainerId, &'static str, u8),
     PostStarted(ContainerId, u64),
     Hooked(ContainerId, HookKind, bool),
     Caller(Call),
@@ -233,9 +233,11 @@ impl World {
         answer
     }
 
-    pub fn exec_over(&mut self, name: &str, exec_id: &str) {
+    /// The process has ended with that code; `None` if it never came about.
+    pub fn exec_over(&mut self, name: &str, exec_id: &str, code: Option<u8>) {
+        let status = code.map(ExitStatus::Code);
         self.pod
-            .handle_exec_over(self.now, &ContainerId::from(name), exec_id);
+            .handle_exec_over(self.now, &ContainerId::from(name), exec_id, status);
         self.drain();
     }
 
@@ -289,18 +291,20 @@ impl World {
             Call::KillLeftovers(name) => self.kill(name, Signal::KILL, true, None),
             Call::PreStopOver(name) => {
                 let id = ContainerId::from(name);
-                self.pod.handle_exec_over(self.now, &id, "pre-stop");
+                let status = Some(ExitStatus::Code(0));
+                self.pod.handle_exec_over(self.now, &id, "pre-stop", status);
             }
-            Call::PostStart(name, takes) => {
+            Call::PostStart(name, takes, code) => {
                 let id = ContainerId::from(name);
                 let argv = ["/bin/post-start".to_owned()];
                 let exec = Exec {
                     id: "post-start",
                     argv: &argv,
                     has_deadline: false,
+                    is_interactive: false,
                 };
                 if self.pod.handle_exec(self.now, &id, &exec).is_ok() {
-                    self.schedule(takes, Event::ExecOver(id, "post-start"));
+                    self.schedule(takes, Event::ExecOver(id, "post-start", code));
                 }
             }
             Call::Delete(name) => {
@@ -415,7 +419,10 @@ impl World {
                     .ok_or_else(|| "it is not ready".to_owned());
                 self.pod.handle_probed(self.now, &id, life, outcome, cost);
             }
-            Event::ExecOver(id, exec) => self.pod.handle_exec_over(self.now, &id, exec),
+            Event::ExecOver(id, exec, code) => {
+                let status = Some(ExitStatus::Code(code));
+                self.pod.handle_exec_over(self.now, &id, exec, status);
+            }
             Event::PostStarted(id, life) => {
                 self.pod.handle_post_started(self.now, &id, life, Ok(()));
             }
@@ -640,6 +647,7 @@ impl World {
             (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
             // The parked init of the OCI runtime is no program that could stop in order.
             (_, None) => Some((ms(1), ExitStatus::Code(2))),
+            (signal, Some(_)) if process.script.heeds.is_some_and(|own| own != signal) => None,
             (_, Some(_)) => process
                 .script
                 .stops_after

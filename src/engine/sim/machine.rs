@@ -427,7 +427,10 @@ impl SimEngine {
             match machine.processes.get(&serial).map(|process| &process.state) {
                 None | Some(State::Ended) => return,
                 Some(State::Parked) => None,
-                Some(State::Running(program)) => Some(program.on_stop),
+                Some(State::Running(program)) => match program.heeds {
+                    Some(own) if own != signal => Some(OnStop::Ignores),
+                    _ => Some(program.on_stop),
+                },
             }
         };
         match (signal, state) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::plan::Signal;
 use crate::process::ExitStatus;
 
 /// What a process does from its execution on.
@@ -10,6 +11,8 @@ pub struct Program {
     /// After how long it ends by itself, and how; never if it is none.
     pub ends: Option<(Duration, ExitStatus)>,
     pub on_stop: OnStop,
+    /// The only stop signal that it heeds; any if it is none.
+    pub heeds: Option<Signal>,
     /// From when on, after its execution, a probe of it succeeds; never if it is none.
     pub ready_after: Option<Duration>,
     /// From when on it does not any more.
@@ -35,6 +38,7 @@ impl Default for Program {
         Program {
             ends: None,
             on_stop: OnStop::Ends(Duration::ZERO, ExitStatus::Code(0)),
+            heeds: None,
             ready_after: Some(Duration::ZERO),
             unwell_after: None,
             hook_takes: Duration::ZERO,

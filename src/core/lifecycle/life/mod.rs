@@ -40,7 +40,8 @@ use thiserror::Error;
 use crate::process::ExitStatus;
 
 use super::action::RequestId;
-use super::probe::{PostStart, Watch};
+use super::exec::PostStart;
+use super::probe::Watch;
 use super::time::Time;
 
 pub use state::State;

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::lifecycle::action::{RequestId, Step};
-use crate::lifecycle::probe::{PostStart, Watch};
+use crate::lifecycle::exec::PostStart;
+use crate::lifecycle::probe::Watch;
 use crate::lifecycle::rules;
 use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;

@@ -1,7 +1,7 @@
 //! What may be asked of a container's life.
 
 use crate::lifecycle::RequestId;
-use crate::lifecycle::probe::PostStart;
+use crate::lifecycle::exec::PostStart;
 use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
@@ -162,11 +162,12 @@ impl Life {
         }
     }
 
-    /// Started in the sense of KEP-753: the program runs, its startup probe has succeeded, and its
-    /// postStart handler is over.
+    /// Started in the sense of KEP-753: the program runs, its startup probe has succeeded, and so has its
+    /// postStart handler.
     pub fn is_started(&self) -> bool {
-        self.as_running()
-            .is_some_and(|running| !running.watch.is_startup() && !running.post_start.is_running())
+        self.as_running().is_some_and(|running| {
+            !running.watch.is_startup() && !running.post_start.is_in_the_way()
+        })
     }
 
     /// What is known of its postStart handler, once its Start was answered.

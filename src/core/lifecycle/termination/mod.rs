@@ -280,7 +280,7 @@ impl Pod {
     }
 
     /// The step that a termination stops a container in.
-    fn step_of(&self, container: &Container) -> Option<Step> {
+    pub(in crate::lifecycle) fn step_of(&self, container: &Container) -> Option<Step> {
         let duty = container.duty();
         let termination = self.termination.as_ref()?;
         match termination.by_hand {

@@ -224,7 +224,7 @@ fn call() -> impl Strategy<Value = Call> {
         1 => id().prop_map(Call::Create),
         1 => (id(), patience()).prop_map(|(name, patience)| Call::Start(name, patience)),
         1 => id().prop_map(Call::GiveUp),
-        1 => (id(), 0_u64..3_000).prop_map(|(name, takes)| Call::PostStart(name, ms(takes))),
+        1 => (id(), 0_u64..3_000).prop_map(|(name, takes)| Call::PostStart(name, ms(takes), 0)),
         3 => (id(), signal, patience()).prop_map(|(name, signal, p)| Call::Kill(name, signal, p)),
         3 => id().prop_map(Call::Delete),
         2 => (id(), 0_u8..3).prop_map(|(name, code)| Call::Crash(name, code)),
@@ -248,6 +248,7 @@ fn script() -> impl Strategy<Value = Script> {
     )
         .prop_map(
             |(ready_after, stops_after, exits, takes, (luck, probe), (hook, unwell))| Script {
+                heeds: None,
                 hook_takes: ms(hook),
                 unwell_after: unwell,
                 then_exits: None,

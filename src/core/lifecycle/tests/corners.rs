@@ -11,6 +11,15 @@ fn exec<'a>(id: &'a str, argv: &'a [String]) -> Exec<'a> {
         id,
         argv,
         has_deadline: false,
+        is_interactive: false,
+    }
+}
+
+/// A container that has done its work after so long.
+fn ends(after: u64) -> Script {
+    Script {
+        exits_after: Some((ms(after), 0)),
+        ..Script::default()
     }
 }
 
@@ -34,17 +43,23 @@ fn a_pod_without_grace_is_stopped_all_the_same() {
 #[test]
 fn the_post_start_of_a_held_sidecar_belongs_to_its_start() {
     let argv = ["/bin/setup".to_owned()];
-    let mut world = World::new(&[("sidecars", "a b"), ("startup-order", "a b")]);
-    world.call(Call::Run("web", None));
-    world.call(Call::Run("b", None));
+    let mut world = World::new(&[
+        ("init", "setup"),
+        ("sidecars", "b"),
+        ("start-mode", "Hold"),
+        ("restart-policy", "Never"),
+    ])
+    .script("setup", ends(2_000));
+    for name in ["setup", "web", "b"] {
+        world.call(Call::Run(name, None));
+    }
     world.run_for(ms(100));
     // Start of b has been answered with b held; its caller runs the handler at once.
     world.exec("b", &exec("post", &argv)).unwrap();
-    world.call(Call::Run("a", None));
     world.run_for(secs(3));
     assert!(world.executed("b").is_some());
     assert_eq!(world.executed("web"), None, "b's postStart is not over");
-    world.exec_over("b", "post");
+    world.exec_over("b", "post", Some(0));
     world.run_for(ms(10));
     assert!(world.executed("web").is_some());
 }
@@ -125,9 +140,10 @@ fn a_probe_with_the_argv_of_the_pre_stop_handler_is_no_request() {
         id: "probe",
         argv: &argv,
         has_deadline: true,
+        is_interactive: false,
     };
     world.exec("web", &probe).unwrap();
-    world.exec_over("web", "probe");
+    world.exec_over("web", "probe", Some(0));
     world.call(Call::Kill("api", TERM, None));
     assert_eq!(world.pod.phase(), Phase::Running);
 }
@@ -148,7 +164,7 @@ fn post_start_of_a_sidecar_with_the_argv_of_pre_stop_is_no_request() {
         world.call(Call::Run(name, None));
         world.run_for(ms(100));
         world.exec(name, &exec("post", &argv)).unwrap();
-        world.exec_over(name, "post");
+        world.exec_over(name, "post", Some(0));
     }
     assert_eq!(world.pod.phase(), Phase::Running);
 }
@@ -160,15 +176,15 @@ fn what_has_been_ended_is_not_released() {
         release_takes: ms(0),
         ..Script::default()
     };
-    let mut world =
-        World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]).script("web", at_once);
-    world.call(Call::Run("proxy", None));
-    world.run_for(ms(100));
-    world.exec("proxy", &exec("post", &argv)).unwrap();
+    let world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
+    let mut world = world.with_sandbox().script("web", at_once);
     world.call(Call::Run("web", None));
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(31));
+    world.exec("proxy", &exec("post", &argv)).unwrap();
     world.run_for(secs(1));
     world.call(Call::Kill("web", TERM, None));
-    world.exec_over("proxy", "post");
+    world.exec_over("proxy", "post", Some(0));
     world.run_for(secs(1));
     assert_eq!(world.executed("web"), None);
     assert_eq!(world.reported("web"), Some(143));
@@ -312,7 +328,7 @@ fn the_notice_always_names_a_reason() {
     world.run_for(secs(1));
     ask_all(&mut world, &["proxy", "logs"], TERM);
     world.run_for(secs(1));
-    world.exec_over("proxy", "post");
+    world.exec_over("proxy", "post", Some(0));
     world.run_for(secs(60));
     assert!(
         world
@@ -345,7 +361,7 @@ fn a_shell_does_not_replace_post_start() {
     world.run_for(ms(100));
     world.exec("proxy", &exec("post", &argv)).unwrap();
     world.exec("proxy", &exec("shell", &argv)).unwrap();
-    world.exec_over("proxy", "post");
+    world.exec_over("proxy", "post", Some(0));
     world.call(Call::Run("web", None));
     world.run_for(secs(20));
     assert!(
@@ -358,12 +374,12 @@ fn a_shell_does_not_replace_post_start() {
 fn other_way() {
     let argv = ["/bin/setup".to_owned()];
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
+    world.call(Call::Run("web", None));
     world.call(Call::Run("proxy", None));
     world.run_for(ms(100));
     world.exec("proxy", &exec("post", &argv)).unwrap();
     world.exec("proxy", &exec("shell", &argv)).unwrap();
-    world.exec_over("proxy", "shell");
-    world.call(Call::Run("web", None));
+    world.exec_over("proxy", "shell", Some(0));
     world.run_for(secs(5));
     assert_eq!(world.executed("web"), None, "postStart runs");
 }
@@ -468,7 +484,7 @@ fn a_termination_that_the_shim_decides_waits_for_a_pre_stop_handler_under_way() 
     world.call(Call::Crash("heart", 1));
     world.run_for(secs(3));
     assert_eq!(world.signalled("web"), None);
-    world.exec_over("web", "bye");
+    world.exec_over("web", "bye", Some(0));
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(1));
     assert_eq!(world.signalled("web"), Some(asked.after(secs(3))));
@@ -555,7 +571,7 @@ fn the_first_attempt_waits_for_the_initial_delay() {
 }
 
 #[test]
-fn what_an_app_that_was_asked_long_ago_may_hide_is_waited_for_until_time_is_short() {
+fn what_an_app_that_was_asked_long_ago_may_hide_is_waited_for_until_half_of_the_time() {
     let facts = KubeletFacts {
         pre_stop: Some(PreStop::HttpGet),
         ..KubeletFacts::default()
@@ -570,7 +586,7 @@ fn what_an_app_that_was_asked_long_ago_may_hide_is_waited_for_until_time_is_shor
     let asked = world.now;
     world.call(Call::Kill("proxy", TERM, None));
     world.run_for(secs(20));
-    assert_eq!(world.signalled("proxy"), Some(asked.after(secs(3))));
+    assert_eq!(world.signalled("proxy"), Some(asked.after(ms(2_500))));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Defer containers: run in turn when the pod ends, once, however the end comes about.
 
-use crate::lifecycle::{Phase, Report};
+use crate::lifecycle::{ContainerId, Phase, Report};
 use crate::plan::{KubeletFacts, Signal};
 
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
@@ -154,9 +154,9 @@ fn one_that_never_succeeds_is_run_again_only_until_its_time_is_up() {
     let asked = world.now;
     ask_all(&mut world, &["web", "bye"], TERM);
     world.run_for(secs(60));
-    // At once, and the second time in ten seconds, which there are not.
+    // At once, and the second time in a second: then the app's time begins.
     assert_eq!(world.executions("bye").len(), 2);
-    assert_eq!(world.signalled("web"), Some(asked.after(secs(5))));
+    assert!(world.signalled("web") < Some(asked.after(secs(1))));
     assert_eq!(world.reported("bye"), Some(0));
     world.check_end();
 }
@@ -186,8 +186,8 @@ fn a_cap_bounds_the_whole_turn_of_one_and_the_next_has_its_own() {
     world.run_for(secs(20));
     let began = world.at(&Seen::Released("remove-shard".into())).unwrap();
     let expected = [
-        (began.after(secs(2)), TERM),
-        (began.after(secs(4)), Signal::KILL),
+        (began.after(secs(4)), TERM),
+        (began.after(secs(6)), Signal::KILL),
     ];
     assert_eq!(world.signals("remove-shard"), expected);
     assert_eq!(
@@ -196,6 +196,92 @@ fn a_cap_bounds_the_whole_turn_of_one_and_the_next_has_its_own() {
     );
     assert!(world.signalled("db") >= world.died("kill-db"));
     world.check_end();
+}
+
+#[test]
+fn a_cap_only_shortens_the_time_of_the_pod() {
+    for (policy, told, killed) in [("Shared", 6, 8), ("Strict", 6, 6)] {
+        let lists = [
+            ("grace-policy", policy),
+            ("grace-period", "6s"),
+            ("grace-period.usher/bye", "5500ms"),
+        ];
+        let world = one("post-exit", &lists).script("web", stops_after(1_000));
+        let mut world = running(world.script("bye", deaf()), &["web", "bye"]);
+        let asked = world.now;
+        ask_all(&mut world, &["web", "bye"], TERM);
+        world.run_for(secs(20));
+        let signals = world.signals("bye");
+        let kill = (asked.after(secs(killed)), Signal::KILL);
+        assert_eq!(signals.last(), Some(&kill), "{policy}");
+        if killed > told {
+            assert_eq!(signals[0], (asked.after(secs(told)), TERM), "{policy}");
+        }
+    }
+}
+
+#[test]
+fn one_that_is_run_again_leaves_those_behind_it_their_time() {
+    let lists = [
+        ("sidecars", "proxy"),
+        ("post-exit", "report clean"),
+        ("restart.usher/report", "OnFailure"),
+    ];
+    let world = World::new(&lists).script("report", ends(100, 1));
+    let mut world = running(
+        world.script("clean", ends(300, 0)),
+        &["proxy", "web", "report", "clean"],
+    );
+    let asked = world.now;
+    ask_all(&mut world, &["web", "report", "clean", "proxy"], TERM);
+    world.run_for(secs(60));
+    let times = world.executions("report");
+    let gaps = times
+        .windows(2)
+        .map(|pair| pair[1].since(pair[0]).as_secs());
+    assert_eq!(gaps.collect::<Vec<_>>(), [0, 1, 2, 4, 4, 4, 4]);
+    // Clean, the sidecar's step, and itself have two seconds each.
+    assert!(world.executed("clean") < Some(asked.after(secs(24))));
+    assert_eq!(world.signalled("proxy"), world.died("clean"));
+
+    // It is told when that time begins, and not only when all of it is over.
+    let hangs = Script {
+        exits_after: None,
+        ..deaf()
+    };
+    let mut world = World::new(&lists).script("report", ends(100, 1));
+    world = world.script("clean", ends(300, 0));
+    let mut world = running(world, &["proxy", "web", "report", "clean"]);
+    let asked = world.now;
+    ask_all(&mut world, &["web", "report", "clean", "proxy"], TERM);
+    world.run_for(ms(150));
+    // What it does from its second run on.
+    let id = ContainerId::from("report");
+    world.processes.get_mut(&id).unwrap().script = hangs;
+    world.run_for(secs(60));
+    let expected = [
+        (asked.after(secs(24)), TERM),
+        (asked.after(secs(26)), Signal::KILL),
+    ];
+    assert_eq!(world.signals("report"), expected);
+    assert_eq!(
+        world.at(&Seen::Released("clean".into())),
+        world.died("report").max(Some(asked.after(ms(26_001))))
+    );
+}
+
+#[test]
+fn one_in_back_off_is_not_run_again_when_the_end_proves_to_be_none() {
+    let world = one("pre-exit", &[("restart.usher/bye", "OnFailure")]).script("bye", ends(100, 1));
+    let mut world = running(world, &["web", "bye"]);
+    ask_all(&mut world, &["web", "bye"], TERM);
+    // Its third run comes after a second.
+    world.run_for(ms(500));
+    assert_eq!(world.executions("bye").len(), 2);
+    world.call(Call::Run("api", None));
+    world.run_for(secs(60));
+    assert_eq!(world.executions("bye").len(), 2);
+    assert_eq!(world.reported("bye"), Some(0));
 }
 
 #[test]

@@ -77,6 +77,7 @@ fn a_pre_stop_handler_right_after_the_start_counts_where_another_is_asked() {
         id: "exec",
         argv: &argv,
         has_deadline: false,
+        is_interactive: false,
     };
     world.exec("proxy", &exec).unwrap();
     assert_eq!(world.pod.phase(), Phase::Initializing);
@@ -259,6 +260,7 @@ fn sigkill_for_what_was_never_started_tells_nothing_of_the_pod() {
         id: "exec",
         argv: &argv,
         has_deadline: false,
+        is_interactive: false,
     };
     world.exec("web", &exec).unwrap();
     // Its caller has given up on it, and clears it away.
@@ -281,6 +283,7 @@ fn sigkill_for_what_could_not_be_started_in_time_tells_nothing_of_the_pod() {
         id: "exec",
         argv: &argv,
         has_deadline: false,
+        is_interactive: false,
     };
     world.exec("web", &exec).unwrap();
     // Nobody has answered its Start: containerd gives up on it, and clears it away.
@@ -553,10 +556,11 @@ fn a_request_whose_time_is_over_makes_no_end_with_the_next() {
         id: "exec",
         argv: &argv,
         has_deadline: false,
+        is_interactive: false,
     };
     world.exec("proxy", &exec).unwrap();
     world.run_for(ms(1_500));
-    world.exec_over("proxy", "exec");
+    world.exec_over("proxy", "exec", Some(0));
     world.call(kill("proxy", 2));
     world.run_for(ms(2_300));
     // Its image has changed.

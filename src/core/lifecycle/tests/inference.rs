@@ -3,7 +3,7 @@
 use crate::lifecycle::Phase;
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::fixtures::{TERM, running};
+use super::fixtures::{TERM, deaf, running};
 use crate::simulator::{Call, Script, World, ms, secs};
 
 fn with_pre_stop(pre_stop: PreStop) -> World {
@@ -69,9 +69,9 @@ fn an_app_that_exits_before_the_sidecar_is_asked_is_no_obstacle() {
 fn a_handler_that_the_shim_cannot_see_may_hide_the_apps_request() {
     for (handler, wait) in [
         (PreStop::Sleep(secs(5)), ms(6_000)),
-        // Until two seconds before the sidecar's own deadline, thirty seconds away.
-        (PreStop::HttpGet, ms(28_000)),
-        (PreStop::TcpSocket, ms(28_000)),
+        // Until half of the sidecar's own grace period of thirty seconds.
+        (PreStop::HttpGet, ms(15_000)),
+        (PreStop::TcpSocket, ms(15_000)),
         (
             PreStop::Exec {
                 command: vec!["/bin/bye".to_owned()],
@@ -189,7 +189,79 @@ fn a_termination_that_was_decided_is_not_disproved() {
 }
 
 #[test]
-fn under_the_cri_any_signal_but_kill_is_a_stop_signal() {
+fn the_silence_of_any_other_container_proves_that_the_pod_lives_on() {
+    let hides = || KubeletFacts {
+        pre_stop: Some(PreStop::HttpGet),
+        ..KubeletFacts::default()
+    };
+    for (more, wait) in [
+        (&["api"][..], ms(1_000)),
+        (&["logs"], ms(1_000)),
+        (&["clean"], ms(1_000)),
+        // Kubelet's own are asked when all others have ended, and guests are no part of the order.
+        (&["vpn"], ms(7_500)),
+        (&["debug"], ms(7_500)),
+        (&[], ms(7_500)),
+    ] {
+        let lists = [
+            ("sidecars", "proxy logs?"),
+            ("post-exit", "clean?"),
+            ("native-init", "vpn"),
+            ("apps", "web api"),
+            ("grace-period", "15s"),
+        ];
+        let world = World::new(&lists).with_sandbox().facts("web", hides());
+        let mut world = running(world, &[&["proxy", "web"], more].concat());
+        let asked = world.now;
+        world.call(Call::Kill("proxy", TERM, Some(secs(135))));
+        world.run_for(secs(20));
+        assert_eq!(
+            world.signalled("proxy"),
+            Some(asked.after(wait)),
+            "{more:?}"
+        );
+        assert_eq!(world.signalled("web"), None);
+        assert_eq!(world.pod.phase(), Phase::Running);
+    }
+}
+
+#[test]
+fn one_that_has_had_its_stop_signal_proves_nothing_by_its_silence() {
+    let hides = KubeletFacts {
+        pre_stop: Some(PreStop::HttpGet),
+        ..KubeletFacts::default()
+    };
+    let world = World::new(&[("sidecars", "proxy"), ("grace-period", "10s")]);
+    let world = world.facts("web", hides).script("api", deaf());
+    let mut world = running(world, &["proxy", "web", "api"]);
+    world.call(Call::Kill("api", TERM, Some(secs(130))));
+    // Its caller was away when it was to be killed.
+    world.run_for(secs(60));
+    let asked = world.now;
+    world.call(Call::Kill("proxy", TERM, Some(secs(130))));
+    world.run_for(secs(20));
+    assert_eq!(world.signalled("proxy"), Some(asked.after(secs(5))));
+}
+
+#[test]
+fn the_request_of_a_guest_counts_as_a_second_one() {
+    let lists = [("sidecars", "proxy"), ("apps", "web")];
+    let slow = Script {
+        stops_after: Some(secs(3)),
+        ..Script::default()
+    };
+    let world = World::new(&lists).script("web", slow);
+    let mut world = running(world, &["proxy", "web", "debug"]);
+    world.call(Call::Kill("debug", TERM, None));
+    assert_eq!(world.signalled("debug"), Some(world.now));
+    assert_eq!(world.pod.phase(), Phase::Running);
+    world.call(Call::Kill("proxy", TERM, None));
+    world.run_for(secs(10));
+    assert_eq!(world.signalled("proxy"), world.died("web"));
+}
+
+#[test]
+fn under_cri_any_signal_but_kill_is_a_stop_signal_in_a_call_with_a_deadline() {
     let winch = Signal::new(28).unwrap();
     let slow = Script {
         stops_after: Some(secs(2)),
@@ -199,10 +271,14 @@ fn under_the_cri_any_signal_but_kill_is_a_stop_signal() {
         .with_sandbox()
         .script("web", slow.clone());
     let mut world = running(world, &["proxy", "web"]);
-    world.call(Call::Kill("proxy", TERM, None));
+    // A reload, sent by hand.
     world.call(Call::Kill("web", winch, None));
+    assert_eq!(world.signals("web"), [(world.now, winch)]);
+    assert_eq!(world.pod.phase(), Phase::Running);
+    world.call(Call::Kill("proxy", TERM, Some(secs(150))));
+    world.call(Call::Kill("web", winch, Some(secs(150))));
     world.run_for(secs(5));
-    assert_eq!(world.signals("web")[0].1, winch);
+    assert_eq!(world.signals("web")[1].1, winch);
     assert_eq!(world.signalled("proxy"), world.died("web"));
 
     // Elsewhere it is just a signal.

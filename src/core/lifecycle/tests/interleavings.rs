@@ -174,7 +174,7 @@ fn a_sidecar_that_dies_before_its_turn_to_stop_comes_back_though_it_was_asked() 
 }
 
 #[test]
-fn a_sidecar_that_waits_to_be_restarted_when_its_turn_to_stop_comes_ends() {
+fn a_sidecar_in_back_off_is_restarted_at_once_when_the_end_begins() {
     for asked in [&["web", "api", "proxy"][..], &["web", "api"]] {
         let world = job("Never", &[])
             .script("proxy", ends(500, 1))
@@ -189,9 +189,13 @@ fn a_sidecar_that_waits_to_be_restarted_when_its_turn_to_stop_comes_ends() {
         let now = world.now;
         ask_all(&mut world, asked, TERM);
         world.run_for(secs(2));
-        assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
+        // A sidecar that was not asked ends by itself here, in its turn.
+        let code = u32::from(asked.len() < 3);
+        assert_eq!(world.reported("proxy"), Some(code), "{:#?}", world.seen);
         assert_eq!(world.pod.phase(), Phase::Terminated);
-        assert!(world.executions("proxy").iter().all(|at| *at < now));
+        let again: Vec<_> = world.executions("proxy");
+        let again = again.iter().filter(|at| **at >= now).count();
+        assert!(again > 0, "{:#?}", world.seen);
     }
 }
 

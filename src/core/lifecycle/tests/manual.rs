@@ -104,7 +104,7 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
     assert_eq!(world.pod.phase(), Phase::Initializing);
     assert!(!was_released(&world, "web#2"));
     world.call(Call::Run("proxy#2", None));
-    world.run_for(secs(1));
+    world.run_for(secs(2));
     assert!(was_released(&world, "web#2"));
     assert_eq!(world.pod.phase(), Phase::Running);
 }

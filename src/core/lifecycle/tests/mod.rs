@@ -16,6 +16,7 @@ mod oom;
 mod optional;
 mod pods;
 mod policies;
+mod post_start;
 mod promises;
 mod restarting;
 mod signals;

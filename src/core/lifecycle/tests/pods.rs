@@ -31,6 +31,11 @@ impl LeftAlone {
         }
         for member in &mut case.members {
             (member.restart, member.unwell, member.then) = (None, None, None);
+            if never {
+                member.post_starts_fail = 0;
+            }
+            // It would be created again for ever.
+            member.post_starts_fail = member.post_starts_fail.min(2);
             settle(member, case.policy);
         }
         case.by_hand = false;
@@ -42,7 +47,7 @@ impl LeftAlone {
 
     /// Nothing of it ever ends that is not to, and nobody does anything to it.
     fn is_well(&self) -> bool {
-        let is_well = |member: &Member| member.lives.len() == 1;
+        let is_well = |member: &Member| member.lives.len() == 1 && member.post_starts_fail == 0;
         self.0.faults.is_empty() && self.0.members.iter().all(is_well)
     }
 }

@@ -320,3 +320,65 @@ fn what_is_created_again_while_a_sidecar_is_down_does_not_wait_for_it() {
     world.run_for(secs(5));
     assert!(world.executed("web#2").unwrap() < crashed.after(secs(1)));
 }
+
+#[test]
+fn inside_an_end_a_sidecar_that_crashes_is_there_again_after_0_1_2_then_4_seconds() {
+    let crashes = Script {
+        exits_after: Some((ms(100), 1)),
+        ..Script::default()
+    };
+    let world = job("Never").script("web", stops_after(20_000));
+    let mut world = world.script("proxy", crashes);
+    for name in ["proxy", "web"] {
+        world.call(Call::Run(name, None));
+    }
+    // By then its back-off is five minutes.
+    world.run_for(secs(900));
+    assert!(!world.is_executing("proxy"));
+    world.seen.clear();
+    let asked = world.now;
+    ask_all(&mut world, &["proxy", "web"], TERM);
+    world.run_for(secs(19));
+    let times = world.executions("proxy");
+    assert_eq!(
+        times.first(),
+        Some(&asked.after(ms(50))),
+        "{:#?}",
+        world.seen
+    );
+    let gaps = times
+        .windows(2)
+        .map(|pair| pair[1].since(pair[0]).as_secs());
+    assert_eq!(gaps.collect::<Vec<_>>(), [0, 1, 2, 4, 4, 4]);
+    world.run_for(secs(20));
+    assert_eq!(world.reported("proxy"), Some(0));
+    world.check_end();
+}
+
+#[test]
+fn a_sidecar_in_back_off_stays_away_where_nothing_is_left_that_needs_it() {
+    let crashes = Script {
+        exits_after: Some((ms(500), 1)),
+        ..Script::default()
+    };
+    let world = World::new(&[("sidecars", "proxy logs"), ("restart-policy", "Never")]);
+    let world = world
+        .script("proxy", crashes)
+        .script("logs", stops_after(3_000));
+    let mut world = running(world, &["proxy", "logs"]);
+    assert!(!world.is_executing("proxy"));
+    ask_all(&mut world, &["proxy", "logs"], TERM);
+    world.run_for(secs(10));
+    assert_eq!(world.executions("proxy"), []);
+    assert_eq!(world.reported("proxy"), Some(0));
+}
+
+#[test]
+fn under_on_failure_a_sidecar_that_ends_with_0_before_its_stop_is_delivered_is_created_again() {
+    let mut world = running(job("OnFailure"), &["proxy", "web"]);
+    world.call(Call::Kill("proxy", TERM, None));
+    world.run_for(ms(500));
+    assert_eq!(world.signalled("proxy"), None);
+    world.call(Call::Crash("proxy", 0));
+    assert_eq!(world.reported("proxy"), Some(143));
+}

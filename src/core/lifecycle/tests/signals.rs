@@ -1,6 +1,6 @@
 //! What a signal is meant for, and why it is sent.
 
-use crate::lifecycle::{ContainerId, ProbeKind, Why};
+use crate::lifecycle::{ContainerId, Kill, ProbeKind, Why};
 use crate::plan::Signal;
 
 use super::fixtures::{TERM, ask_all, deaf, running};
@@ -8,6 +8,15 @@ use crate::simulator::{Call, Script, World, ms, secs};
 
 fn signal(name: &str) -> Signal {
     name.parse().unwrap()
+}
+
+/// A Kill that carries no deadline, as `ctr` sends it.
+fn by_hand(signal: Signal) -> Kill {
+    Kill {
+        signal,
+        all: false,
+        patience: None,
+    }
 }
 
 /// Why a container got the signals that it got.
@@ -28,9 +37,9 @@ fn a_containers_own_stop_signal_is_one_and_another_is_a_message() {
     let mut world = running(world, &["proxy", "web"]);
     let winch = signal("WINCH");
     let (web, proxy) = (ContainerId::from("web"), ContainerId::from("proxy"));
-    assert!(world.pod.is_stop(&web, winch));
-    assert!(!world.pod.is_stop(&proxy, winch));
-    assert!(world.pod.is_stop(&proxy, TERM));
+    assert!(world.pod.is_stop(&web, by_hand(winch)));
+    assert!(!world.pod.is_stop(&proxy, by_hand(winch)));
+    assert!(world.pod.is_stop(&proxy, by_hand(TERM)));
     world.call(Call::Kill("web", signal("HUP"), None));
     world.call(Call::Kill("web", winch, None));
     world.run_for(secs(1));
@@ -91,4 +100,57 @@ fn each_sigkill_says_why_it_comes() {
         whys(&world, "proxy")[..2],
         [(TERM, why), (Signal::KILL, why)]
     );
+}
+
+#[test]
+fn an_authors_stop_signal_replaces_that_of_cri_and_comes_once_more_before_sigkill() {
+    let (int, quit) = (Signal::INT, Signal::QUIT);
+    for image in [TERM, quit] {
+        let world = World::new(&[
+            ("sidecars", "proxy"),
+            ("stop-signal.usher/web", "INT"),
+            ("grace-period", "5s"),
+        ]);
+        let world = world.with_sandbox().script("web", deaf());
+        let mut world = running(world, &["proxy", "web"]);
+        for name in ["web", "proxy"] {
+            world.call(Call::Kill(name, image, Some(secs(125))));
+        }
+        world.run_for(secs(20));
+        let expected = [
+            (int, Why::Alone),
+            (int, Why::TimeShort),
+            (Signal::KILL, Why::GraceOver),
+        ];
+        assert_eq!(whys(&world, "web"), expected, "{image}");
+        // One that its author says nothing of gets what its image has chosen.
+        assert_eq!(
+            whys(&world, "proxy").first().map(|(it, _)| *it),
+            Some(image)
+        );
+    }
+}
+
+#[test]
+fn without_a_deadline_an_authors_stop_signal_replaces_sigterm_alone() {
+    let signals = [("TERM", "INT"), ("QUIT", "QUIT"), ("INT", "INT")];
+    for (asked, delivered) in signals {
+        let world = World::new(&[("sidecars", "proxy"), ("stop-signal.usher/web", "INT")]);
+        let mut world = running(world, &["proxy", "web"]);
+        world.call(Call::Kill("web", signal(asked), None));
+        world.run_for(secs(5));
+        assert_eq!(whys(&world, "web"), [(signal(delivered), Why::Alone)]);
+    }
+    for reload in ["USR1", "HUP"] {
+        let world = World::new(&[("sidecars", "proxy"), ("stop-signal.usher/web", "INT")]);
+        let mut world = running(world.with_sandbox(), &["proxy", "web"]);
+        world.call(Call::Kill("web", signal(reload), None));
+        world.run_for(secs(60));
+        assert_eq!(whys(&world, "web"), [(signal(reload), Why::Other)]);
+        assert!(
+            !world
+                .pod
+                .is_stop(&ContainerId::from("web"), by_hand(signal(reload)))
+        );
+    }
 }

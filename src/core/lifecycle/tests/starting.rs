@@ -365,15 +365,16 @@ fn post_start_belongs_to_the_start_of_a_sidecar() {
         id: "post",
         argv: &argv,
         has_deadline: false,
+        is_interactive: false,
     };
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
+    world.call(Call::Run("web", None));
     world.call(Call::Run("proxy", None));
     world.run_for(ms(100));
     world.exec("proxy", &exec).unwrap();
-    world.call(Call::Run("web", None));
     world.run_for(secs(3));
     assert_eq!(world.executed("web"), None);
-    world.exec_over("proxy", "post");
+    world.exec_over("proxy", "post", Some(0));
     world.run_for(ms(10));
     assert!(world.executed("web").is_some());
 }
@@ -394,6 +395,7 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
         id: "a",
         argv: &argv,
         has_deadline: false,
+        is_interactive: false,
     };
     assert!(matches!(
         world.exec("web", &pre_stop),
@@ -404,6 +406,7 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
         id: "b",
         argv: &other,
         has_deadline: true,
+        is_interactive: false,
     };
     assert!(matches!(
         world.exec("web", &probe),
@@ -413,6 +416,7 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
         id: "c",
         argv: &other,
         has_deadline: false,
+        is_interactive: false,
     };
     assert_eq!(world.exec("web", &shell), Ok(()));
 }
@@ -474,7 +478,7 @@ fn under_a_sandbox_its_plan_stands_whatever_later_containers_bring() {
     world.replan(&[("sidecars", "web")]);
     world.call(Call::Run("web", None));
     world.call_in(secs(1), Call::Run("proxy", None));
-    world.run_for(secs(2));
+    world.run_for(secs(3));
     assert!(world.refused.is_empty());
     assert!(world.executed("web") > world.executed("proxy"));
 }

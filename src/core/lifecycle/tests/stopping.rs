@@ -207,22 +207,23 @@ fn what_is_held_when_the_pod_terminates_never_runs() {
 #[test]
 fn a_gate_that_opens_after_the_termination_began_starts_nothing() {
     let argv = ["/bin/setup".to_owned()];
-    let mut world = World::new(&[("sidecars", "proxy")]).script("proxy", deaf());
-    world.call(Call::Run("proxy", None));
+    let world = World::new(&[("sidecars", "proxy")]).with_sandbox();
+    let mut world = world.script("proxy", deaf());
+    for name in ["web", "api", "proxy"] {
+        world.call(Call::Run(name, None));
+    }
     world.run_for(ms(100));
     let post_start = Exec {
         id: "post",
         argv: &argv,
         has_deadline: false,
+        is_interactive: false,
     };
     world.exec("proxy", &post_start).unwrap();
-    for name in ["web", "api"] {
-        world.call(Call::Run(name, None));
-    }
     world.run_for(secs(12));
     world.call(Call::Kill("proxy", TERM, None));
     world.call(Call::Kill("api", TERM, None));
-    world.exec_over("proxy", "post");
+    world.exec_over("proxy", "post", Some(0));
     world.run_for(secs(10));
     assert_eq!(world.executed("web"), None);
     assert_eq!(world.reported("web"), Some(143));
@@ -304,13 +305,14 @@ fn a_pre_stop_handler_that_is_seen_counts_for_a_request() {
                 id: "p",
                 argv: &argv,
                 has_deadline: false,
+                is_interactive: false,
             },
         )
         .unwrap();
     world.call(Call::Kill("proxy", TERM, None));
     world.run_for(secs(3));
     assert!(world.signalled("web").is_none() && world.signalled("proxy").is_none());
-    world.exec_over("web", "p");
+    world.exec_over("web", "p", Some(0));
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(1));
     assert_eq!(world.signalled("web"), Some(asked.after(secs(3))));

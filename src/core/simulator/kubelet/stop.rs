@@ -132,6 +132,7 @@ impl Kubelet<'_> {
             id: "pre-stop",
             argv: &argv,
             has_deadline: false,
+            is_interactive: false,
         };
         let is_run = self.world.exec(stop.id, &exec);
         if !is_run {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::lifecycle::Time;
-use crate::simulator::case::Part;
+use crate::plan::Signal;
 use crate::simulator::secs;
-use crate::simulator::trace::{Run, WINDOW};
+use crate::simulator::trace::Run;
 
 use super::{MOMENT, Verdict, broken};
 
@@ -31,12 +31,8 @@ pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
                 life.id
             )
         })?;
-        let ask = run
-            .log
-            .asks
-            .iter()
-            .find(|ask| ask.id == life.id && !ask.is_handler);
-        let Some(ask) = ask.filter(|_| life.part() == Part::App) else {
+        let mut asks = run.log.asks.iter();
+        let Some(ask) = asks.find(|ask| ask.id == life.id && !ask.is_handler) else {
             continue;
         };
         let told = life
@@ -45,7 +41,7 @@ pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
             .map(|(at, _)| *at)
             .chain(life.ended())
             .min();
-        let by = ask.at.after(WINDOW).after(MOMENT);
+        let by = run.kept_until(ask, life).after(MOMENT);
         let has_hooks = run.case.members.iter().any(|member| member.hook.is_some());
         let in_time = told.is_some_and(|told| told <= by)
             || !lives_on(&by)
@@ -53,6 +49,20 @@ pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
             || run.is_hindered(&life.id, ask.at, by);
         broken(in_time, || {
             format!("{} is asked at {} and told at {told:?}", life.id, ask.at)
+        })?;
+    }
+    Ok(())
+}
+
+/// "Replaces the signal of CRI's stop request", "also what the last chance sends".
+pub fn its_own_signal_stops_it(run: &Run<'_>) -> Verdict {
+    for life in &run.lives {
+        let own = life.member.stop_signal;
+        let signals = life.signals.iter().filter(|(at, _)| life.runs(*at));
+        let mut signals = signals.map(|(_, signal)| *signal);
+        let other = signals.find(|signal| Some(*signal) != own && *signal != Signal::KILL);
+        broken(own.is_none() || other.is_none(), || {
+            format!("{} gets {other:?}, and heeds {own:?} alone", life.id)
         })?;
     }
     Ok(())

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::lifecycle::{HookKind, Time};
-use crate::plan::{GracePolicy, RestartPolicy};
+use crate::plan::{GracePolicy, RestartPolicy, Signal};
+use crate::process::ExitStatus;
 use crate::simulator::case::{Part, PreStop};
 use crate::simulator::trace::{Ending, LEAST, Life, Run, WINDOW};
 use crate::simulator::{Seen, ms, secs};
@@ -172,6 +173,112 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Option<Time> {
         turn = turn.max(life.ended()?);
     }
     Some(turn)
+}
+
+/// "For a defer the time from its release to its signal, with SIGKILL 2 s later", where the pod's own time is not
+/// over before.
+pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part().is_defer()) {
+        let (Some(cap), Some(released)) = (life.member.cap, life.released) else {
+            continue;
+        };
+        let Some(ending) = run.ending(life.sandbox).filter(|it| it.from <= released) else {
+            continue;
+        };
+        let end = released.after(secs(cap));
+        let margin = match run.case.grace_policy {
+            GracePolicy::Reserve => secs(8),
+            _ => LEAST,
+        };
+        let is_cut = end.after(margin).after(MOMENT) >= ending.soonest;
+        // It is told before if it is run again and others wait behind it.
+        let is_run_again = life.executed.len() > 1;
+        let is_hindered = run.is_any_hindered(life.sandbox, released, end.after(LEAST));
+        let mut taken = run.taken.iter();
+        let is_none = taken.any(|it| it.sandbox == life.sandbox && it.disproved >= Some(released));
+        if is_cut || is_run_again || is_hindered || is_none || ending.is_vague || run.is_hurried() {
+            continue;
+        }
+        let signals = || life.signals.iter().filter(|(at, _)| life.runs(*at));
+        let told = signals().next().map(|(at, _)| *at);
+        let early = told.filter(|told| *told < end);
+        broken(early.is_none(), || {
+            format!("{} is told at {early:?}, its cap ends at {end}", life.id)
+        })?;
+        let runs_on = life.runs(end.after(MOMENT));
+        let in_time = told.is_some_and(|told| told <= end.after(MOMENT));
+        broken(!runs_on || in_time, || {
+            format!("{} is told at {told:?}, its cap ends at {end}", life.id)
+        })?;
+        let mut kills = signals().filter(|(_, it)| *it == Signal::KILL);
+        let early = kills.find(|(at, _)| *at < end.after(LEAST));
+        broken(early.is_none(), || {
+            format!("{} is killed at {early:?}, its cap ends at {end}", life.id)
+        })?;
+        let lives_on = life.runs(end.after(LEAST).after(MOMENT));
+        broken(!lives_on, || format!("{} outlives its cap", life.id))?;
+    }
+    Ok(())
+}
+
+/// "It is run again until it succeeds or what is left is needed by the defers and steps behind it": one that has
+/// failed is there again after 0, 1, 2, then 4 s, and the next one has its turn.
+pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part().is_defer()) {
+        let restarts = life.member.restart.unwrap_or(RestartPolicy::Never);
+        let ending = run.ending(life.sandbox).filter(|it| !it.is_vague);
+        let (true, Some(ending)) = (restarts != RestartPolicy::Never, ending) else {
+            continue;
+        };
+        let mut taken = run.taken.iter();
+        let is_none = taken.any(|it| it.sandbox == life.sandbox && it.disproved.is_some());
+        let is_hindered = run.is_any_hindered(life.sandbox, ending.from, ending.deadline);
+        let is_dead = run.deaths[life.sandbox].is_some_and(|died| died <= ending.deadline);
+        if is_none || is_hindered || is_dead || ending.forced || run.is_hurried() {
+            continue;
+        }
+        // More than there can be behind it.
+        let behind = run
+            .case
+            .members
+            .iter()
+            .filter(|it| it.part.is_defer())
+            .count() as u64
+            + 2;
+        let last = ending.soonest.before(secs(2 * behind + 2));
+        let cap = life.member.cap.zip(life.released);
+        let last = cap.map_or(last, |(cap, at)| last.min(at.after(secs(cap))));
+        for (n, (died, status)) in life.died.iter().enumerate() {
+            let wait = [0, 1, 2, 4].get(n).map_or(secs(4), |wait| secs(*wait));
+            let again = died.after(wait).after(MOMENT);
+            let mut signals = life.signals.iter();
+            let by_itself = signals.all(|(at, _)| at > died) && *status != ExitStatus::Code(0);
+            let is_due = by_itself && *died >= ending.from && again < last;
+            let is_there = life.executed.iter().any(|at| at > died && *at <= again);
+            broken(!is_due || is_there, || {
+                format!("{} fails at {died} and is not there again", life.id)
+            })?;
+        }
+        let mut others = run.of(life.sandbox).filter(|other| {
+            let place = |name| run.case.members.iter().position(|it| it.name == name);
+            let is_behind =
+                other.part() == life.part() && place(life.member.name) < place(other.member.name);
+            is_behind && is_due(run, &ending, other)
+        });
+        let first = life.died.first().map(|(at, _)| *at);
+        let had_time = first.is_some_and(|at| at < last) && life.executed.len() > 1;
+        // What hangs for good, before it or when it is run again, uses up all that there is.
+        let starved = others.find(|other| runs_in(&ending, other) == 0);
+        let last_end = life.ended();
+        let took_all = last_end.is_none_or(|at| at >= ending.soonest);
+        broken(!(had_time && took_all && starved.is_some()), || {
+            format!(
+                "{} is run again until {last_end:?}, and those behind it never",
+                life.id
+            )
+        })?;
+    }
+    Ok(())
 }
 
 /// "Termination hooks of all containers that have one", where the end is not forced and there is time.

@@ -99,6 +99,22 @@ pub const PROMISES: &[(&str, Promise)] = &[
         calls::a_stop_of_one_stops_that_one,
     ),
     (
+        "a container is stopped with the signal that its author has chosen",
+        calls::its_own_signal_stops_it,
+    ),
+    (
+        "what waits for a sidecar runs when that is started, not before",
+        starts::nothing_runs_before_its_sidecars_are_started,
+    ),
+    (
+        "a defer has the time that its cap gives",
+        cleanup::a_cap_gives_a_defer_its_time,
+    ),
+    (
+        "a defer that is run again leaves those behind it their time",
+        cleanup::what_is_run_again_leaves_time,
+    ),
+    (
         "the next sandbox goes without nothing that it needs",
         restarts::the_next_sandbox_is_whole,
     ),

@@ -7,7 +7,8 @@ use crate::simulator::case::Part;
 use crate::simulator::trace::{LEAST, Run};
 use crate::simulator::{ms, secs};
 
-use super::{MOMENT, Verdict, broken, starts::started};
+use super::starts::{is_kubelet_ever_away, post_start_fails, started};
+use super::{MOMENT, Verdict, broken};
 
 pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
     for sidecar in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
@@ -23,13 +24,28 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
             || ending.forced
             || sidecar.member.essential
             || run.deaths[sidecar.sandbox].is_some();
-        // The first restart of a container comes at once; those after it after a back-off.
-        let Some((died, status)) = sidecar.died.first().filter(|_| !excused) else {
+        // "One that is in the shim's back-off when the end begins is restarted at once."
+        let mut died = sidecar.died.iter();
+        let before = died.rfind(|(died, _)| *died < ending.known);
+        let in_back_off = before.filter(|(died, _)| {
+            let mut executed = sidecar.executed.iter();
+            let is_down = executed.all(|at| at <= died || *at > ending.known);
+            is_down && sidecar.reads_running(ending.known)
+        });
+        // Inside an end the first restart comes at once; those after it after a back-off.
+        let mut died = sidecar.died.iter();
+        let first = died.find(|(died, _)| *died > ending.known);
+        let first = match in_back_off {
+            Some((_, status)) => Some((ending.known, *status)),
+            None => first.copied(),
+        };
+        let Some((died, status)) = first.as_ref().filter(|_| !excused) else {
             continue;
         };
-        let is_in = *died > ending.known && died.after(secs(2)) < ending.deadline;
+        let is_in = *died >= ending.known && died.after(secs(2)) < ending.deadline;
         let by_itself = sidecar.signals.iter().all(|(at, _)| at > died);
-        let there = sidecar.executed.get(1).copied();
+        let mut executed = sidecar.executed.iter().copied();
+        let there = executed.find(|at| at > died);
         let last_app = run
             .of(sidecar.sandbox)
             .filter(|life| life.part() == Part::App && life.runs(*died))
@@ -64,7 +80,8 @@ pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
                 .chain(life.died.first().map(|(at, _)| *at));
             *is_ok && ends.min().is_none_or(|end| end > *at)
         });
-        if life.member.post_start.is_none() || known.is_none() {
+        let is_forgotten = post_start_fails(life) && is_kubelet_ever_away(run);
+        if life.member.post_start.is_none() || known.is_none() || is_forgotten {
             continue;
         }
         for at in life.executed.iter().skip(1) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::lifecycle::{Cause, Refusal, Time};
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
-use crate::simulator::case::{Member, Part};
+use crate::simulator::case::{Fault, Member, Part};
 use crate::simulator::trace::{Life, Run};
 use crate::simulator::{Seen, ms, secs};
 
@@ -94,6 +94,92 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
         })?;
     }
     Ok(())
+}
+
+/// "Apps after all of them": the first container of a name runs when its predecessors have done their parts, as far
+/// as they are known.
+pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
+    for life in &run.lives {
+        let staged = matches!(life.part(), Part::Init | Part::Sidecar | Part::App);
+        let Some(first) = life
+            .released
+            .filter(|_| staged && !life.executed.is_empty())
+        else {
+            continue;
+        };
+        let is_of_it = |other: &&Life<'_>| other.sandbox == life.sandbox || run.case.by_hand;
+        let before = || run.lives.iter().filter(is_of_it);
+        let mut namesakes = before().filter(|it| it.member.name == life.member.name);
+        if namesakes.any(|it| it.created < life.created && !it.executed.is_empty()) {
+            continue;
+        }
+        for member in predecessors(run, life).filter(|member| member.part == Part::Sidecar) {
+            let mut lives = before().filter(|it| it.member.name == member.name);
+            let could_be = lives.any(|it| could_be_started(run, it, first));
+            let mut there = run.of(life.sandbox);
+            let has_come = there.any(|it| it.member.name == member.name && it.created < first);
+            let is_optional = member.optional && !has_come;
+            broken(is_optional || could_be, || {
+                format!(
+                    "{} runs at {first}, before {} is started",
+                    life.id, member.name
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// True if a sidecar may have been started by then: "a postStart that has ended with 0". Kubelet stops a sidecar
+/// whose postStart has failed, unless it is away; then the shim cannot know.
+fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
+    let script = sidecar.member.script(creation_of(sidecar));
+    let ready = match sidecar.member.probed {
+        true => script.ready_after.unwrap_or_default(),
+        false => Duration::ZERO,
+    };
+    let answered = sidecar.answered.filter(|(_, is_ok)| *is_ok);
+    let mut executed = sidecar.executed.iter();
+    let is_ready = executed.any(|at| at.after(ready) <= by);
+    let is_handled = match (sidecar.member.post_start, answered) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(takes), Some((at, _))) => {
+            let over = at.after(ms(takes));
+            let fails = post_start_fails(sidecar) && !is_kubelet_ever_away(run);
+            let mut asks = run.log.asks.iter();
+            let is_stopped = asks.any(|ask| ask.id == sidecar.id && ask.at <= over.after(secs(10)));
+            let has_gone_on = run
+                .lives
+                .iter()
+                .any(|it| it.created > at && it.created < over);
+            over <= by && (!fails || !is_stopped) || has_gone_on
+        }
+    };
+    is_ready && is_handled
+}
+
+/// True if the postStart of a sidecar fails; one that ends with its container has failed, too.
+pub fn post_start_fails(sidecar: &Life<'_>) -> bool {
+    let takes = sidecar.member.post_start.unwrap_or_default();
+    let mut died = sidecar.died.iter().map(|(died, _)| *died);
+    let is_cut = sidecar
+        .answered
+        .is_some_and(|(at, _)| died.any(|died| died >= at && died < at.after(ms(takes))));
+    creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
+}
+
+/// True if kubelet forgets in the course of a run what it was doing.
+pub fn is_kubelet_ever_away(run: &Run<'_>) -> bool {
+    let mut faults = run.case.faults.iter().chain(&run.case.late);
+    faults.any(|(_, fault)| matches!(fault, Fault::Restart(_)))
+}
+
+/// The number of containers of its name that were created before.
+fn creation_of(life: &Life<'_>) -> u32 {
+    let number = life.id.split('#').nth(1);
+    let number = number.and_then(|n| n.parse::<u32>().ok());
+    number.map_or(0, |n| n - 1)
 }
 
 /// "A wait of more than 5 s says so once on the container's stderr", and no other does.
@@ -300,12 +386,8 @@ fn done(run: &Run<'_>, other: &Life<'_>, member: &Member) -> Option<Time> {
 
 /// When a sidecar was started, in each of its lives.
 pub fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item = Time> + 'a {
-    let creation = life
-        .id
-        .split('#')
-        .nth(1)
-        .and_then(|n| n.parse::<u32>().ok());
-    let script = life.member.script(creation.map_or(0, |n| n - 1));
+    let creation = creation_of(life);
+    let script = life.member.script(creation);
     let ready = match life.member.probed {
         true => script
             .ready_after
@@ -319,7 +401,8 @@ pub fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item =
         .member
         .unwell
         .is_none_or(|after| !life.member.probed || ms(after) > ready);
-    let executed = life.executed.iter().filter(move |_| is_well);
+    let succeeds = !post_start_fails(life);
+    let executed = life.executed.iter().filter(move |_| is_well && succeeds);
     executed.filter_map(move |at| {
         let started = at.after(ready.max(post_start.saturating_add(MOMENT)));
         let handled = life.answered.map(|(at, _)| at.after(post_start));

@@ -104,8 +104,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// When a request that no other follows is delivered: that of a sidecar or a held defer "if no live app
-    /// has a preStop handler that could still be hiding its request", and then as late as it may be.
+    /// The time when a request that no other follows is delivered: that of a sidecar or a held defer when the silence of
+    /// another container shows that the pod lives on, and then as late as it may be.
     /// (Where no app reads RUNNING it is the end.)
     pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let life = self.whose(ask)?;
@@ -191,24 +191,43 @@ impl<'a> Run<'a> {
         is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
     }
 
-    /// Until when a lone request may be kept, since a second one may come.
+    /// Until when a lone request may be kept, since a second one may come: until the silence of another container
+    /// shows that none does.
     pub fn kept_until(&self, ask: &Ask, life: &Life<'_>) -> Time {
         let window = ask.at.after(WINDOW);
-        let last = self.deadline(ask).before(LEAST);
         if life.part() == Part::App {
             return window;
         }
-        // An init container whose success is withheld reads RUNNING as an app does.
-        let apps = self.of(life.sandbox).filter(|app| {
-            let is_app = matches!(app.part(), Part::App | Part::Init) && app.id != life.id;
-            is_app && app.read_running(ask.at, ask.after)
-        });
-        let hidden = apps.filter_map(|app| match app.member.pre_stop? {
-            (PreStop::Exec, _) => None,
-            (PreStop::Sleep, takes) => Some(window.after(ms(takes)).min(last)),
-            (PreStop::HttpGet | PreStop::TcpSocket, _) => Some(last),
-        });
-        hidden.max().unwrap_or(window).max(window)
+        let others = self.of(life.sandbox).filter(|other| other.id != life.id);
+        let silent = others.filter_map(|other| Some((other, self.silence_shows_at(ask, other)?)));
+        // What ends before that tells nothing, and hides nothing any more.
+        let (lasting, gone): (Vec<_>, Vec<_>) =
+            silent.partition(|(other, at)| other.reads_running(*at));
+        let shown = lasting.into_iter().map(|(_, at)| at).min();
+        let last = gone.into_iter().filter_map(|(other, _)| other.ended());
+        shown.or(last.max()).unwrap_or(window).max(window)
+    }
+
+    /// The time from which the silence of a container shows that its pod lives on, though another was asked: "any
+    /// that reads RUNNING has no preStop handler and was not asked".
+    fn silence_shows_at(&self, ask: &Ask, other: &Life<'_>) -> Option<Time> {
+        if !other.part().is_ours() || !other.read_running(ask.at, ask.after) {
+            return None;
+        }
+        let own = self.log.asks.iter().filter(|own| own.id == other.id);
+        let mut before = own.filter(|own| own.at <= ask.at);
+        // containerd sends a stop signal once.
+        let was_asked = before.any(|own| !own.is_handler);
+        let (window, deadline) = (ask.at.after(WINDOW), self.deadline(ask));
+        match other.member.pre_stop {
+            Some((PreStop::Sleep, takes)) => {
+                Some(window.after(ms(takes)).min(deadline.before(LEAST)))
+            }
+            Some((PreStop::HttpGet | PreStop::TcpSocket, _)) => {
+                Some(ask.at.after(deadline.since(ask.at) / 2))
+            }
+            Some((PreStop::Exec, _)) | None => (!was_asked).then_some(window),
+        }
     }
 
     /// "An Exec without deadline that began within 1 s of Start's answer is taken for it": that alone tells

@@ -1,0 +1,333 @@
+//! What the caller executes in a container: handlers, probes, shells. Only its handlers tell something of
+//! the container: a preStop begins its stop, and a postStart belongs to its start.
+//!
+//! KEP-753, "Started condition": a sidecar is started when its postStart handler has succeeded. The shim sees
+//! an Exec, and not what it is for.
+
+use std::time::Duration;
+
+use crate::plan::PreStop;
+use crate::process::ExitStatus;
+
+use super::Pod;
+use super::action::{ContainerId, Refusal, Why};
+use super::container::Container;
+use super::deeds::Hand;
+use super::report::Report;
+use super::request::StopRequest;
+use super::rules::{Deed, Due, Subject};
+use super::time::Time;
+
+/// An Exec without a deadline that comes this soon after Start's answer is taken for postStart.
+const POST_START_WITHIN: Duration = Duration::from_secs(1);
+
+/// Kubelet stops a container whose postStart has failed this soon, its preStop handler aside.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// An Exec that the caller asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec<'a> {
+    pub id: &'a str,
+    pub argv: &'a [String],
+    /// Kubelet gives its probes a deadline, its handlers and interactive sessions none.
+    pub has_deadline: bool,
+    /// True if it has a terminal or stdin; handlers of kubelet have neither.
+    pub is_interactive: bool,
+}
+
+/// What is known of the postStart handler of a container whose Start was answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum PostStart {
+    /// The next Exec may be the handler: Start was answered at `answered`, and no container created since.
+    Possible { answered: Time },
+    /// This Exec is taken for it, though it may as well be the preStop handler: the same command.
+    Running {
+        exec_id: String,
+        may_be_pre_stop: bool,
+    },
+    /// The Exec that was taken for it failed at `at`. If that was the handler, kubelet stops the container.
+    Failed { at: Time },
+    /// The handler has succeeded. The shim runs it again if it restarts the container in place.
+    Over,
+    /// The shim runs it again. If the first run failed at `failed`, kubelet stops the container all the same.
+    Repeating { failed: Option<Time> },
+    /// The container has none.
+    Absent,
+}
+
+// === impl PostStart ===
+
+impl PostStart {
+    /// True if the container is not started for it.
+    pub fn is_in_the_way(&self) -> bool {
+        matches!(
+            self,
+            PostStart::Running { .. } | PostStart::Failed { .. } | PostStart::Repeating { .. }
+        )
+    }
+
+    /// True while its caller may be about to run it.
+    pub fn is_possible(&self) -> bool {
+        matches!(self, PostStart::Possible { .. })
+    }
+
+    /// Returns the state after the container has ended at `now`: a handler that runs ends with its container.
+    pub fn interrupted(&self, now: Time) -> PostStart {
+        match self {
+            PostStart::Running { .. } => PostStart::Failed { at: now },
+            _ => self.clone(),
+        }
+    }
+
+    /// Returns the state after a restart in place: a handler that was run is run again.
+    pub fn once_more(&self) -> PostStart {
+        match self {
+            PostStart::Failed { at } => PostStart::Repeating { failed: Some(*at) },
+            PostStart::Over => PostStart::Repeating { failed: None },
+            _ => self.clone(),
+        }
+    }
+
+    /// Whether it is this Exec.
+    fn is_run_by(&self, exec: &str) -> bool {
+        matches!(self, PostStart::Running { exec_id, .. } if exec_id == exec)
+    }
+
+    /// Whether the Exec that is taken for it may as well be the preStop handler.
+    pub fn may_be_pre_stop(&self) -> bool {
+        matches!(self, PostStart::Running { may_be_pre_stop, .. } if *may_be_pre_stop)
+    }
+
+    /// True if an Exec that comes `now` may be it.
+    fn may_be_run(&self, now: Time) -> bool {
+        matches!(self, PostStart::Possible { answered } if now.since(*answered) <= POST_START_WITHIN)
+    }
+}
+
+// === what happened ===
+
+impl Pod {
+    /// The caller asks for an Exec.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Held`] for a probe, or the container's preStop handler, while its program has not
+    /// been executed: kubelet discards the result of a probe that could not be made, but counts one
+    /// that failed.
+    pub fn handle_exec(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        exec: &Exec<'_>,
+    ) -> Result<(), Refusal> {
+        self.now = now;
+        self.called(
+            id,
+            |pod, container| pod.pre_stop_of(container, exec),
+            |hand, pre_stop| hand.executes(exec, pre_stop),
+        )?;
+        self.settle(now);
+        Ok(())
+    }
+
+    /// The stop that an Exec begins which is the container's preStop handler; none of any other.
+    fn pre_stop_of(
+        &self,
+        container: &Container,
+        exec: &Exec<'_>,
+    ) -> Result<Option<StopRequest>, Refusal> {
+        let is_pre_stop = !exec.has_deadline
+            && matches!(
+                &container.facts.pre_stop,
+                Some(PreStop::Exec { command }) if command.as_slice() == exec.argv
+            );
+        if !container.is_ordered() || !is_pre_stop && !exec.has_deadline {
+            return Ok(None);
+        }
+        if container.life.is_unexecuted() {
+            let waits_for = self.describe(&self.missing(container));
+            return Err(Refusal::Held {
+                name: container.name.clone(),
+                waits_for,
+            });
+        }
+        let grace = self.annotated_grace(container);
+        Ok(is_pre_stop.then(|| StopRequest::pre_stop(self.now, grace)))
+    }
+
+    /// Whether this Exec was taken for the container's postStart handler: then it is run again when
+    /// the container is restarted in place ([`Action::PostStart`]), and what it is has to be kept.
+    pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
+        self.known(id).is_ok_and(|container| {
+            let post_start = container.life.post_start();
+            container.duty().is_helper && post_start.is_some_and(|known| known.is_run_by(exec_id))
+        })
+    }
+
+    /// An Exec has ended with `status`; `None` if it never came about.
+    pub fn handle_exec_over(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        exec_id: &str,
+        status: Option<ExitStatus>,
+    ) {
+        self.now = now;
+        self.reach(id, |hand| hand.exec_over(exec_id, status));
+        self.settle(now);
+    }
+
+    /// The caller creates another container: kubelet does so when a postStart is over, and after the stop that
+    /// follows a failed one. So what runs, or has failed without a stop, is none.
+    pub(super) fn disprove_post_starts(&mut self) {
+        let ids: Vec<_> = self.containers.keys().cloned().collect();
+        for id in ids {
+            self.reach(&id, |hand| hand.disprove_post_start());
+        }
+    }
+
+    /// What became of [`Action::PostStart`] in that life of the container: it is over, or the reason
+    /// why it failed. A container whose handler fails is stopped, as kubelet does it.
+    pub fn handle_post_started(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        life: u64,
+        outcome: Result<(), String>,
+    ) {
+        self.now = now;
+        self.heard(
+            id,
+            |pod, container| pod.failed(container, Why::PostStartFailed),
+            |hand, failed| hand.post_started(life, outcome, failed),
+        );
+        self.settle(now);
+    }
+}
+
+impl Hand<'_> {
+    fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
+        // Only for a helper does it matter whether its postStart is over.
+        let may_be_post_start =
+            !exec.has_deadline && !exec.is_interactive && self.container.duty().is_helper;
+        let post_start = self.container.life.post_start_mut();
+        let post_start = post_start.filter(|known| may_be_post_start && known.may_be_run(self.now));
+        // Both handlers may be the same command. Where it is time for the one it may be the other all the
+        // same: then a second request shows that ([`Container::is_hardly_asked`]).
+        if let Some(post_start) = post_start {
+            *post_start = PostStart::Running {
+                exec_id: exec.id.to_owned(),
+                may_be_pre_stop: pre_stop.is_some(),
+            };
+            let (name, number) = (&self.container.name, self.container.number);
+            self.history.not_started(name, number);
+        }
+        if let Some(request) = pre_stop {
+            self.container.pre_stop_requested(request);
+        }
+    }
+
+    fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
+        let (now, is_hardly_asked) = (self.now, self.container.is_hardly_asked());
+        let post_start = self.container.life.post_start_mut();
+        let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) else {
+            return;
+        };
+        let has_failed = status != Some(ExitStatus::Code(0));
+        *post_start = match has_failed {
+            true => PostStart::Failed { at: now },
+            false => PostStart::Over,
+        };
+        if is_hardly_asked && self.termination.is_none() {
+            self.container.request = None;
+        }
+        if has_failed {
+            let name = self.container.name.clone();
+            let reason = match status {
+                Some(status) => format!("it ended with {}", status.code()),
+                None => "it could not be executed".to_owned(),
+            };
+            self.out.report(Report::PostStartFailed { name, reason });
+        }
+        self.note_if_started();
+    }
+
+    /// Forgets the Exec that was taken for the container's postStart, unless it has succeeded.
+    fn disprove_post_start(&mut self) {
+        let is_stopped = self.container.request.is_some() || self.container.was_told();
+        let Some(post_start) = self.container.life.post_start_mut() else {
+            return;
+        };
+        match post_start {
+            PostStart::Possible { .. } => *post_start = PostStart::Absent,
+            PostStart::Failed { .. } if is_stopped => {}
+            PostStart::Running { .. } | PostStart::Failed { .. } => {
+                *post_start = PostStart::Absent;
+                self.note_if_started();
+            }
+            PostStart::Repeating { failed } if !is_stopped => *failed = None,
+            PostStart::Over | PostStart::Repeating { .. } | PostStart::Absent => {}
+        }
+    }
+
+    /// Ends the wait for a postStart, or for the stop after a failed one.
+    pub(super) fn forget_post_start(&mut self) {
+        let post_start = self.container.life.post_start_mut();
+        let before = post_start.map(|known| std::mem::replace(known, PostStart::Absent));
+        // One that was only possible has not kept the container from being noted as started.
+        if matches!(before, Some(PostStart::Failed { .. })) {
+            self.note_if_started();
+        }
+    }
+
+    fn post_started(&mut self, life: u64, outcome: Result<(), String>, failed: Deed) {
+        let running = self.container.life.as_running_mut();
+        let Some(running) = running.filter(|known| known.life == life) else {
+            return;
+        };
+        running.post_start = match running.post_start {
+            PostStart::Repeating { failed: Some(at) } => PostStart::Failed { at },
+            PostStart::Repeating { failed: None } => PostStart::Over,
+            _ => return,
+        };
+        let (name, has_failed) = (self.container.name.clone(), outcome.is_err());
+        self.out.report(Report::PostStarted { name, outcome });
+        match has_failed {
+            true => self.carry_out(failed),
+            false => self.note_if_started(),
+        }
+    }
+}
+
+// === rules ===
+
+impl Subject<'_> {
+    /// Rule: the wait of held containers for a postStart ends, and the wait for the stop after a failed one.
+    pub(super) fn post_start_is_past(&self) -> Option<Due<Deed>> {
+        let (pod, container) = (self.pod, self.container);
+        if !container.duty().is_helper || pod.termination.is_some() {
+            return None;
+        }
+        let at = match container.life.post_start()? {
+            PostStart::Possible { answered } if pod.is_anything_parked() => {
+                answered.after(POST_START_WITHIN)
+            }
+            PostStart::Failed { at } if !container.was_told() => {
+                let request = container.request.as_ref();
+                let since = request.map_or(*at, |request| request.closes().max(*at));
+                let hidden = container.hides_a_stop_for(pod.annotated_grace(container));
+                since.after(STOP_WITHIN).after(hidden)
+            }
+            _ => return None,
+        };
+        Some(pod.due(at, || Deed::ForgetPostStart))
+    }
+}
+
+impl Pod {
+    /// True if a container waits for its turn to start.
+    fn is_anything_parked(&self) -> bool {
+        let mut containers = self.containers.values();
+        containers.any(|it| it.is_ordered() && it.defer_turn().is_none() && it.life.is_parked())
+    }
+}

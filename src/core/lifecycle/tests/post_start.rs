@@ -1,0 +1,199 @@
+//! A sidecar's postStart: what is taken for it, and what its failure means.
+
+use crate::lifecycle::{Exec, Time};
+use crate::plan::{KubeletFacts, PreStop};
+
+use super::fixtures::TERM;
+use crate::simulator::{Call, Node, Seen, World, ms, secs};
+
+/// The app was created before its proxy, whose postStart has just ended with `code`.
+fn post_started(code: Option<u8>, more: &[(&'static str, &'static str)]) -> (World, Time) {
+    let argv = ["/bin/setup".to_owned()];
+    let exec = Exec {
+        id: "post",
+        argv: &argv,
+        has_deadline: false,
+        is_interactive: false,
+    };
+    let lists = [&[("sidecars", "proxy"), ("apps", "web")][..], more].concat();
+    let mut world = World::new(&lists).with_sandbox();
+    world.call(Call::Run("web", None));
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(100));
+    world.exec("proxy", &exec).unwrap();
+    world.run_for(secs(2));
+    assert_eq!(world.executed("web"), None);
+    world.exec_over("proxy", "post", code);
+    let over = world.now;
+    (world, over)
+}
+
+#[test]
+fn a_sidecar_whose_post_start_failed_is_not_started() {
+    for policy in ["Always", "OnFailure", "Never"] {
+        for code in [Some(1), None] {
+            let (mut world, over) = post_started(code, &[("restart-policy", policy)]);
+            world.call_in(ms(5), Call::Kill("proxy", TERM, Some(secs(150))));
+            world.run_for(secs(20));
+            assert_eq!(world.executed("web"), None, "{policy}: {:#?}", world.seen);
+            assert!(world.died("proxy") < Some(over.after(secs(2))));
+            if policy == "Never" {
+                world.run_for(secs(60));
+                // Nobody starts it again: the pod has failed.
+                assert_eq!(world.reported("web"), Some(1), "{:#?}", world.seen);
+                continue;
+            }
+            world.call(Call::Run("proxy#2", None));
+            world.run_for(secs(2));
+            assert!(world.executed("web") > world.executed("proxy#2"));
+        }
+    }
+}
+
+#[test]
+fn an_exec_that_fails_and_no_stop_follows_keeps_no_sidecar_out_for_ever() {
+    let (mut world, over) = post_started(Some(1), &[]);
+    world.run_for(secs(20));
+    assert_eq!(world.executed("web"), Some(over.after(ms(10_001))));
+    // Nor is it run again when the sidecar is restarted in place.
+    let (mut world, _) = post_started(Some(1), &[("restart-policy", "OnFailure")]);
+    world.run_for(secs(20));
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(secs(1));
+    assert!(world.is_executing("proxy"));
+    let again = Seen::PostStarted("proxy".into());
+    assert_eq!(world.at(&again), None);
+}
+
+#[test]
+fn a_post_start_that_ends_with_its_sidecar_has_failed_though_it_is_run_again_in_place() {
+    let argv = ["/bin/setup".to_owned()];
+    let exec = Exec {
+        id: "post",
+        argv: &argv,
+        has_deadline: false,
+        is_interactive: false,
+    };
+    let lists = [("sidecars", "proxy"), ("restart-policy", "OnFailure")];
+    let mut world = World::new(&lists).with_sandbox();
+    world.call(Call::Run("web", None));
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(100));
+    world.exec("proxy", &exec).unwrap();
+    world.call(Call::Crash("proxy", 1));
+    world.exec_over("proxy", "post", Some(137));
+    // Kubelet stops it for that a moment later.
+    world.run_for(ms(500));
+    assert!(world.at(&Seen::PostStarted("proxy".into())).is_some());
+    assert_eq!(world.executed("web"), None, "{:#?}", world.seen);
+    world.call(Call::Kill("proxy", TERM, Some(secs(150))));
+    world.run_for(secs(20));
+    assert_eq!(world.executed("web"), None, "{:#?}", world.seen);
+}
+
+#[test]
+fn what_a_pre_stop_handler_hides_of_the_stop_after_a_failed_post_start_is_waited_for() {
+    for (handler, wait) in [(PreStop::Sleep(secs(4)), 14), (PreStop::HttpGet, 25)] {
+        let facts = KubeletFacts {
+            pre_stop: Some(handler),
+            ..KubeletFacts::default()
+        };
+        let argv = ["/bin/setup".to_owned()];
+        let exec = Exec {
+            id: "post",
+            argv: &argv,
+            has_deadline: false,
+            is_interactive: false,
+        };
+        let world = World::new(&[("sidecars", "proxy")]).with_sandbox();
+        let mut world = world.facts("proxy", facts);
+        world.call(Call::Run("web", None));
+        world.call(Call::Run("proxy", None));
+        world.run_for(ms(100));
+        world.exec("proxy", &exec).unwrap();
+        world.exec_over("proxy", "post", Some(1));
+        let over = world.now;
+        world.run_for(secs(60));
+        assert_eq!(
+            world.executed("web"),
+            Some(over.after(secs(wait)).after(ms(1)))
+        );
+    }
+}
+
+#[test]
+fn a_create_shows_that_an_exec_is_no_post_start() {
+    // While it runs, and when it has failed and no stop has followed.
+    for code in [None, Some(1)] {
+        let (mut world, _) = match code {
+            Some(_) => post_started(code, &[]),
+            None => {
+                let argv = ["/bin/top".to_owned()];
+                let exec = Exec {
+                    id: "top",
+                    argv: &argv,
+                    has_deadline: false,
+                    is_interactive: false,
+                };
+                let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
+                world.call(Call::Run("web", None));
+                world.call(Call::Run("proxy", None));
+                world.run_for(ms(100));
+                world.exec("proxy", &exec).unwrap();
+                world.run_for(secs(5));
+                let now = world.now;
+                (world, now)
+            }
+        };
+        assert_eq!(world.executed("web"), None);
+        world.call(Call::Create("api"));
+        world.run_for(ms(10));
+        assert!(
+            world.executed("web").is_some(),
+            "{code:?}: {:#?}",
+            world.seen
+        );
+    }
+}
+
+#[test]
+fn a_shell_with_a_terminal_or_stdin_is_no_post_start() {
+    let argv = ["/bin/sh".to_owned()];
+    let shell = Exec {
+        id: "shell",
+        argv: &argv,
+        has_deadline: false,
+        is_interactive: true,
+    };
+    let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
+    world.call(Call::Run("web", None));
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(100));
+    world.exec("proxy", &shell).unwrap();
+    world.run_for(secs(2));
+    assert!(world.executed("web").is_some());
+}
+
+#[test]
+fn what_is_held_waits_a_second_for_the_post_start_of_its_sidecar() {
+    let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
+    world.call(Call::Run("web", None));
+    world.call(Call::Run("proxy", None));
+    world.run_for(secs(5));
+    let started = world.executed("proxy").unwrap();
+    assert_eq!(world.executed("web"), Some(started.after(ms(1_001))));
+    // Unless the next container is created: kubelet would have run it before.
+    let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
+    for name in ["web", "proxy", "api"] {
+        world.call(Call::Run(name, None));
+        world.run_for(ms(100));
+    }
+    assert!(world.executed("web").is_some());
+    // Where there is no sandbox container there is no kubelet.
+    let mut world = World::new(&[("sidecars", "proxy")]);
+    for name in ["web", "proxy"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(ms(100));
+    assert!(world.executed("web").is_some());
+}
