@@ -597,7 +597,13 @@ mod tests {
         record.decided(at(2), &over);
         assert_eq!(record.steps().len(), 1);
         let with = "web".to_owned();
-        record.decided(at(3), &Report::StartsOver { with });
+        record.decided(
+            at(3),
+            &Report::StartsOver {
+                with,
+                from_the_start: true,
+            },
+        );
         assert!(record.steps().is_empty());
         let (_, last) = record.events().last().unwrap();
         assert_eq!(last.what, What::StartsOver);

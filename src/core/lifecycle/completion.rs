@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
 use super::Pod;
@@ -17,8 +18,24 @@ use super::time::Time;
 /// Where the apps are not listed, no more are expected when none was created for so long.
 pub const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 
-/// How long what is listed, and was never created, is waited for.
-const MISSING_COUNTS_AFTER: Duration = Duration::from_secs(30);
+/// Longest wait for a listed defer container after the last Create of a new name.
+const DEFERS_COME_WITHIN: Duration = Duration::from_secs(30);
+
+/// Longest wait for listed defer containers after the failure or the completion.
+const DEFERS_ARE_AWAITED_FOR: Duration = Duration::from_secs(60);
+
+/// Longest wait for listed apps in a later sandbox, from which kubelet leaves out what has succeeded.
+const LISTED_APPS_COME_WITHIN: Duration = Duration::from_secs(30);
+
+/// An end that the shim has decided.
+#[derive(Clone, Debug)]
+struct DecidedEnd {
+    cause: Cause,
+    /// When the failure or the completion was known.
+    known: Time,
+    /// When the termination begins: later than `known` while listed defer containers are awaited.
+    begins: Time,
+}
 
 /// The run is complete when both have come, and no container before.
 #[derive(Clone, Copy, Debug)]
@@ -30,60 +47,64 @@ pub(super) struct Completion {
 }
 
 impl Pod {
-    /// The termination that is decided by what has ended, and from when on it is.
+    /// The termination that follows from what has ended, and when it begins.
     pub(super) fn completed(&self) -> Option<(Time, Termination)> {
-        let (at, cause) = self.foreseen_end()?;
-        let is_ordered = |container: &&Container| container.is_ordered();
-        let mut ordered = self.containers.values().filter(is_ordered);
-        let somebody = ordered.clone().next()?;
-        // After the failure of an essential container there is something to be done in any case.
-        let is_alive = ordered.any(|container| container.life.is_alive());
+        let end = self.decided_end()?;
+        let since = end.begins.max(self.now);
+        let somebody = self.containers.values().find(|it| it.is_ordered())?;
+        let deadline = since.after(self.annotated_grace(somebody));
+        let termination = Termination::new(end.cause, since, deadline, since);
+        Some((end.begins, termination))
+    }
+
+    /// True while a decided end waits for listed defer containers that the caller has not created yet.
+    /// Kubelet creates containers one after another: what fails early fails before they exist.
+    pub(super) fn awaits_defers(&self) -> bool {
+        self.termination.is_none()
+            && self.has_orders()
+            && self
+                .decided_end()
+                .is_some_and(|end| end.known <= self.now && self.now < end.begins)
+    }
+
+    /// The end that follows from what has ended, if there is anything to do in it.
+    fn decided_end(&self) -> Option<DecidedEnd> {
+        let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
+        let complete = self.complete_since().map(|at| (at, Cause::Completed));
+        let ends = [fatal, complete].into_iter().flatten();
+        let (known, cause) = ends.min_by_key(|(at, _)| *at)?;
+        let is_alive = self.containers.values().any(|container| {
+            let life = &container.life;
+            // The caller may start a created container much later: that alone keeps no end up.
+            container.is_ordered() && life.is_alive() && !life.is_created()
+        });
+        // The failure of an essential container also ends the sandbox.
         if !is_alive && !matches!(cause, Cause::EssentialFailed { .. }) {
             return None;
         }
-        let since = at.max(self.now);
-        let deadline = since.after(self.annotated_grace(somebody));
-        Some((at, Termination::new(cause, since, deadline, since)))
-    }
-
-    /// When the pod ends, and why, if nothing else happens.
-    fn foreseen_end(&self) -> Option<(Time, Cause)> {
-        let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
-        // What is to run at the end may still be on its way.
-        let lag = match self.is_a_defer_missing() || self.is_a_start_missing() {
-            true => MISSING_COUNTS_AFTER,
-            false => Duration::ZERO,
+        let awaited = self
+            .last_new_name
+            .after(DEFERS_COME_WITHIN)
+            .min(known.after(DEFERS_ARE_AWAITED_FOR));
+        let begins = match self.is_a_defer_missing() {
+            true => known.max(awaited),
+            false => known,
         };
-        let complete = self
-            .complete_since()
-            .map(|at| (at.max(self.last_new_run()).after(lag), Cause::Completed));
-        let ends = [fatal, complete].into_iter().flatten();
-        ends.min_by_key(|(at, _)| *at)
-    }
-
-    /// Whether a container is there whose Start is still to come: who has created it is not to be refused.
-    fn is_a_start_missing(&self) -> bool {
-        self.containers.values().any(|container| {
-            container.is_ordered() && (container.life.is_creating() || container.life.is_created())
+        Some(DecidedEnd {
+            cause,
+            known,
+            begins,
         })
     }
 
-    /// When the pod last started over, if anything waits since then; the beginning of time otherwise.
-    fn last_new_run(&self) -> Time {
-        match self.is_a_start_missing() {
-            true => self.last_creation,
-            false => Time::default(),
-        }
-    }
-
-    /// The end of the pod that it is when a container ends with `code`, if it is.
+    /// Why the pod ends when this container exits with `code`, or `None`.
     pub(super) fn fatal_end(&self, container: &Container, code: u32) -> Option<Cause> {
         let settings = self.plan.as_ref()?.settings();
-        let for_good = !settings.restart_policy.restarts_failed();
         if self.termination.is_some() {
             return None;
         }
         let name = container.name.clone();
+        let for_good = !self.restart_policy_of(&name).restarts_failed();
         if code != 0 && settings.essential.contains(&name) {
             return Some(Cause::EssentialFailed { name, code });
         }
@@ -107,10 +128,21 @@ impl Pod {
         is_essential && status != ExitStatus::Code(0)
     }
 
-    /// Whether the pod has done what it is there for, as its caller sees it: there what was asked to
-    /// stop counts at once.
+    /// True if all apps have ended as their restart policies want it, as far as the caller knows: for the
+    /// caller, a container that it has stopped counts at once.
     pub(super) fn is_complete(&self) -> bool {
-        self.completion().is_some_and(|it| it.known <= self.now) && !self.is_wanted_elsewhere()
+        let is_decided = self
+            .termination
+            .as_ref()
+            .is_some_and(|termination| *termination.cause() == Cause::Completed);
+        let is_known = || self.completion().is_some_and(|it| it.known <= self.now);
+        (is_decided || is_known()) && !self.is_wanted_elsewhere()
+    }
+
+    /// The restart policy by which the caller creates containers of this name again.
+    pub(super) fn restart_policy_of(&self, name: &str) -> RestartPolicy {
+        let plan = self.plan.as_ref();
+        plan.map_or(RestartPolicy::Never, |plan| plan.restart_policy(name))
     }
 
     /// Whether an app was created again for what comes after the end, which its caller runs in the next
@@ -136,21 +168,24 @@ impl Pod {
             return None;
         }
         let policy = plan.settings().restart_policy;
-        let is_over = |past: &Past| past.code.is_some_and(|code| !policy.restarts(code));
+        let is_over = |name: &str, past: &Past| {
+            let policy = self.restart_policy_of(name);
+            past.code.is_some_and(|code| !policy.restarts(code))
+        };
         if let Some(apps) = plan.apps() {
             // Kubelet leaves out of a pod's later sandboxes what has ended with 0 before.
             let left_out = self.is_later_sandbox && policy.leaves_out_succeeded();
             let is_missing = |name: &&String| self.history.of(name).is_none();
             let known = match left_out && apps.iter().any(|name| is_missing(&name)) {
-                true => self.last_creation.after(MISSING_COUNTS_AFTER),
+                true => self.last_creation.after(LISTED_APPS_COME_WITHIN),
                 false => Time::default(),
             };
             let created = apps.iter().filter(|name| !left_out || !is_missing(name));
-            let pasts = created.map(|name| self.history.of(name));
+            let pasts = created.map(|name| (name.as_str(), self.history.of(name)));
             let counts = last_end(pasts, is_over)?;
             return Some(Completion { known, counts });
         }
-        let pasts = self.known_apps()?.map(|(_, past)| Some(past));
+        let pasts = self.known_apps()?.map(|(name, past)| (name, Some(past)));
         let known = self.last_creation.after(LAST_APP_AFTER);
         let counts = last_end(pasts, is_over)?;
         Some(Completion { known, counts })
@@ -164,11 +199,14 @@ impl Pod {
     }
 }
 
-/// When the last of all has ended, if all have, and there is one.
+/// When the last of these ended, or `None` unless all have ended for good.
 fn last_end<'a>(
-    pasts: impl Iterator<Item = Option<&'a Past>>,
-    is_over: impl Fn(&Past) -> bool,
+    pasts: impl Iterator<Item = (&'a str, Option<&'a Past>)>,
+    is_over: impl Fn(&str, &Past) -> bool,
 ) -> Option<Time> {
-    let ends = pasts.map(|past| past.filter(|past| is_over(past)).map(|past| past.counts));
+    let ends = pasts.map(|(name, past)| {
+        past.filter(|past| is_over(name, past))
+            .map(|past| past.counts)
+    });
     ends.collect::<Option<Vec<_>>>()?.into_iter().max()
 }

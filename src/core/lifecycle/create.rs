@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::plan::{ContainerKind, Plan, Role};
 
 use super::Pod;
-use super::action::{ContainerId, Refusal};
+use super::action::{Cause, ContainerId, Refusal};
 use super::container::{AtTheEnd, Container, NewContainer};
 use super::deeds::Hand;
 use super::duty::Duty;
@@ -13,6 +13,7 @@ use super::history::{End, NEVER_CREATED};
 use super::life::Life;
 use super::report::Report;
 use super::restart::BackOff;
+use super::run::Run;
 use super::stop::STOPPED;
 use super::time::Time;
 
@@ -68,18 +69,33 @@ impl Pod {
         };
         demands.size = self.size_at_creation(&name, role, demands.size);
         if kind == ContainerKind::Workload {
-            self.is_later_sandbox |= facts.restart_count > 0 && self.history.of(&name).is_none();
+            let is_new = self.history.of(&name).is_none();
+            let is_restart_of_all = self.is_restart_of_all(&name);
+            if is_new {
+                self.last_new_name = now;
+            }
+            // What is created again in its sandbox was not left out of it.
+            self.is_later_sandbox |= facts.restart_count > 0 && is_new && !self.was_restarted;
             if let Some(timeout) = timeout {
                 let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);
                 self.request_timeout = self.request_timeout.max(Some(whole));
             }
             self.disprove_termination(&name);
+            if is_restart_of_all {
+                self.restart_all(&name);
+            }
             self.disprove_post_starts();
             self.last_creation = now;
         }
         self.creations = self.creations.saturating_add(1);
-        let is_of_next_run =
-            kind == ContainerKind::Workload && self.is_for_the_next_run(&name, role);
+        let run = match kind {
+            ContainerKind::Workload => self.run_of(&name, role),
+            ContainerKind::Sandbox => Run::Current,
+        };
+        if run == Run::NextFromTheStart {
+            self.restart_all(&name);
+        }
+        let is_of_next_run = run != Run::Current;
         if kind == ContainerKind::Workload && !is_of_next_run {
             self.came(&name, self.creations);
         }
@@ -106,19 +122,6 @@ impl Pod {
         Ok(())
     }
 
-    /// Whether a container that is created now has to do with what comes after the end of the pod: one
-    /// that was decided stays. But a defer container is for the end that there is.
-    fn is_for_the_next_run(&self, name: &str, role: Role) -> bool {
-        let Some(termination) = &self.termination else {
-            return false;
-        };
-        match Duty::of(role).defer_turn() {
-            Some(_) => termination.is_over() && !self.history.was_deferred(name),
-            // What comes while a person stops the pod comes too late for it.
-            None => termination.is_over() || !termination.is_by_hand(),
-        }
-    }
-
     /// The container has been created: its init process is parked.
     pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
@@ -135,7 +138,11 @@ impl Pod {
         match self.termination.as_ref().filter(|_| is_late) {
             Some(termination) if termination.is_by_hand() => Comes::TooLate,
             // No sandbox container says how long a pod lasts.
-            Some(termination) if termination.is_over() && !self.has_sandbox() => {
+            Some(termination)
+                if termination.is_over()
+                    && !self.has_sandbox()
+                    && *termination.cause() != Cause::Completed =>
+            {
                 Comes::ForTheNextRun
             }
             _ => Comes::InTime,
@@ -194,13 +201,14 @@ impl Pod {
         // As if it had failed. Whoever restarts what has failed will try again.
         let fatal = self
             .fatal_end(container, NEVER_CREATED)
-            .filter(|_| !self.is_restarted_by_its_caller());
+            .filter(|_| !self.restart_policy_of(name).restarts_failed());
         let end = End {
             at: self.now,
             code: NEVER_CREATED,
             has_run: false,
             asked: false,
             told: false,
+            caller_restarts: false,
         };
         self.history.ended(name, number, end, fatal);
     }

@@ -305,12 +305,14 @@ impl Hand<'_> {
 
     /// Tells the caller of the end of a container whose process is long gone.
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
+        let reason = self.container.exit_reason();
         let outcome = self.container.life.dismiss();
         if self.noted(outcome).is_some() {
+            let (name, number) = (&self.container.name, self.container.number);
             if let Some((end, fatal)) = end {
-                let (name, number) = (&self.container.name, self.container.number);
                 self.history.ended(name, number, end, fatal);
             }
+            self.history.exit_reported(name, number, code, reason);
             self.out.report_exit(self.id, code);
         }
     }

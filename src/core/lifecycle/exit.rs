@@ -120,14 +120,19 @@ impl Pod {
         }
         let stop = program.map(|(_, stop)| stop).unwrap_or_default();
         let was_told = stop.is_told() && !stop.is_for_failure();
+        let code = program.map_or(told, |(status, _)| status.code());
+        let fatal = self.fatal_end(container, code);
+        // The failure of an essential container ends the pod at once.
+        let is_essential = matches!(fatal, Some(Cause::EssentialFailed { .. }));
         let end = End {
             at: self.now,
-            code: program.map_or(told, |(status, _)| status.code()),
+            code,
             has_run: program.is_some(),
             asked: container.request.is_some() || was_told,
             told: was_told,
+            caller_restarts: !is_essential && self.caller_restarts(&container.name, code),
         };
-        Some((end, self.fatal_end(container, end.code)))
+        Some((end, fatal))
     }
 
     /// The code the caller is told (KEP-753 draft: a sidecar that was told to go has not failed).
@@ -237,10 +242,13 @@ impl Hand<'_> {
             self.noted(outcome);
             return;
         }
+        let reason = self.container.exit_reason();
         let outcome = self.container.life.exited();
         let Some(start) = self.noted(outcome) else {
             return;
         };
+        let (name, number) = (&self.container.name, self.container.number);
+        self.history.exit_reported(name, number, last.code, reason);
         if let Some(request) = start {
             self.out.answer_start(self.id, request, Err(last.refusal));
         }

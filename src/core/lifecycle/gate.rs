@@ -12,6 +12,7 @@ use super::container::Container;
 use super::duty::{Duty, Part, Turn};
 use super::exec::PostStart;
 use super::life::State;
+use super::rules::Subject;
 use super::time::Time;
 
 /// What is still missing of a container that others wait for.
@@ -110,7 +111,7 @@ impl Pod {
             .current(name)
             .is_some_and(|container| container.life.is_alive() || container.life.is_creating());
         let past = self.history.of(name).filter(|_| !is_there)?;
-        let policy = plan.settings().restart_policy;
+        let policy = self.restart_policy_of(name);
         let is_for_good = match Duty::of(plan.role(name)).part? {
             Part::Start => !policy.restarts(past.code?),
             // Whatever it ended with, it has not succeeded.
@@ -131,18 +132,6 @@ impl Pod {
         })
     }
 
-    /// Whether a container may be executed now.
-    pub(super) fn may_run(&self, container: &Container) -> bool {
-        if !container.is_ordered() {
-            return true;
-        }
-        match container.duty().turn {
-            Turn::AtOnce => true,
-            Turn::AtTheEnd(_) => false,
-            _ => self.termination.is_none() && self.missing(container).is_empty(),
-        }
-    }
-
     /// Whether every container that is waited for has been created and is alive: only then can the
     /// turn come without the caller creating anything.
     pub(super) fn can_come_by_itself(&self, missing: &[String]) -> bool {
@@ -160,6 +149,10 @@ impl Pod {
         if names.is_empty() {
             return match self.termination {
                 Some(_) => "the end of its pod".to_owned(),
+                None if self.awaits_defers() => {
+                    "the end of its pod, which waits for defer containers that are not created yet"
+                        .to_owned()
+                }
                 None => "its start".to_owned(),
             };
         }
@@ -184,6 +177,23 @@ impl Pod {
             }
             true => Missing::NotStarted,
             false => Missing::NotExecuted(container.life.state()),
+        }
+    }
+}
+
+impl Subject<'_> {
+    /// True if the container may be executed now.
+    pub(super) fn may_run(&self) -> bool {
+        let (pod, duty) = (self.pod, self.container.duty());
+        if !self.container.is_ordered() {
+            return true;
+        }
+        match duty.turn {
+            Turn::AtOnce => true,
+            Turn::AtTheEnd(_) => false,
+            // Only sidecars are of use to the end that comes when the defer containers have.
+            _ if self.round.awaits_defers && !duty.is_helper => false,
+            _ => pod.termination.is_none() && pod.missing(self.container).is_empty(),
         }
     }
 }

@@ -15,12 +15,18 @@ pub(super) const NAMES_AT_MOST: usize = 1024;
 /// failed, or an image has changed.
 const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
+/// Longest wait for a container that its caller creates again after the code that it ended with: longer
+/// than kubelet's longest back-off of 5 min.
+const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
+
 /// The past of all names of a pod.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct History {
     names: BTreeMap<String, Past>,
     /// More names came than are remembered.
     incomplete: bool,
+    /// Exits that the caller was told of.
+    exits: u64,
 }
 
 /// The past of one name.
@@ -45,6 +51,29 @@ pub(super) struct Past {
     pub counts: Time,
     /// The end of the pod that it is.
     pub fatal: Option<Cause>,
+    /// The exit of the last container of that name, once the caller was told; none while it reads RUNNING.
+    pub reported: Option<ReportedExit>,
+}
+
+/// An exit that the caller was told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ReportedExit {
+    /// The code that was reported.
+    pub code: u32,
+    /// Counts exits of the pod, so that two can be put in order.
+    number: u64,
+    reason: ExitReason,
+}
+
+/// What made a container exit, as far as it tells whether its caller restarts the whole pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum ExitReason {
+    /// Nothing but the container itself.
+    Itself,
+    /// The caller stopped it, and left it 2 s at most.
+    StoppedShortly,
+    /// It was stopped in any other way.
+    Stopped,
 }
 
 /// How a container ended.
@@ -58,6 +87,8 @@ pub(super) struct End {
     pub asked: bool,
     /// It was told to.
     pub told: bool,
+    /// The caller creates the container again after this code, whatever its restart policy says.
+    pub caller_restarts: bool,
 }
 
 impl History {
@@ -74,6 +105,7 @@ impl History {
         past.created = number;
         past.code = None;
         past.fatal = None;
+        past.reported = None;
     }
 
     /// Its caller wants a container of the name that cannot be created: whatever the last one ended with,
@@ -91,14 +123,75 @@ impl History {
             && past.created == number
         {
             past.code = Some(end.code);
-            past.counts = match end.asked {
-                true => end.at.after(ASKED_COUNTS_AFTER),
-                false => end.at,
+            past.counts = match (end.caller_restarts, end.asked) {
+                (true, _) => end.at.after(CALLER_RESTARTS_WITHIN),
+                (false, true) => end.at.after(ASKED_COUNTS_AFTER),
+                (false, false) => end.at,
             };
             past.fatal = fatal;
             if end.code == 0 && end.has_run && !end.told {
                 past.succeeded = true;
                 past.reopened = None;
+            }
+        }
+    }
+
+    /// The caller is told that the name's container with creation number `number` has exited with `code`.
+    pub fn exit_reported(&mut self, name: &str, number: u64, code: u32, reason: ExitReason) {
+        let Some(past) = self.names.get_mut(name) else {
+            return;
+        };
+        if past.created == number {
+            self.exits = self.exits.saturating_add(1);
+            past.reported = Some(ReportedExit {
+                code,
+                number: self.exits,
+                reason,
+            });
+        }
+    }
+
+    /// True if a Create of `name` restarts the whole pod in its sandbox (Kubernetes'
+    /// RestartAllContainers, KEP-5532): a container has exited by itself, its caller has stopped all
+    /// others since then and left them 2 s at most, and it creates one of these now. `is_ordered` says
+    /// which names count.
+    pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
+        let exits: Vec<_> = self
+            .reported()
+            .filter(|(name, _)| is_ordered(name))
+            .collect();
+        let by_itself = exits
+            .iter()
+            .filter(|(_, exit)| exit.reason == ExitReason::Itself);
+        let Some(first) = by_itself.map(|(_, exit)| exit.number).max() else {
+            return false;
+        };
+        let mut stopped = exits.iter().filter(|(_, exit)| exit.number > first);
+        let is_of_it = exits
+            .iter()
+            .any(|(of, exit)| *of == name && exit.number >= first);
+        is_of_it
+            && stopped.clone().next().is_some()
+            && stopped.all(|(_, exit)| exit.reason == ExitReason::StoppedShortly)
+    }
+
+    /// True if the failure of the name's last container ends the pod.
+    pub fn is_fatal(&self, name: &str) -> bool {
+        self.of(name).is_some_and(|past| past.fatal.is_some())
+    }
+
+    /// The names whose last container has exited as far as the caller knows, and how.
+    pub fn reported(&self) -> impl Iterator<Item = (&str, ReportedExit)> {
+        let names = self.names.iter();
+        names.filter_map(|(name, past)| Some((name.as_str(), past.reported?)))
+    }
+
+    /// No container waits for these names any more.
+    pub fn excuse(&mut self, names: &[String]) {
+        for name in names {
+            if let Some(past) = self.names.get_mut(name) {
+                past.started.get_or_insert(past.created);
+                past.succeeded = true;
             }
         }
     }

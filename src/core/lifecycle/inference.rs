@@ -114,7 +114,13 @@ impl Pod {
         if !self.termination.as_ref().is_some_and(is_inferred) {
             return;
         }
-        self.termination = None;
+        let was_over = self.termination.take().is_some_and(|it| it.is_over());
+        let mut containers = self.containers.values();
+        let is_alive = containers.any(|it| it.is_ordered() && it.life.is_alive());
+        // Without a sandbox container a pod that has ended is made anew in its place.
+        if was_over && !is_alive && !self.has_sandbox() {
+            return self.restart_all(by);
+        }
         // What has run in it runs again at the real end.
         self.history.forget_defers();
         for container in self.containers.values_mut() {

@@ -28,6 +28,7 @@
 //! | `doors.rs` | whom an id means that comes from outside |
 //! | `deeds.rs` | what rules want done |
 //! | `outbox.rs` | what comes out |
+//! | `run.rs` | which run of the pod a created container belongs to |
 //! | `create.rs` | whose annotations count, what a container is in its pod |
 //! | `gate.rs` | which names a container waits for |
 //! | `remedy.rs` | which list is missing where something waits |
@@ -85,6 +86,7 @@ mod report;
 mod request;
 mod restart;
 mod rules;
+mod run;
 mod sizes;
 mod start;
 mod stop;
@@ -139,6 +141,8 @@ pub struct Pod {
     creations: u64,
     /// When a workload container was last created.
     last_creation: Time,
+    /// When a workload container was last created whose name was new to the run.
+    last_new_name: Time,
     executions: u64,
     /// How long callers wait beyond the grace period before they give up on a Kill: the longest
     /// timeout seen on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
@@ -152,6 +156,8 @@ pub struct Pod {
     sandbox_is_gone: bool,
     /// The pod has had a sandbox before this one.
     is_later_sandbox: bool,
+    /// The caller has restarted the whole pod in this sandbox (KEP-5532).
+    was_restarted: bool,
     termination: Option<Termination>,
     /// Since when the run is late, once its sidecars have said so.
     late_said: Option<Time>,

@@ -58,8 +58,9 @@ pub enum Report {
     Terminating { because: Cause, grace: Duration },
     /// What looked like a termination was none: the caller has created a container.
     NotTerminating { disproved_by: String },
-    /// The pod has ended, and its caller has created a container again.
-    StartsOver { with: String },
+    /// The caller has created a container after the end of the pod, or restarts the whole pod
+    /// (`from_the_start`): then order, defers and completion are as in a new sandbox.
+    StartsOver { with: String, from_the_start: bool },
     /// The sandbox is killed, so that its caller starts the whole pod again.
     SandboxKilled,
     /// Something happened that is not on the drawing of a container's life.
@@ -165,8 +166,12 @@ impl fmt::Display for Report {
                     "the pod does not terminate: {disproved_by} is being created"
                 )
             }
-            Report::StartsOver { with } => {
-                write!(f, "the pod starts over: {with} was created")
+            Report::StartsOver {
+                with,
+                from_the_start: true,
+            } => write!(f, "the pod starts over: {with} was created"),
+            Report::StartsOver { with, .. } => {
+                write!(f, "the pod goes on: {with} was created")
             }
             Report::SandboxKilled => {
                 f.write_str("the sandbox is killed: its caller is to start the whole pod again")

@@ -147,6 +147,11 @@ impl StopRequest {
         }
     }
 
+    /// True if the caller sent a stop signal and left 2 s at most from the first on.
+    pub fn is_short_stop(&self) -> bool {
+        matches!(self.wish, Wish::Stop(stop) if stop.forced)
+    }
+
     /// Whether it can be of an end of the pod that began at `since`: whoever was told before, alone, has
     /// a time of its own.
     pub fn is_of_end_since(&self, since: Time) -> bool {

@@ -159,6 +159,8 @@ pub(super) struct Round {
     pub ends: Option<Ends>,
     /// There is something to be done when the pod terminates.
     pub has_an_ending: bool,
+    /// A decided end waits for listed defer containers that the caller has not created yet.
+    pub awaits_defers: bool,
     /// Who is probed next, by the pod's count of creations, and when it wants to be.
     pub next_probe: Option<(Time, u64)>,
 }
@@ -315,6 +317,7 @@ impl Pod {
             budget: self.budget(),
             ends: self.ends(),
             has_an_ending: self.has_an_ending(),
+            awaits_defers: self.awaits_defers(),
             next_probe: self.next_to_be_probed(),
         }
     }

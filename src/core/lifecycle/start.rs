@@ -200,7 +200,7 @@ impl Subject<'_> {
             }));
         }
         let waits = life.as_blocked().is_some() || life.is_held();
-        if waits && pod.may_run(container) {
+        if waits && self.may_run() {
             return Some(Due::Now(Deed::Release));
         }
         match (life.as_blocked(), life.as_held()) {
@@ -213,14 +213,19 @@ impl Subject<'_> {
     fn start_waits(&self, blocked: &Blocked) -> Option<Due<Deed>> {
         let (pod, container) = (self.pod, self.container);
         let name = || container.name.clone();
+        let missing = pod.missing(container);
+        let waits_in_vain = || {
+            pod.waits_in_vain_from(&missing)
+                .is_some_and(|vain| vain <= pod.now)
+        };
         if let Some(termination) = pod
             .termination
             .as_ref()
             .filter(|_| !container.is_of_next_run)
         {
             let because = termination.cause().clone();
-            // A run that was complete before is so again. Nothing is wrong: it is told to go.
-            if because == Cause::Completed {
+            // The caller knows nothing of that end: it sees a container that runs, and is told to go.
+            if because == Cause::Completed || termination.is_shims() && !waits_in_vain() {
                 let waits_for = Vec::new();
                 return Some(Due::Now(Deed::Hold { waits_for }));
             }
@@ -230,13 +235,24 @@ impl Subject<'_> {
             };
             return Some(Due::Now(Deed::RefuseStart(refusal)));
         }
-        let missing = pod.missing(container);
         let waits_for = || pod.waits_for(container, &missing);
+        // The defer containers that are awaited come after the answer.
+        if self.round.awaits_defers {
+            let refusal = || Refusal::NeverComes {
+                name: name(),
+                waits_for: waits_for(),
+            };
+            return Some(Due::Now(match waits_in_vain() {
+                true => Deed::RefuseStart(refusal()),
+                false => Deed::Hold {
+                    waits_for: missing.clone(),
+                },
+            }));
+        }
         let (ends, then) = match pod.start_mode() {
             StartMode::Block => {
-                let vain = pod.waits_in_vain_from(&missing);
                 let at = pod.block_ends(blocked, &missing);
-                let refusal = || match vain.is_some_and(|vain| vain <= pod.now) {
+                let refusal = || match waits_in_vain() {
                     true => Refusal::NeverComes {
                         name: name(),
                         waits_for: waits_for(),
@@ -249,7 +265,8 @@ impl Subject<'_> {
                 };
                 (at, pod.due(at, || Deed::RefuseStart(refusal())))
             }
-            StartMode::Auto if pod.can_come_by_itself(&missing) => {
+            // While it waits for an answer, kubelet acts on no deletion.
+            StartMode::Auto if !container.is_of_next_run && pod.can_come_by_itself(&missing) => {
                 let at = pod.auto_ends(blocked);
                 let waits_for = missing.clone();
                 (at, pod.due(at, || Deed::Hold { waits_for }))

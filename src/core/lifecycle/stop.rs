@@ -284,6 +284,11 @@ impl Subject<'_> {
                     words: Some(message),
                 }
             }
+            // It comes when the run is complete: nothing has failed.
+            Some(Cause::Completed) if !container.duty().is_work => Deed::End {
+                code: pod.code_of_no_failure(),
+                words: None,
+            },
             _ => Deed::End {
                 code: match container.duty().is_helper && !container.is_asked() {
                     true => pod.code_of_one_told_to_go(container, NEVER_EXECUTED),
@@ -318,6 +323,7 @@ impl Pod {
                 has_run: true,
                 asked: container.request.is_some(),
                 told: false,
+                caller_restarts: false,
             };
             Box::new((end, self.fatal_end(container, end.code)))
         });

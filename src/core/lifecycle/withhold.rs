@@ -16,16 +16,22 @@ impl Pod {
     pub(super) fn is_to_be_withheld(&self, container: &Container, status: ExitStatus) -> bool {
         container.duty().is_withheld
             && status == ExitStatus::Code(0)
-            && self.is_restarted_by_its_caller()
+            && self.may_be_withheld(container)
     }
 
     /// Whether a container may read running to the caller when its process is gone: until it is
     /// removed no other process may have the number that the caller knows.
     pub fn may_outlive_its_process(&self, id: &ContainerId) -> bool {
-        let may_be_withheld = self.known(id).is_ok_and(|container| {
-            container.duty().is_withheld && self.is_restarted_by_its_caller()
-        });
+        let may_be_withheld = self
+            .known(id)
+            .is_ok_and(|container| container.duty().is_withheld && self.may_be_withheld(container));
         may_be_withheld || self.may_restart_in_place(id)
+    }
+
+    /// True if the caller would draw a wrong conclusion from the success of an init container.
+    fn may_be_withheld(&self, container: &Container) -> bool {
+        let name = &container.name;
+        self.restart_policy_of(name).restarts_failed() || self.caller_restarts(name, 0)
     }
 
     /// Whether the caller starts again what ends, as the pod's own policy has it.

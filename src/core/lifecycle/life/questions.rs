@@ -35,6 +35,14 @@ impl Life {
         matches!(self.inner, Inner::Created)
     }
 
+    /// The caller has not been told yet that it is started.
+    pub fn is_yet_to_be_started(&self) -> bool {
+        matches!(
+            self.inner,
+            Inner::Creating | Inner::Created | Inner::Blocked(_)
+        )
+    }
+
     pub fn is_exited(&self) -> bool {
         matches!(self.inner, Inner::Exited)
     }

@@ -6,6 +6,7 @@ use crate::lifecycle::container::Container;
 use crate::lifecycle::deeds::Hand;
 use crate::lifecycle::report::Report;
 use crate::lifecycle::rules::{Deed, Due, PodDeed, Subject};
+use crate::lifecycle::termination::Termination;
 use crate::plan::{ContainerKind, Signal};
 
 impl Pod {
@@ -27,34 +28,36 @@ impl Pod {
 
     pub(in crate::lifecycle) fn start_over(&mut self, with: String) {
         let ended = self.termination.take();
-        let by_hand = ended.as_ref().is_some_and(|ended| ended.by_hand);
+        let ended = ended.as_ref();
+        let by_hand = ended.is_some_and(|ended| ended.by_hand);
         let is_complete = ended.is_some_and(|ended| ended.cause == Cause::Completed);
-        // Nothing else is created again under `Never`, nor what a complete run has done its work with:
-        // what has done its part has done it.
-        let is_anew = by_hand || !is_complete && self.is_restarted_by_its_caller();
-        self.history.start_over(is_anew);
-        if let Some(plan) = self.plan.as_mut().filter(|_| is_anew) {
-            plan.forget_who_came();
+        let restarts_all = ended.is_some_and(Termination::is_followed_from_the_start);
+        // Under `Never`, and after a completed run, finished containers stay finished, unless the caller
+        // restarts the whole pod.
+        let is_anew = by_hand || restarts_all || !is_complete && self.is_restarted_by_its_caller();
+        match is_anew {
+            true => self.begin_from_the_start(),
+            false => self.go_on(is_complete),
         }
-        self.has_released &= !is_anew;
+        self.was_restarted |= restarts_all;
         self.begin_next_run();
-        self.out.report(Report::StartsOver { with });
+        self.out.report(Report::StartsOver {
+            with,
+            from_the_start: is_anew,
+        });
     }
 
-    /// What was created for what comes after the end is of the pod that there is.
-    pub(in crate::lifecycle) fn begin_next_run(&mut self) {
-        let containers = self.containers.values_mut();
-        let next = containers.filter(|container| container.is_of_next_run);
-        let mut next: Vec<_> = next
-            .map(|container| {
-                container.is_of_next_run = false;
-                (container.number, container.name.clone())
-            })
-            .collect();
-        next.sort_unstable();
-        for (number, name) in next {
-            self.came(&name, number);
+    /// The next run goes on with what has been done. After a completed run it waits for nothing that its
+    /// caller does not create again.
+    fn go_on(&mut self, is_complete: bool) {
+        self.history.start_over(false);
+        if !is_complete {
+            return;
         }
+        let reported = self.history.reported();
+        let gone = reported.filter(|(name, exit)| !self.comes_again(name, *exit));
+        let gone: Vec<_> = gone.map(|(name, _)| name.to_owned()).collect();
+        self.history.excuse(&gone);
     }
 
     /// Whether its caller is to start the whole pod again, in another sandbox.

@@ -64,6 +64,8 @@ pub(in crate::lifecycle) struct Termination {
     shortened: Option<Time>,
     /// The sandbox was killed when it was over.
     is_sandbox_killed: bool,
+    /// The run that follows begins from the start: the caller creates the whole pod again.
+    is_followed_from_the_start: bool,
 }
 
 /// What becomes of hooks and defer containers.
@@ -114,6 +116,16 @@ impl Termination {
             is_grace_over: false,
             shortened: (deadline < now).then_some(now),
             is_sandbox_killed: false,
+            is_followed_from_the_start: false,
+        }
+    }
+
+    /// The same end once more, for containers that were started after it was over.
+    fn again(&self, now: Time, grace: Duration) -> Termination {
+        Termination {
+            is_sandbox_killed: self.is_sandbox_killed,
+            is_followed_from_the_start: self.is_followed_from_the_start,
+            ..Termination::new(self.cause.clone(), now, now.after(grace), now)
         }
     }
 
@@ -195,6 +207,20 @@ impl Termination {
 
     pub fn is_by_hand(&self) -> bool {
         self.by_hand
+    }
+
+    /// True if the shim has decided it: its caller knows nothing of it, and may start containers.
+    pub fn is_shims(&self) -> bool {
+        self.cause.is_decided() && !self.cause.is_callers() && !self.by_hand
+    }
+
+    pub fn is_followed_from_the_start(&self) -> bool {
+        self.is_followed_from_the_start
+    }
+
+    /// The caller creates the whole pod again.
+    pub fn follow_from_the_start(&mut self) {
+        self.is_followed_from_the_start = true;
     }
 
     /// A running defer container was killed.
@@ -292,15 +318,27 @@ impl Pod {
         }
     }
 
-    /// Whether a termination is for the container, too.
+    /// True if the termination is for the container, too. An end of which the caller knows nothing is not
+    /// for a container whose Start is still to be answered: it would seem to have failed.
     pub(in crate::lifecycle) fn is_to_be_stopped(&self, container: &Container) -> bool {
-        let by_hand = self
-            .termination
-            .as_ref()
-            .is_some_and(Termination::is_by_hand);
+        let termination = self.termination.as_ref();
+        let by_hand = termination.is_some_and(Termination::is_by_hand);
+        let is_shims = termination.is_some_and(Termination::is_shims);
         container.kind == ContainerKind::Workload
             && !container.is_of_next_run
             && (container.is_ordered() || by_hand)
+            && !(is_shims && container.life.is_yet_to_be_started())
+    }
+
+    /// True if a container was started after the end of its pod was over that the shim has decided.
+    fn has_a_latecomer(&self) -> bool {
+        self.containers.values().any(|container| {
+            let was_deferred = || self.history.was_deferred(&container.name);
+            container.life.is_held()
+                && self.is_to_be_stopped(container)
+                && self.step_of(container).is_some()
+                && !(container.defer_turn().is_some() && was_deferred())
+        })
     }
 
     /// What is alive of those that the step under way is for.

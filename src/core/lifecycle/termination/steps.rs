@@ -29,7 +29,12 @@ impl Pod {
             because: termination.cause.clone(),
             grace: termination.deadline.since(termination.since),
         });
+        let is_callers = termination.cause.is_callers();
         self.termination = Some(termination);
+        // What was created while the pod waited for its defer containers ends with all others.
+        if is_callers {
+            self.begin_next_run();
+        }
         self.step_begins();
     }
 
@@ -107,6 +112,9 @@ impl Pod {
     /// Rule: a step is over when nothing of it is left, or what is left cannot even be killed.
     pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
+        if termination.is_over() {
+            return self.end_comes_again(termination);
+        }
         let next = |at| Some(self.due(at, || PodDeed::NextStep));
         let at_once = || Some(Due::Now(PodDeed::NextStep));
         let Some(ends) = self.ends() else {
@@ -139,6 +147,14 @@ impl Pod {
                 }
             }
         }
+    }
+
+    /// What is started after the end was over that the shim has decided has an end of its own.
+    fn end_comes_again(&self, ended: &Termination) -> Option<Due<PodDeed>> {
+        let is_due = ended.is_shims() && !self.sandbox_is_gone && self.has_a_latecomer();
+        let somebody = self.containers.values().find(|it| it.is_ordered())?;
+        let again = || ended.again(self.now, self.annotated_grace(somebody));
+        is_due.then(|| Due::Now(PodDeed::Terminate(Box::new(again()))))
     }
 
     pub(in crate::lifecycle) fn next_step(&mut self) {

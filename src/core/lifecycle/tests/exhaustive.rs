@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::lifecycle::{
     Action, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report, RequestId, Time,
 };
-use crate::plan::{ContainerKind, KubeletFacts, Plan, RestartPolicy, Role, Signal};
+use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, Signal};
 use crate::process::ExitStatus;
 
 use crate::simulator::expand;
@@ -489,9 +489,9 @@ impl Model {
                 Action::Hook { .. } | Action::PostStart { .. } => {
                     unreachable!("none of these pods has any")
                 }
-                Action::Report(Report::StartsOver { .. }) => {
-                    // Under `Never` nothing else is created again: what is done is done.
-                    if self.plan.settings().restart_policy != RestartPolicy::Never {
+                Action::Report(Report::StartsOver { from_the_start, .. }) => {
+                    // Otherwise what is done is done.
+                    if from_the_start {
                         fork.pasts.fill_with(Past::default);
                     }
                     for (n, slot) in fork.slots.iter().enumerate() {

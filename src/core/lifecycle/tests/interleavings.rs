@@ -406,7 +406,7 @@ fn a_run_is_not_complete_while_an_app_lives() {
 }
 
 #[test]
-fn a_sidecar_that_never_ran_is_no_failure_of_a_run_that_is_complete() {
+fn a_sidecar_that_is_started_when_the_run_is_complete_is_answered_and_ends_with_0() {
     let world = job(
         "OnFailure",
         &[("apps", "web"), ("restart.usher/proxy", "Never")],
@@ -417,9 +417,15 @@ fn a_sidecar_that_never_ran_is_no_failure_of_a_run_that_is_complete() {
     world.call(Call::Create("proxy#2"));
     world.run_for(secs(1));
     world.call(Call::Crash("web", 0));
-    // For so long its Start may still come.
+    // Its Start may come at any time.
     world.run_for(secs(40));
+    assert_eq!(world.reported("proxy#2"), None, "{:#?}", world.seen);
+    world.call(Call::Start("proxy#2", None));
+    world.run_for(secs(1));
+    let answer = world.start_answer("proxy#2").map(|(_, answer)| answer);
+    assert_eq!(answer, Some(Ok(())), "{:#?}", world.seen);
     assert_eq!(world.reported("proxy#2"), Some(0), "{:#?}", world.seen);
+    assert_eq!(world.executed("proxy#2"), None);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod allowance;
 mod chaos;
 mod completion;
 mod corners;
+mod decided_ends;
 mod defers;
 mod exhaustive;
 mod fixtures;

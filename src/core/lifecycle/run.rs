@@ -1,0 +1,154 @@
+//! Runs of a pod in one sandbox: which run a container belongs to that is created now.
+//!
+//! An end that the shim has decided stays, whatever its caller creates. What is created meanwhile is
+//! either of that end, as a sidecar of a Job that has done its work, or of the run that follows it.
+//! And a caller may restart all of a living pod in its sandbox (Kubernetes' RestartAllContainers,
+//! KEP-5532).
+
+use crate::plan::{ContainerKind, Role};
+
+use super::Pod;
+use super::action::Cause;
+use super::container::Container;
+use super::duty::Duty;
+use super::history::{ExitReason, ReportedExit};
+use super::report::Report;
+use super::termination::Termination;
+
+/// The run that a container belongs to which is created now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    /// The current one, or its end.
+    Current,
+    /// The one that follows the end. It goes on with what has been done.
+    Next,
+    /// The one that follows the end. The caller creates the whole pod again.
+    NextFromTheStart,
+}
+
+impl Pod {
+    /// The run that a container belongs to which is created now.
+    pub(super) fn run_of(&self, name: &str, role: Role) -> Run {
+        let Some(termination) = &self.termination else {
+            // What has failed stays failed while its pod waits for its defer containers.
+            return match self.awaits_defers() && self.history.is_fatal(name) {
+                true => Run::Next,
+                false => Run::Current,
+            };
+        };
+        let (duty, is_over) = (Duty::of(role), termination.is_over());
+        if *termination.cause() == Cause::Completed && !termination.is_by_hand() {
+            return self.run_after_completion(name, duty, termination);
+        }
+        let is_next = match duty.defer_turn() {
+            Some(_) => is_over && !self.history.was_deferred(name),
+            // What comes while a person stops the pod comes too late for it.
+            None => is_over || !termination.is_by_hand(),
+        };
+        match is_next {
+            true => Run::Next,
+            false => Run::Current,
+        }
+    }
+
+    /// A complete run stays complete, unless an app is created or the whole pod is restarted.
+    fn run_after_completion(&self, name: &str, duty: Duty, termination: &Termination) -> Run {
+        // The end is not for what its caller alone starts and stops.
+        let is_no_part = duty.is_work || duty.step.is_none();
+        if termination.is_followed_from_the_start() || is_no_part {
+            return Run::Next;
+        }
+        // A defer container that has run exits with 0, whoever creates it again.
+        let is_defer = duty.defer_turn().is_some();
+        let past = self.history.of(name).filter(|_| !is_defer);
+        match past.and_then(|past| past.reported) {
+            // Its policy would not have created it again.
+            Some(exit) if !self.comes_again(name, exit) => Run::NextFromTheStart,
+            _ => Run::Current,
+        }
+    }
+
+    /// True if the caller creates a container of this name again after that exit, by the restart policy or
+    /// by rules of the container's own.
+    pub(super) fn comes_again(&self, name: &str, exit: ReportedExit) -> bool {
+        let plan = self.plan.as_ref();
+        plan.is_some_and(|plan| plan.is_created_again(name, exit.code))
+    }
+
+    /// True if a Create of this name restarts the whole pod in its sandbox (KEP-5532).
+    pub(super) fn is_restart_of_all(&self, name: &str) -> bool {
+        let is_ordered = |name: &str| {
+            let plan = self.plan.as_ref();
+            plan.is_some_and(|plan| Duty::of(plan.role(name)).is_ordered)
+        };
+        let mut containers = self.containers.values();
+        let lives = |it: &Container| it.is_ordered() && !it.life.is_exited();
+        self.has_orders()
+            && !containers.any(lives)
+            && self.history.is_restart_of_all(name, is_ordered)
+    }
+
+    /// The caller restarts the whole pod: after the end that the shim has decided, or at once.
+    pub(super) fn restart_all(&mut self, name: &str) {
+        match &mut self.termination {
+            Some(termination) => termination.follow_from_the_start(),
+            None => {
+                self.begin_from_the_start();
+                self.was_restarted = true;
+                self.out.report(Report::StartsOver {
+                    with: name.to_owned(),
+                    from_the_start: true,
+                });
+            }
+        }
+    }
+
+    /// Forgets what the containers of this pod have done: order, defers and completion are as in a new
+    /// sandbox.
+    pub(super) fn begin_from_the_start(&mut self) {
+        self.history.start_over(true);
+        self.has_released = false;
+        if let Some(plan) = &mut self.plan {
+            plan.forget_who_came();
+        }
+    }
+
+    /// The containers that were created for the next run belong to the current one now.
+    pub(super) fn begin_next_run(&mut self) {
+        let containers = self.containers.values_mut();
+        let next = containers.filter(|container| container.is_of_next_run);
+        let mut next: Vec<_> = next
+            .map(|container| {
+                container.is_of_next_run = false;
+                (container.number, container.name.clone())
+            })
+            .collect();
+        next.sort_unstable();
+        for (number, name) in next {
+            self.came(&name, number);
+        }
+    }
+
+    /// True if the caller creates a container again that has ended with this code, by rules of the
+    /// container's own (`caller-restarts`).
+    pub(super) fn caller_restarts(&self, name: &str, code: u32) -> bool {
+        let plan = self.plan.as_ref();
+        plan.is_some_and(|plan| plan.container(name).caller_restarts.contains(code))
+    }
+}
+
+impl Container {
+    /// What made it exit.
+    pub(super) fn exit_reason(&self) -> ExitReason {
+        let stop = self.life.stop();
+        match self.request {
+            Some(request) if request.is_short_stop() => ExitReason::StoppedShortly,
+            Some(_) => ExitReason::Stopped,
+            None if stop.since().is_some() && !stop.is_for_failure() => ExitReason::Stopped,
+            None if self.life.is_ending() || self.kind == ContainerKind::Sandbox => {
+                ExitReason::Stopped
+            }
+            None => ExitReason::Itself,
+        }
+    }
+}
