@@ -59,6 +59,9 @@ pub struct Life {
     pub code: u8,
 }
 
+/// The code of a container whose restart rules have kubelet restart the whole pod.
+pub const RESTARTS_ALL: u8 = 42;
+
 pub const WELL: Life = Life {
     ready: 0,
     ends: None,
@@ -89,6 +92,13 @@ pub struct Member {
     pub optional: bool,
     /// Restart rules of the container: kubelet creates it again under `Never`, so often.
     pub again: u32,
+    /// Milliseconds that kubelet needs for its image before it creates the first one.
+    pub pull: u64,
+    /// Restart rules of the container: kubelet restarts the whole pod in its sandbox after
+    /// [`RESTARTS_ALL`] (KEP-5532).
+    pub restarts_all: bool,
+    /// The annotations name its restart rules (`caller-restarts`).
+    pub rules_are_known: bool,
     /// Those of its first creations; the last is that of all that follow.
     pub lives: Vec<Life>,
     /// How a life in place of its first goes on: it ends with that code then.
@@ -265,6 +275,9 @@ impl Member {
             essential: false,
             optional: false,
             again: 0,
+            pull: 0,
+            restarts_all: false,
+            rules_are_known: false,
             lives: vec![Life { ends, ..WELL }],
             then: None,
         }
@@ -349,6 +362,9 @@ impl Case {
             if let Some(cap) = member.cap {
                 own("grace-period", format!("{cap}s"));
             }
+            if let Some(codes) = member.known_rules() {
+                own("caller-restarts", codes);
+            }
             if let Some(signal) = member.stop_signal {
                 own("stop-signal", signal.to_string());
             }
@@ -375,6 +391,16 @@ impl Member {
     pub fn life(&self, creation: u32) -> Life {
         let place = (creation as usize).min(self.lives.len() - 1);
         self.lives[place]
+    }
+
+    /// The codes after which kubelet creates it again whatever its policy says, if the annotations tell.
+    fn known_rules(&self) -> Option<String> {
+        let codes = match (self.again > 0, self.restarts_all) {
+            (true, _) => "!0".to_owned(),
+            (false, true) => RESTARTS_ALL.to_string(),
+            (false, false) => return None,
+        };
+        self.rules_are_known.then_some(codes)
     }
 
     pub fn script(&self, creation: u32) -> Script {
@@ -452,6 +478,12 @@ impl fmt::Display for Case {
             }
             if member.again > 0 {
                 write!(f, ", created again {} times", member.again)?;
+            }
+            if member.pull > 0 {
+                write!(f, ", pulled for {} ms", member.pull)?;
+            }
+            if member.restarts_all {
+                write!(f, ", restarts all after {RESTARTS_ALL}")?;
             }
             for life in &member.lives {
                 write!(f, "; ready {} ms", life.ready)?;
@@ -554,6 +586,8 @@ impl Case {
             with(&|case| case.members[place].essential = false);
             with(&|case| case.members[place].optional = false);
             with(&|case| case.members[place].again = 0);
+            with(&|case| case.members[place].pull = 0);
+            with(&|case| case.members[place].restarts_all = false);
             with(&|case| case.members[place].then = None);
             with(&|case| case.members[place].lives.truncate(1));
             for life in 0..self.members[place].lives.len() {

@@ -2,7 +2,7 @@
 
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 
-use super::case::{Case, Deletion, Fault, Life, Member, Part, PreStop};
+use super::case::{Case, Deletion, Fault, Life, Member, Part, PreStop, RESTARTS_ALL, WELL};
 
 /// Numbers that look random and are always the same for one seed (splitmix64).
 #[derive(Clone, Debug)]
@@ -143,8 +143,32 @@ impl Case {
             by_hand: false,
         };
         case.leave_open(&mut dice);
+        case.restart_and_pull(&mut dice);
         case.complicate(&mut Dice::new(!seed));
         case
+    }
+
+    /// Restart rules of containers, and images that take their time.
+    fn restart_and_pull(&mut self, dice: &mut Dice) {
+        if dice.percent(35) {
+            for member in &mut self.members {
+                if dice.percent(40) {
+                    member.pull = dice.one_of(&[300, 2_500, 8_000, 25_000]);
+                }
+            }
+        }
+        for member in &mut self.members {
+            member.rules_are_known = dice.percent(50);
+            if member.part == Part::App && dice.percent(12) {
+                member.restarts_all = true;
+                let after = dice.one_of(&[50, 700, 5_000, 20_000]);
+                member.lives[0].ends = Some((after, RESTARTS_ALL));
+                // One restart is enough.
+                if member.lives.len() == 1 {
+                    member.lives.push(WELL);
+                }
+            }
+        }
     }
 
     /// Adds what these dice decide; the other dice of a number are as they were.

@@ -26,7 +26,7 @@ use crate::plan::{RestartPolicy, Signal};
 
 use crate::simulator::{Call, Node, Script, Seen, ms, secs};
 
-use super::case::{Case, Deletion, Fault, Part};
+use super::case::{Case, Deletion, Fault, Member, Part, RESTARTS_ALL};
 
 /// kubelet's `runtimeRequestTimeout`.
 const REQUEST_TIMEOUT: Duration = secs(120);
@@ -109,6 +109,8 @@ enum Worker {
     Idle,
     StartsSandbox,
     Starts(usize, Time),
+    /// The image of a container, until then.
+    Pulls(usize, Time),
     /// A postStart handler, until then.
     Handles {
         who: usize,
@@ -161,6 +163,8 @@ pub struct Kubelet<'a> {
     stops: Vec<Stop>,
     /// What containerd has sent a stop signal.
     signalled: BTreeSet<&'static str>,
+    /// All containers are being stopped, to be created again in this sandbox (KEP-5532).
+    restarts_all: bool,
     /// The pod is to be deleted, and how.
     deleted: Option<Deletion>,
     sandbox_is_dead: bool,
@@ -209,6 +213,7 @@ impl<'a> Kubelet<'a> {
             to_start: VecDeque::new(),
             stops: Vec::new(),
             signalled: BTreeSet::new(),
+            restarts_all: false,
             deleted: None,
             sandbox_is_dead: false,
             sandbox_is_known_dead: false,
@@ -256,7 +261,7 @@ impl<'a> Kubelet<'a> {
         let mut all = vec![self.away_until.unwrap_or(self.looks_at)];
         match self.worker {
             Worker::Starts(_, since) => all.push(since.after(REQUEST_TIMEOUT)),
-            Worker::Handles { until, .. } => all.push(until),
+            Worker::Pulls(_, until) | Worker::Handles { until, .. } => all.push(until),
             Worker::Done => return None,
             _ => {}
         }
@@ -359,7 +364,9 @@ impl Kubelet<'_> {
         self.deleted = Some(how);
         if self.case.breaks_off {
             match self.worker {
-                Worker::Starts(..) | Worker::Handles { .. } | Worker::Stops => self.forget(),
+                Worker::Pulls(..) | Worker::Starts(..) | Worker::Handles { .. } | Worker::Stops => {
+                    self.forget();
+                }
                 _ => {}
             }
         }
@@ -377,6 +384,7 @@ impl Kubelet<'_> {
         self.stops.clear();
         self.to_start.clear();
         self.to_stop.clear();
+        self.restarts_all = false;
         self.worker = Worker::Idle;
     }
 }
@@ -534,7 +542,14 @@ impl Kubelet<'_> {
                 }
                 true
             }
-            Worker::Starts(..) | Worker::Handles { .. } => false,
+            Worker::Pulls(who, until) if now >= until || self.deleted.is_some() => {
+                match self.deleted {
+                    Some(_) => self.worker = Worker::Idle,
+                    None => self.create(who),
+                }
+                true
+            }
+            Worker::Pulls(..) | Worker::Starts(..) | Worker::Handles { .. } => false,
             Worker::Stops => {
                 let over = self.stops.iter().all(|stop| stop.stage == Stage::Over);
                 if over {
@@ -566,6 +581,10 @@ impl Kubelet<'_> {
                 self.stop_next();
                 true
             }
+            Worker::Idle if self.restarts_all => {
+                self.all_are_stopped();
+                true
+            }
             Worker::Idle if !self.to_start.is_empty() => {
                 self.start_next();
                 true
@@ -590,7 +609,10 @@ impl Kubelet<'_> {
             return true;
         }
         self.sync();
-        self.worker != Worker::Idle || !self.to_stop.is_empty() || !self.to_start.is_empty()
+        self.worker != Worker::Idle
+            || self.restarts_all
+            || !self.to_stop.is_empty()
+            || !self.to_start.is_empty()
     }
 
     fn stop_all(&mut self, end: End, how: Deletion) {
@@ -633,7 +655,10 @@ impl Kubelet<'_> {
     /// Stops one container of a pod that lives on.
     fn stop_one(&mut self, who: usize) {
         let id = self.records[who].id.unwrap();
-        let left = self.grace();
+        let left = match self.restarts_all {
+            true => Duration::ZERO,
+            false => self.grace(),
+        };
         self.stops.push(Stop {
             who,
             id,
@@ -709,7 +734,45 @@ impl Kubelet<'_> {
 // === SyncPod ===
 
 impl Kubelet<'_> {
+    /// A container has ended with a code after which all others are stopped, one after another without
+    /// handler and with two seconds each, and all of them are created again in their order (Kubernetes
+    /// 1.37, `ContainersToReset`).
+    fn begins_to_restart_all(&mut self) -> bool {
+        let triggers = |(record, member): (&Record, &Member)| {
+            member.restarts_all && record.state == State::Exited(u32::from(RESTARTS_ALL))
+        };
+        let mut members = self.records.iter().zip(&self.case.members);
+        if !members.any(triggers) {
+            return false;
+        }
+        self.world.did("kubelet restarts all".to_owned());
+        self.restarts_all = true;
+        let running = (0..self.records.len()).filter(|who| self.runs(*who));
+        let (natives, others): (Vec<_>, Vec<_>) =
+            running.partition(|who| self.case.members[*who].part.is_native());
+        self.to_start.clear();
+        self.to_stop = others.into_iter().chain(natives).collect();
+        true
+    }
+
+    fn all_are_stopped(&mut self) {
+        self.restarts_all = false;
+        if self.deleted.is_some() || self.sandbox_is_dead {
+            return;
+        }
+        for record in &mut self.records {
+            record.state = State::Nothing;
+            (record.unhealthy, record.changed) = (false, false);
+        }
+        // To its containers it is another pod.
+        self.log.sandboxes.push(self.world.seen().len());
+        self.looks_at = self.world.now();
+    }
+
     fn sync(&mut self) {
+        if self.begins_to_restart_all() {
+            return;
+        }
         let policy = self.case.policy;
         let members = &self.case.members;
         let mut natives_done = true;
@@ -778,6 +841,17 @@ impl Kubelet<'_> {
         if self.runs(who) {
             return;
         }
+        let pull = self.case.members[who].pull;
+        if pull > 0 && self.records[who].creations == 0 {
+            self.world
+                .did(format!("pull of {}", self.case.members[who].name));
+            self.worker = Worker::Pulls(who, self.world.now().after(ms(pull)));
+            return;
+        }
+        self.create(who);
+    }
+
+    fn create(&mut self, who: usize) {
         let record = &mut self.records[who];
         if let State::Exited(code) = record.state
             && record.creations > 0

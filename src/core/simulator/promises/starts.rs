@@ -27,15 +27,18 @@ pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
         let mut others = run.of(sandbox);
         let goes_on =
             others.any(|other| other.id != *id && other.part().is_ours() && other.runs(*at));
-        // What waits for an init container that has failed for good has nothing to wait for.
-        let waits_in_vain = matches!(
+        // What waits for a container that has failed for good waits in vain.
+        let has_failed = matches!(
             because,
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. }
         );
-        // It was there before that end.
+        let waits_in_vain =
+            has_failed || run.case.policy == RestartPolicy::Never && due(run, life).is_none();
+        // It was there before that end, of which its caller knows.
         let is_in_it = run.taken.iter().any(|taken| {
             let was_there = life.created_after < taken.after && taken.at <= *at;
-            taken.sandbox == sandbox && taken.disproved.is_none() && was_there
+            let is_of_it = taken.sandbox == sandbox && taken.disproved.is_none() && was_there;
+            is_of_it && taken.because.is_callers()
         });
         broken(ends || goes_on || is_in_it || waits_in_vain, || {
             format!("{id} is refused at {at}: {because}")
@@ -72,6 +75,9 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
         // So may be what it has waited for.
         let mut names: Vec<_> = predecessors(run, life).map(|member| member.name).collect();
         names.push(life.member.name);
+        if awaits_defers(run, life, due) {
+            continue;
+        }
         let mut waited_for = run
             .of(sandbox)
             .filter(|other| names.contains(&other.member.name));
@@ -94,6 +100,27 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
         })?;
     }
     Ok(())
+}
+
+/// "Every end that the shim decides because something failed waits for listed defers that the caller has not
+/// created yet": no app and no init container is executed meanwhile.
+fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
+    let failed = run.of(life.sandbox).any(|other| {
+        let is_failure = |(died, status): &(Time, ExitStatus)| {
+            *status != ExitStatus::Code(0) && *died <= at && at <= died.after(secs(61))
+        };
+        other.member.essential && other.died.iter().any(is_failure)
+    });
+    let is_missing = |member: &&Member| {
+        let mut lives = run.of(life.sandbox);
+        member.part.is_defer()
+            && !member.optional
+            && !lives.any(|of| {
+                let is_started = |(answered, is_ok): (Time, bool)| is_ok && answered < at;
+                of.member.name == member.name && of.answered.is_some_and(is_started)
+            })
+    };
+    failed && run.case.members.iter().any(|member| is_missing(&member))
 }
 
 /// "Apps after all of them": the first container of a name runs when its predecessors have done their parts, as far
