@@ -3,6 +3,7 @@
 //! containers have recorded, and by the exits that their caller is told.
 
 mod apps_down;
+mod decided;
 mod kubelet;
 mod lone;
 mod over;
