@@ -145,7 +145,7 @@ impl Reaper {
         // The lock is held from before the child exists until it is in the table: its exit cannot
         // be collected in between. std's own Child neither waits nor kills when it is dropped.
         let mut table = self.lock();
-        let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
+        let pid = i32::try_from(sys::spawn(command)?.id()).map_err(io::Error::other)?;
         Ok(table.wait_for(pid, self.meter.clone()))
     }
 
