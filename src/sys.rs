@@ -144,9 +144,24 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
         return Err(io::Error::from_raw_os_error(libc::ECHILD));
     };
     let keep = if kept { libc::WNOWAIT } else { 0 };
+    wait(libc::P_PID, id, keep)
+}
+
+/// The first child, in the kernel's order, that has ended and has not been collected; it stays so.
+///
+/// # Errors
+///
+/// `ECHILD` if there are no children at all, `EINTR`.
+pub fn first_ended() -> io::Result<Option<i32>> {
+    let exit = wait(libc::P_ALL, 0, libc::WNOWAIT)?;
+    Ok(exit.map(|exit| exit.pid))
+}
+
+/// waitid(2) for children that have ended, with these flags beside the usual ones.
+fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result<Option<Exit>> {
     // SAFETY: siginfo_t is plain data, for which zeroes are a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WNOHANG | keep;
+    let flags = libc::WEXITED | libc::WNOHANG | flags;
     // SAFETY: rusage is plain data, for which zeroes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // The system call, since libc's function does not have its last argument.
@@ -154,7 +169,7 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     let waited = unsafe {
         libc::syscall(
             libc::SYS_waitid,
-            libc::P_PID,
+            which,
             id,
             &raw mut info,
             flags,
@@ -165,13 +180,13 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: for these flags the kernel fills in the fields of SIGCHLD, or leaves them zero.
-    let (ended, status) = unsafe { (info.si_pid() != 0, info.si_status()) };
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let status = match info.si_code {
         libc::CLD_EXITED => ExitStatus::Code((status & 0xff) as u8),
         // Killed, with a core dump or without.
         _ => ExitStatus::Signal(status),
     };
-    Ok(ended.then_some(Exit {
+    Ok((pid != 0).then_some(Exit {
         pid,
         status,
         cpu: cpu(&usage),
