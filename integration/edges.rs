@@ -70,6 +70,34 @@ fn slow_is_done(host: &Containerd) -> std::path::PathBuf {
     host.dir().join("slow-is-done")
 }
 
+/// More than a pipe holds.
+#[test]
+fn an_oci_runtime_that_says_much_is_not_kept_waiting() {
+    let host = Containerd::start();
+    let shim = bare(&host, &FOR_EVER);
+    let says_much = "head -c 120000 /dev/zero | tr '\\0' x >&2";
+    let scripted = with_script(&host, &shim, "create '*|*' exec", says_much);
+    // Nobody reads it.
+    let (with_stdio, _output) = shim.create_request_with_stdio();
+    let api = shim.api();
+    let create = CreateTaskRequest {
+        options: scripted.options,
+        ..with_stdio
+    };
+    api.create(&create).expect("create");
+    api.start("a", "").expect("start");
+    let stderr = shim.fifo("exec-stderr");
+    let _open = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&stderr);
+    let exec = shim.exec_request("e", &["/bin/true"]);
+    api.exec(&ExecProcessRequest { stderr, ..exec })
+        .expect("exec");
+    api.start("a", "e").expect("start of an exec");
+    assert_eq!(api.wait("a", "e").expect("wait").exit_status, 0);
+}
+
 #[test]
 fn an_exec_whose_start_failed_can_be_deleted_and_added_again() {
     let host = Containerd::start();

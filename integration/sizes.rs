@@ -19,6 +19,9 @@ const POD: &str = "pod7c0f-11";
 /// What kubelet has given the pod.
 const CEILING: (u64, u64) = (512 * MI, 2000);
 
+/// What its containers ask for together, in thousandths of a CPU.
+const ASKED: u64 = 500;
+
 /// Beside the containers that count there is a little more: what those have left that are gone.
 const SOME: u64 = 24 * MI;
 
@@ -48,6 +51,7 @@ fn given<'host>(host: &'host Containerd, name: &str) -> PodCgroup<'host> {
     let pod = PodCgroup::new(host, name);
     pod.limit_memory(CEILING.0);
     pod.limit_cpu(CEILING.1);
+    pod.write("cpu.shares", "cpu.weight", &weight(ASKED));
     pod
 }
 
@@ -193,6 +197,21 @@ fn an_update_of_a_container_sizes_its_pod() {
     await_value("the quota", &Some(850), || pod.cpu_limit());
     update(50);
     await_value("the quota", &Some(300), || pod.cpu_limit());
+}
+
+#[test]
+fn a_pod_that_is_resized_as_a_whole_keeps_its_weight() {
+    let host = Containerd::start();
+    let pod = running(&host);
+    await_value("the weight", &weight(400), || shares(&pod));
+    // kubelet writes what the pod has, then has its containers ask for nothing.
+    pod.write("cpu.shares", "cpu.weight", &weight(900));
+    for name in ["proxy", "web"] {
+        let nothing = json!({ "cpu": { "shares": 2 } }).to_string();
+        let updated = host.task_api(name).update(&resources(name, &nothing));
+        updated.expect("Update");
+        assert_eq!(shares(&pod), weight(900), "after the Update of {name}");
+    }
 }
 
 #[test]

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Containerd, OciRuntime, PATIENCE, default_config, eventually, oci_runtime};
+use crate::harness::{
+    BareShim, Containerd, OciRuntime, PATIENCE, default_config, eventually, oci_runtime,
+    runtime_under_test,
+};
 
 /// Everything that a program can see of what it may do.
 const SAYS: &str = r"
@@ -184,6 +187,34 @@ fn nobody(config: &mut Value) {
     config["process"]["user"] =
         json!({ "uid": 7, "gid": 8, "additionalGids": [9, 10], "umask": 0o27 });
     config["process"]["cwd"] = json!("/new/directory");
+}
+
+/// The signal masks of a shim reach its containers through every program between them.
+#[test]
+fn no_signal_is_ignored_or_blocked_in_a_container() {
+    let host = Containerd::start();
+    let says =
+        "grep -E '^Sig(Blk|Ign):' /proc/self/status > /shared/$0.new; mv /shared/$0.new /shared/$0";
+    let first = format!("{says}; exec sleep 1000");
+    let args = ["/bin/sh", "-c", &first, "first"];
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, |_| ());
+    let api = shim.api();
+    api.create(&shim.create_request()).expect("Create");
+    api.start("a", "").expect("Start");
+    let second = ["/bin/sh", "-c", says, "second"];
+    api.exec(&shim.exec_request("e", &second)).expect("Exec");
+    api.start("a", "e").expect("Start of an exec");
+    for name in ["first", "second"] {
+        let file = host.shared_dir().join(name);
+        eventually(&format!("the {name} says all"), PATIENCE, || file.exists());
+        let said = fs::read_to_string(file).expect("what it has said");
+        let none = "0000000000000000";
+        assert_eq!(
+            said,
+            format!("SigBlk:\t{none}\nSigIgn:\t{none}\n"),
+            "{name}"
+        );
+    }
 }
 
 #[test]

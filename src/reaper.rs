@@ -5,9 +5,12 @@
 //! this process may wait for a child. As no process id is free for another process until it has
 //! been collected here, this is also the one place that can signal a process without a doubt.
 
+#[cfg(test)]
+mod alone;
+mod children;
 mod ending;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +22,16 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
 
 use crate::process::ExitStatus;
 use crate::sys::{self, Exit};
 
+use children::Search;
+
+pub(crate) use children::LIST as LIST_OF_CHILDREN;
+#[cfg(any(test, fuzzing))]
+pub(crate) use children::fuzz;
 pub use ending::Waited;
 
 /// How many exits of processes that nobody has claimed are kept while somebody may claim one: the
@@ -34,12 +43,16 @@ const UNCLAIMED_AT_MOST: usize = 32_768;
 /// for an exit that is not known.
 const UNKNOWN: ExitStatus = ExitStatus::Code(255);
 
+/// The time between two searches for orphans on a kernel without lists of children.
+const SEARCHES_APART: Duration = Duration::from_secs(5);
+
 /// Spawns commands, collects exits, delivers signals. Clones share one table.
 #[derive(Clone, Debug, Default)]
 pub struct Reaper {
     table: Arc<Mutex<Table>>,
     /// What is spawned here is counted there.
     meter: Option<Meter>,
+    search: Search,
 }
 
 /// Counts the CPU time of commands. Clones count together.
@@ -60,6 +73,10 @@ struct Table {
     is_incomplete: bool,
     /// Processes that are not collected when they end, and whether their ends are known.
     reserved: BTreeMap<i32, bool>,
+    /// The earliest time of the next search for orphans, where searches are expensive.
+    next_search: Option<Instant>,
+    /// Orphans may have ended that only a search finds.
+    is_search_due: bool,
 }
 
 #[derive(Debug)]
@@ -117,6 +134,7 @@ impl Reaper {
         Reaper {
             table: Arc::clone(&self.table),
             meter: Some(meter.clone()),
+            search: self.search,
         }
     }
 
@@ -129,11 +147,27 @@ impl Reaper {
         let mut children = signal(SignalKind::child())?;
         let reaper = self.clone();
         tokio::spawn(async move {
-            while children.recv().await.is_some() {
+            loop {
+                tokio::select! {
+                    signal = children.recv() => if signal.is_none() { return },
+                    () = reaper.search_is_due() => {}
+                }
                 reaper.reap();
             }
         });
         Ok(())
+    }
+
+    /// Waits for the time of a search that was put off; for ever if none was.
+    async fn search_is_due(&self) {
+        let due = {
+            let table = self.lock();
+            table.next_search.filter(|_| table.is_search_due)
+        };
+        match due {
+            Some(due) => sleep_until(due).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Spawns a command.
@@ -145,7 +179,7 @@ impl Reaper {
         // The lock is held from before the child exists until it is in the table: its exit cannot
         // be collected in between. std's own Child neither waits nor kills when it is dropped.
         let mut table = self.lock();
-        let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
+        let pid = i32::try_from(sys::spawn(command)?.id()).map_err(io::Error::other)?;
         Ok(table.wait_for(pid, self.meter.clone()))
     }
 
@@ -203,17 +237,10 @@ impl Reaper {
 
     fn reap(&self) {
         let mut table = self.lock();
-        if !table.reserved.is_empty() {
-            return table.reap_all_but_reserved();
-        }
-        loop {
-            match sys::wait_any() {
-                Ok(Some(exit)) => table.collect(exit),
-                Ok(None) => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(Errno::ECHILD as i32) => return,
-                Err(error) => return tracing::error!(%error, "exits cannot be collected"),
-            }
+        table.is_search_due = false;
+        match table.reserved.is_empty() {
+            true => table.reap_all(),
+            false => table.reap_all_but_reserved(self.search),
         }
     }
 
@@ -243,8 +270,13 @@ impl Expectation {
             None => None,
         };
         match found {
-            // Not counted: it is a process of the container.
-            None => table.wait_for(pid, None),
+            None => {
+                // Not counted: it is a process of the container.
+                let child = table.wait_for(pid, None);
+                // It may have ended long ago, behind a process that is reserved.
+                table.collect_if_ended(pid);
+                child
+            }
             Some(status) => {
                 let (sender, exit) = oneshot::channel();
                 // The receiver is right here.
@@ -277,24 +309,80 @@ impl Table {
         Child { pid, exit }
     }
 
-    /// wait(2) for any child would find the same zombie again and again.
-    fn reap_all_but_reserved(&mut self) {
-        for pid in children_of("self") {
-            let is_known = match self.reserved.get(&pid) {
-                Some(true) => continue,
-                Some(false) => true,
-                None => false,
-            };
-            match sys::wait_for(pid, is_known) {
-                Ok(None) => {}
-                Ok(Some(exit)) => {
-                    if let Some(known) = self.reserved.get_mut(&pid) {
-                        *known = true;
-                    }
-                    self.collect(exit);
-                }
-                Err(error) => tracing::debug!(pid, %error, "an exit cannot be collected"),
+    fn reap_all(&mut self) {
+        loop {
+            match sys::wait_any() {
+                Ok(Some(exit)) => self.collect(exit),
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(Errno::ECHILD as i32) => return,
+                Err(error) => return tracing::error!(%error, "exits cannot be collected"),
             }
+        }
+    }
+
+    /// wait(2) for any child finds a reserved zombie again and again. So processes that somebody waits
+    /// for are asked for one by one, and orphans are taken as long as no such zombie is in front of them.
+    fn reap_all_but_reserved(&mut self, search: Search) {
+        let waiting = self.waiting.keys().copied();
+        let unknown = self.reserved.iter().filter(|(_, is_known)| !**is_known);
+        let known: BTreeSet<i32> = waiting.chain(unknown.map(|(pid, _)| *pid)).collect();
+        for pid in known {
+            self.collect_if_ended(pid);
+        }
+        let mut last = None;
+        loop {
+            match sys::first_ended() {
+                // It is not collected, and hides others.
+                Ok(first) if first.is_some_and(|pid| self.reserved.contains_key(&pid)) => break,
+                // Nor is one that the kernel does not give away.
+                Ok(Some(pid)) if last == Some(pid) => break,
+                Ok(Some(pid)) => {
+                    self.collect_if_ended(pid);
+                    last = Some(pid);
+                }
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(Errno::ECHILD as i32) => return,
+                Err(error) => return tracing::error!(%error, "exits cannot be collected"),
+            }
+        }
+        self.reap_hidden(search);
+    }
+
+    /// Collects orphans behind a zombie that is reserved.
+    fn reap_hidden(&mut self, search: Search) {
+        if search == Search::Parents {
+            let now = Instant::now();
+            if self.next_search.is_some_and(|next| now < next) {
+                self.is_search_due = true;
+                return;
+            }
+            self.next_search = now.checked_add(SEARCHES_APART);
+        }
+        let own = i32::try_from(std::process::id()).unwrap_or_default();
+        for pid in search.look().children_of(own) {
+            self.collect_if_ended(pid);
+        }
+    }
+
+    /// Collects a process if it has ended; the end of a reserved one is only noted.
+    fn collect_if_ended(&mut self, pid: i32) {
+        let is_kept = match self.reserved.get(&pid) {
+            Some(true) => return,
+            Some(false) => true,
+            None => false,
+        };
+        match sys::wait_for(pid, is_kept) {
+            Ok(None) => {}
+            Ok(Some(exit)) => {
+                if let Some(known) = self.reserved.get_mut(&pid) {
+                    *known = true;
+                }
+                self.collect(exit);
+            }
+            // With a runtime that has machines of its own an init process is no child of ours.
+            Err(error) => tracing::debug!(pid, %error, "an exit cannot be collected"),
         }
     }
 
@@ -319,30 +407,6 @@ impl Table {
             None => {}
         }
     }
-}
-
-/// The children of a process (`self` for this one), whichever of its threads they belong to
-/// (`proc_pid_children(5)`).
-fn children_of(process: &str) -> Vec<i32> {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
-    let threads = threads.into_iter().flatten();
-    let lists = threads
-        .flatten()
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    lists.flat_map(|list| pids(&list)).collect()
-}
-
-fn pids(list: &str) -> Vec<i32> {
-    let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
-    pids.collect()
-}
-
-/// A list of children.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(input: &[u8]) {
-    let list = String::from_utf8_lossy(input);
-    let read = || pids(&list);
-    crate::fuzz::cost::assert_bounded(input.len(), 16, 1024, read);
 }
 
 /// Whether `pid` is a child of ours that has not been collected.

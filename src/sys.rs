@@ -5,6 +5,8 @@ pub mod mounts;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use nix::libc;
@@ -32,6 +34,45 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Spawns a command whose process ignores no signal that only glibc knows of.
+///
+/// std leaves the work to glibc's `posix_spawn`, after which the child ignores signal 32
+/// (`SIGCANCEL`), and so does each program that it executes: every container of a pod. A step of our
+/// own before execve(2) has std call fork(2) instead, which ignores nothing. The step itself undoes
+/// what this process may have inherited: systemd starts its services by `posix_spawn`, too.
+///
+/// # Errors
+///
+/// If the command cannot be spawned.
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    // SAFETY: between fork(2) and execve(2) the step makes system calls, which touch nothing but
+    // one variable of its own. It allocates nothing and takes no lock.
+    unsafe { command.pre_exec(heed_internal_signals) };
+    command.spawn()
+}
+
+/// Gives the signals that glibc has for itself (`nptl(7)`) their default action.
+fn heed_internal_signals() -> io::Result<()> {
+    /// What the kernel calls `sizeof(sigset_t)`.
+    const SET_SIZE: usize = 8;
+    // The kernel's `struct sigaction`, which has no more than four words: `SIG_DFL`, and no flags.
+    let default = [0_u64; 4];
+    for signal in [32, 33] {
+        // The system call, since glibc's function refuses these signals.
+        // SAFETY: rt_sigaction(2) reads one sigaction, from a variable that outlives the call.
+        let _ = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                SET_SIZE,
+            )
+        };
+    }
+    Ok(())
 }
 
 /// Kills a process that is not ours, and may have ended already.
@@ -103,9 +144,24 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
         return Err(io::Error::from_raw_os_error(libc::ECHILD));
     };
     let keep = if kept { libc::WNOWAIT } else { 0 };
+    wait(libc::P_PID, id, keep)
+}
+
+/// The first child, in the kernel's order, that has ended and has not been collected; it stays so.
+///
+/// # Errors
+///
+/// `ECHILD` if there are no children at all, `EINTR`.
+pub fn first_ended() -> io::Result<Option<i32>> {
+    let exit = wait(libc::P_ALL, 0, libc::WNOWAIT)?;
+    Ok(exit.map(|exit| exit.pid))
+}
+
+/// waitid(2) for children that have ended, with these flags beside the usual ones.
+fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result<Option<Exit>> {
     // SAFETY: siginfo_t is plain data, for which zeroes are a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WNOHANG | keep;
+    let flags = libc::WEXITED | libc::WNOHANG | flags;
     // SAFETY: rusage is plain data, for which zeroes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // The system call, since libc's function does not have its last argument.
@@ -113,7 +169,7 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     let waited = unsafe {
         libc::syscall(
             libc::SYS_waitid,
-            libc::P_PID,
+            which,
             id,
             &raw mut info,
             flags,
@@ -124,13 +180,13 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: for these flags the kernel fills in the fields of SIGCHLD, or leaves them zero.
-    let (ended, status) = unsafe { (info.si_pid() != 0, info.si_status()) };
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let status = match info.si_code {
         libc::CLD_EXITED => ExitStatus::Code((status & 0xff) as u8),
         // Killed, with a core dump or without.
         _ => ExitStatus::Signal(status),
     };
-    Ok(ended.then_some(Exit {
+    Ok((pid != 0).then_some(Exit {
         pid,
         status,
         cpu: cpu(&usage),
@@ -273,7 +329,31 @@ pub fn create_core_scheduling_group() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::Stdio;
+
     use super::*;
+
+    #[test]
+    fn a_spawned_process_ignores_no_signal() {
+        // A test may be run by a program that ignores some, as nohup does.
+        let ignored = |status: &str| {
+            let line = status.lines().find(|line| line.starts_with("SigIgn:"));
+            line.expect("a line").to_owned()
+        };
+        let own = ignored(&std::fs::read_to_string("/proc/self/status").unwrap());
+        let own = u64::from_str_radix(own.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+        // std ignores SIGPIPE for itself alone.
+        let expected = own & !(0b11 << 31) & !(1 << (libc::SIGPIPE - 1));
+        let mut command = Command::new("cat");
+        command.arg("/proc/self/status").stdout(Stdio::piped());
+        let mut child = spawn(&mut command).unwrap();
+        let mut said = String::new();
+        let output = child.stdout.as_mut().unwrap();
+        output.read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(ignored(&said), format!("SigIgn:\t{expected:016x}"));
+    }
 
     #[test]
     #[expect(clippy::zombie_processes, reason = "it is waited for here")]

@@ -7,7 +7,7 @@ mod annotations;
 mod daemon;
 mod runtime;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::containerd::{self, Node};
 use super::output::{self, Failure, Output, Stdout, styled};
+use crate::reaper::LIST_OF_CHILDREN;
 
 /// Checks whether this node is ready for usher
 ///
@@ -100,6 +101,7 @@ impl Report {
         findings.extend(runtime::findings(node));
         findings.extend(annotations::findings(node));
         findings.push(own_config());
+        findings.extend(kernel(Path::new(LIST_OF_CHILDREN)));
         Report {
             containerd: node.facts(),
             ok: findings.iter().all(|it| it.level < Level::Problem),
@@ -133,6 +135,21 @@ fn own_config() -> Finding {
             Finding::ok(ABOUT, format!("{} is valid{roles}", path.display()))
         }
     }
+}
+
+/// Lists that the kernel does not have, of which one would be at this path.
+fn kernel(list_of_children: &Path) -> Option<Finding> {
+    (!list_of_children.exists()).then(|| {
+        Finding::warning(
+            "kernel",
+            format!(
+                "{} is missing: pods run, and after the end of a container's first process the pod's shim \
+                 looks through all processes of the node, every 5 s at most; expected a kernel with \
+                 CONFIG_PROC_CHILDREN",
+                list_of_children.display()
+            ),
+        )
+    })
 }
 
 // === impl Finding ===

@@ -78,7 +78,14 @@ pub trait Engine: fmt::Debug + Send + Sync {
 
     /// Something is about to be made: what can be done beforehand is done. It never waits, and it is no harm if
     /// nothing comes.
-    fn get_ready(&self) {}
+    fn get_ready(&self, _coming: Coming) {}
+}
+
+/// What is about to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coming {
+    Container,
+    Exec,
 }
 
 /// What a caller wants made, as its Create says it.

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::clock::Timebase;
+use crate::engine::Coming;
 use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
 use crate::record::Record;
 
@@ -157,7 +158,7 @@ impl Actor {
     pub fn announce(&mut self, id: &str) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
-            self.node.engine.get_ready();
+            self.node.engine.get_ready(Coming::Container);
             self.shim_end.announce(id);
         }
     }

@@ -7,7 +7,7 @@ use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskE
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
-use crate::engine::{ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
+use crate::engine::{Coming, ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
 use crate::lifecycle::{self, ContainerId, RequestId};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -66,7 +66,7 @@ impl Actor {
         };
         self.core.handle_exec(now, &id, &exec)?;
         // Its start follows.
-        self.node.engine.get_ready();
+        self.node.engine.get_ready(Coming::Exec);
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
         {

@@ -10,7 +10,8 @@ use tokio::time::{sleep, timeout};
 use crate::process::ExitStatus;
 use crate::sys;
 
-use super::{Child, Reaper, children_of};
+use super::children::Family;
+use super::{Child, Reaper};
 
 /// How long a command has to clear away what it has begun, when what it has started is gone.
 const CLEARS_AWAY_WITHIN: Duration = Duration::from_millis(400);
@@ -87,7 +88,7 @@ impl Child {
         }
         let mut ended = BTreeSet::new();
         for look in 0..LOOKS {
-            let stopped = stop_below(self.pid());
+            let stopped = stop_below(self.pid(), &reaper.search.look());
             let is_new = stopped.iter().any(|pid| ended.insert(*pid));
             for pid in stopped {
                 let _ = sys::kill(pid, libc::SIGKILL);
@@ -111,7 +112,7 @@ struct Unfinished<'a> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if !self.has_ended && self.reaper.kill(self.pid, libc::SIGSTOP).is_ok() {
-            for pid in stop_below(self.pid) {
+            for pid in stop_below(self.pid, &self.reaper.search.look()) {
                 let _ = sys::kill(pid, libc::SIGKILL);
             }
             let _ = self.reaper.kill(self.pid, libc::SIGKILL);
@@ -120,11 +121,11 @@ impl Drop for Unfinished<'_> {
 }
 
 /// Stops all that descends from a process that is stopped.
-fn stop_below(pid: i32) -> Vec<i32> {
+fn stop_below(pid: i32, family: &Family) -> Vec<i32> {
     let mut stopped = Vec::new();
     let mut parents = vec![pid];
     while let Some(parent) = parents.pop() {
-        for child in children_of(&parent.to_string()) {
+        for child in family.children_of(parent) {
             let _ = sys::kill(child, libc::SIGSTOP);
             stopped.push(child);
             parents.push(child);
@@ -159,29 +160,9 @@ mod tests {
         std::path::Path::new(&format!("/proc/{pid}/ns/net")).exists()
     }
 
-    /// A reaper collects whatever ends in its process, so it needs one of its own: this program again.
     fn alone(name: &str, test: impl AsyncFnOnce(Reaper)) {
-        const CHOSEN: &str = "USHER_TEST_ALONE";
-        if std::env::var_os(CHOSEN).is_none() {
-            let program = std::env::current_exe().unwrap();
-            let name = format!("{}::{name}", module_path!().trim_start_matches("usher::"));
-            let mut command = Command::new(program);
-            command.args(["--exact", &name]).env(CHOSEN, "1");
-            let output = command.output().unwrap();
-            assert!(output.status.success(), "{output:?}");
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(said.contains("1 passed"), "{said}");
-            return;
-        }
-        let tokio = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        tokio.block_on(async {
-            let reaper = Reaper::default();
-            reaper.start().unwrap();
-            test(reaper).await;
-        });
+        let path = format!("{}::{name}", module_path!());
+        super::super::alone::alone(&path, Reaper::default, test);
     }
 
     #[test]

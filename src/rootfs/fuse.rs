@@ -1,13 +1,14 @@
 //! File systems that a program mounts and then serves: `fuse.<name>`, `fuse3.<name>`.
 
+use std::convert::Infallible;
 use std::future::pending;
-use std::io::{PipeReader, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use containerd_shim_protos::types::mount::Mount;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use tokio::net::unix::pipe;
 
 use crate::process::ExitStatus;
 use crate::reaper::{Reaper, Waited};
@@ -16,7 +17,7 @@ use crate::reaper::{Reaper, Waited};
 const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// How much of a helper's complaint is passed on, in bytes.
-const COMPLAINT_AT_MOST: u64 = 1024;
+const COMPLAINT_AT_MOST: usize = 1024;
 
 /// The program that mounts a type of file system, and what it calls the type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +47,8 @@ impl Helper {
     /// One sentence, with the helper's own words.
     pub async fn mount(&self, mount: &Mount, target: &Path, reaper: &Reaper) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("{}: {error}", self.program);
-        let (complaint, stderr) = std::io::pipe().map_err(failed)?;
+        let (stderr, said) = pipe::pipe().map_err(failed)?;
+        let stderr = stderr.into_blocking_fd().map_err(failed)?;
         let mut command = Command::new(self.program);
         command.arg(&mount.source).arg(target);
         for option in &mount.options {
@@ -59,14 +61,19 @@ impl Helper {
             .stderr(stderr);
         let mut child = reaper.spawn(&mut command).map_err(failed)?;
         drop(command);
-        let waited = child.wait_within(reaper, MOUNTED_WITHIN, pending());
-        match waited.await.map_err(failed)? {
+        let mut complaint = Complaint::of(said);
+        let waited = tokio::select! {
+            biased;
+            waited = child.wait_within(reaper, MOUNTED_WITHIN, pending()) => waited,
+            never = complaint.listen() => match never {},
+        };
+        match waited.map_err(failed)? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => Err(format!(
                 "{} ended with {}: {}",
                 self.program,
                 status.code(),
-                read(complaint).trim()
+                complaint.text().trim()
             )),
             Waited::Late | Waited::Halted => Err(format!(
                 "{} did not end within {MOUNTED_WITHIN:?}, and was ended",
@@ -76,19 +83,77 @@ impl Helper {
     }
 }
 
-/// What is there by now: whatever the helper has left running may never close the pipe.
-fn read(pipe: PipeReader) -> String {
-    let mut text = Vec::new();
-    if fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok() {
-        // It ends with an error where nothing is left.
-        let _ = pipe.take(COMPLAINT_AT_MOST).read_to_end(&mut text);
+/// What a helper writes to its stderr. All of it is read, so that the helper never waits for a reader;
+/// the beginning is kept.
+struct Complaint {
+    said: pipe::Receiver,
+    kept: Vec<u8>,
+}
+
+impl Complaint {
+    fn of(said: pipe::Receiver) -> Complaint {
+        let kept = Vec::new();
+        Complaint { said, kept }
     }
-    String::from_utf8_lossy(&text).into_owned()
+
+    /// Reads for ever: a helper may close its stderr long before it ends, and what it leaves running
+    /// may never close it.
+    async fn listen(&mut self) -> Infallible {
+        while self.said.readable().await.is_ok() && self.take() {}
+        pending().await
+    }
+
+    /// Reads what is there by now; false once there will be no more.
+    fn take(&mut self) -> bool {
+        let mut piece = [0; COMPLAINT_AT_MOST];
+        match self.said.try_read(&mut piece) {
+            Ok(0) => false,
+            Ok(length) => {
+                let room = COMPLAINT_AT_MOST.saturating_sub(self.kept.len());
+                self.kept.extend(piece.iter().take(length.min(room)));
+                true
+            }
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+
+    /// The beginning of it.
+    fn text(mut self) -> String {
+        // The last words: the helper may have ended before they were read.
+        self.take();
+        String::from_utf8_lossy(&self.kept).into_owned()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    #[test]
+    fn a_helper_that_says_much_is_read_and_the_beginning_is_kept() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (stderr, said) = pipe::pipe().unwrap();
+            let stderr = stderr.into_blocking_fd().unwrap();
+            let mut complaint = Complaint::of(said);
+            let much = "no such device\n".repeat(10_000);
+            let writer = tokio::task::spawn_blocking(move || {
+                std::fs::File::from(stderr).write_all(much.as_bytes())
+            });
+            tokio::select! {
+                written = writer => written.unwrap().unwrap(),
+                never = complaint.listen() => match never {},
+            }
+            let text = complaint.text();
+            assert!(text.starts_with("no such device\n"));
+            assert_eq!(text.len(), COMPLAINT_AT_MOST);
+        });
+    }
 
     #[test]
     fn only_types_of_fuse_have_a_helper() {

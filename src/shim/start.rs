@@ -12,6 +12,7 @@ use containerd_shim::cgroup::adjust_oom_score;
 use crate::config;
 use crate::engine::oci::{Bundle, BundleError};
 use crate::plan::identity;
+use crate::sys;
 
 use super::address::{self, Claim};
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
@@ -119,7 +120,7 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if std::env::var_os(SCHED_CORE).is_some_and(|value| !value.is_empty()) {
         placement::begin_core_scheduling()?;
     }
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let mut child = sys::spawn(&mut command).map_err(|error| error.to_string())?;
     let shim_cgroup = said.options.shim_cgroup.as_str();
     if !shim_cgroup.is_empty()
         && let Err(error) = placement::join_cgroup(child.id(), shim_cgroup)

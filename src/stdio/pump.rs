@@ -11,6 +11,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{SpliceFFlags, splice};
 use nix::poll::PollFlags;
+use nix::unistd::read;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
@@ -24,7 +25,15 @@ use super::{Phases, deleted, ended, is_ready, watch};
 /// The capacity of a pipe on Linux, by default.
 const AT_ONCE: usize = 64 * 1024;
 
-/// Starts to pass on all that a process writes to a pipe, until it ends.
+/// How much of an OCI runtime's output is kept back while its command runs. More than a pipe holds
+/// beside it is passed on at once, since a command that finds its pipe full never ends.
+const KEPT_BACK_AT_MOST: usize = 64 * 1024;
+
+/// How much of it is read at once.
+const PIECE: usize = 4096;
+
+/// Starts to read all that comes out of a pipe until it ends, and passes it on from the moment at
+/// which `begin` says so. If `begin` is dropped before, nobody wants it.
 ///
 /// # Errors
 ///
@@ -34,11 +43,18 @@ pub(super) fn spawn_output(
     mut to: Outlet,
     keep: Keep,
     mut phase: Phases,
+    begin: oneshot::Receiver<()>,
 ) -> io::Result<JoinHandle<()>> {
     let from = watch(from, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
         let is_kept = keep.is_some();
         let moved = async {
+            let Some(kept_back) = keep_back(&from, begin).await? else {
+                return Ok(());
+            };
+            let rest = to.write(&kept_back).to_vec();
+            drop(kept_back);
+            to.write_all(rest).await;
             match &to {
                 Outlet::Pipe(to) => move_all(&from, to).await,
                 _ => copy(&from, &mut to, std::future::pending()).await,
@@ -138,6 +154,31 @@ async fn until_deleted<T>(work: impl Future<Output = T>, keep: Keep, phase: &mut
     work.await
 }
 
+/// Reads what comes out of a pipe until `begin` says that it is wanted, or there is too much of it to be
+/// kept; `None` if nobody wants it.
+async fn keep_back(
+    from: &AsyncFd<OwnedFd>,
+    mut begin: oneshot::Receiver<()>,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut kept_back = Vec::new();
+    while kept_back.len() < KEPT_BACK_AT_MOST {
+        let mut readable = tokio::select! {
+            biased;
+            wanted = &mut begin => return Ok(wanted.ok().map(|()| kept_back)),
+            readable = from.readable() => readable?,
+        };
+        let mut piece = [0; PIECE];
+        match read(from.get_ref(), &mut piece) {
+            Ok(0) => return Ok(begin.await.ok().map(|()| kept_back)),
+            Ok(length) => kept_back.extend(piece.iter().take(length)),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => readable.clear_ready(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Some(kept_back))
+}
+
 async fn move_all(from: &AsyncFd<OwnedFd>, to: &AsyncFd<OwnedFd>) -> io::Result<()> {
     loop {
         let mut readable = from.readable().await?;
@@ -196,6 +237,70 @@ mod tests {
             assert!(reader.await.unwrap() == sent);
             writer.join().unwrap();
             pump.await.unwrap();
+        });
+    }
+
+    /// A pump to a FIFO, with what it is told by and where it leads.
+    fn spawn_withheld(from: File) -> (JoinHandle<()>, oneshot::Sender<()>, File) {
+        let (output, to) = pipe();
+        let (begin, begun) = oneshot::channel();
+        let to = Outlet::pipe(to.into()).unwrap();
+        let (_, phase) = tokio::sync::watch::channel(super::super::Phase::default());
+        let pump = spawn_output(from.into(), to, None, phase, begun).unwrap();
+        (pump, begin, output)
+    }
+
+    #[test]
+    fn output_is_kept_back_until_it_is_wanted() {
+        current_thread().block_on(async {
+            let (from, mut input) = pipe();
+            let reading = from.try_clone().unwrap();
+            let (pump, begin, mut output) = spawn_withheld(from);
+            input.write_all(b"words").unwrap();
+            while is_ready(reading.as_fd(), PollFlags::POLLIN) {
+                tokio::task::yield_now().await;
+            }
+            assert!(!is_ready(output.as_fd(), PollFlags::POLLIN));
+            begin.send(()).unwrap();
+            drop(input);
+            pump.await.unwrap();
+            let mut words = String::new();
+            output.read_to_string(&mut words).unwrap();
+            assert_eq!(words, "words");
+        });
+    }
+
+    #[test]
+    fn output_that_nobody_wants_is_dropped() {
+        current_thread().block_on(async {
+            let (from, mut input) = pipe();
+            let (pump, begin, mut output) = spawn_withheld(from);
+            input.write_all(b"words").unwrap();
+            drop(begin);
+            pump.await.unwrap();
+            assert_eq!(output.read_to_end(&mut Vec::new()).unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn output_that_no_pipe_holds_arrives_whole_and_hinders_nobody_before_it_is_wanted() {
+        current_thread().block_on(async {
+            let (from, mut input) = pipe();
+            let (pump, begin, mut output) = spawn_withheld(from);
+            let sent: Vec<u8> = (0..120_000_u32).map(|n| (n % 251) as u8).collect();
+            let copy = sent.clone();
+            // It is written though nobody has said yet that it is wanted.
+            let writer = tokio::task::spawn_blocking(move || input.write_all(&copy));
+            writer.await.unwrap().unwrap();
+            // There was too much of it to be kept back.
+            let _ = begin.send(());
+            let reader = tokio::task::spawn_blocking(move || {
+                let mut received = Vec::new();
+                output.read_to_end(&mut received).unwrap();
+                received
+            });
+            pump.await.unwrap();
+            assert!(reader.await.unwrap() == sent);
         });
     }
 

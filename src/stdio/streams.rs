@@ -34,8 +34,8 @@ pub struct Streams {
     stdin: Option<File>,
     /// The caller has said that it writes no more, which it may do before the FIFO is connected.
     is_closed: bool,
-    /// Pipes whose output nobody passes on yet, and where it will go.
-    silent: Vec<(&'static str, OwnedFd, Outlet, Keep)>,
+    /// Tell the pumps of the output to pass it on: it is kept back while the OCI runtime runs.
+    silent: Vec<oneshot::Sender<()>>,
     /// A terminal that the OCI runtime has not sent yet, and where its output will go.
     expected: Option<(ConsoleSocket, Outlet, Keep)>,
     /// Its pumps have it.
@@ -161,7 +161,11 @@ async fn open_pipes(
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
         *slot = Some(write);
-        streams.silent.push((stream, read, outlet, keep));
+        let (begin, begun) = oneshot::channel();
+        let phase = streams.phase.subscribe();
+        let output = pump::spawn_output(read, outlet, keep, phase, begun);
+        streams.output.push(output.map_err(failed)?);
+        streams.silent.push(begin);
     }
     Ok((process, streams))
 }
@@ -238,19 +242,13 @@ impl Streams {
         }
     }
 
-    /// Passes on what comes out of the pipes from now on, and what is in them. Until then the OCI runtime
-    /// has them: why it fails is in its log as well, and the caller is not told twice.
-    ///
-    /// # Errors
-    ///
-    /// [`StdioError`] if a pipe cannot be watched; its output is lost.
-    pub fn pass_on(&mut self) -> Result<(), StdioError> {
-        for (stream, read, outlet, keep) in mem::take(&mut self.silent) {
-            let failed = |source| StdioError::stream(stream, "", source);
-            let output = pump::spawn_output(read, outlet, keep, self.phase.subscribe());
-            self.output.push(output.map_err(failed)?);
+    /// Passes on what comes out of the pipes from now on, and what has come out of them. Until then the
+    /// OCI runtime has them: why it fails is in its log as well, and the caller is not told twice.
+    pub fn pass_on(&mut self) {
+        for begin in mem::take(&mut self.silent) {
+            // A pump that has panicked has ended.
+            let _ = begin.send(());
         }
-        Ok(())
     }
 
     /// Takes the streams when the OCI runtime's command is over that has made the process:
@@ -262,7 +260,7 @@ impl Streams {
     /// [`StdioError`], such as [`StdioError::Terminal`] if the runtime has sent none; the process must not
     /// live on then.
     pub async fn take_over(&mut self, has_stdin: bool) -> Result<(), StdioError> {
-        self.pass_on()?;
+        self.pass_on();
         let Some((socket, outlet, keep)) = self.expected.take() else {
             return Ok(());
         };
@@ -366,6 +364,8 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
             streams.stdin = None;
             streams.spare = None;
             streams.voice = None;
+            // Nobody wants what is kept back still.
+            streams.silent = Vec::new();
             streams.reach(Phase::Deleted);
         }
         for streams in &mut streams {

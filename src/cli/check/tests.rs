@@ -19,3 +19,12 @@ fn the_names_of_json_fields_are_as_documented() {
         serde_json::json!({"about": "shim", "level": "warning", "says": "is old", "add": null})
     );
 }
+
+#[test]
+fn a_kernel_without_lists_of_children_is_warned_of_by_the_name_of_its_setting() {
+    assert_eq!(kernel(Path::new("/proc/thread-self/status")), None);
+    let finding = kernel(Path::new("/proc/thread-self/no-such-list")).unwrap();
+    assert_eq!(finding.level, Level::Warning);
+    let named = ["/proc/thread-self/no-such-list", "CONFIG_PROC_CHILDREN"];
+    assert!(named.iter().all(|name| finding.says.contains(name)));
+}

@@ -840,19 +840,27 @@ fn resources_of_the_pod_as_a_whole_count() {
 }
 
 #[test]
-fn a_share_of_cpu_that_only_the_pod_as_a_whole_asks_for_is_warned_of() {
+fn a_share_of_cpu_that_a_pod_asks_for_as_a_whole_and_is_not_given_is_warned_of() {
     let pod = |annotations: &str, resources: &str| {
         listed(
-            &format!("usher/sidecars: proxy{annotations}"),
+            &format!("usher/init: setup, usher/sidecars: proxy{annotations}"),
             "Always",
             &format!("  resources: {resources}\n"),
-            "  - {name: proxy}\n  - {name: app, resources: {requests: {cpu: 1}}}\n",
+            "  - {name: setup, resources: {requests: {cpu: 1}}}\n  - {name: proxy}\n  \
+             - {name: app, resources: {requests: {cpu: 1}}}\n",
         )
     };
     let two = "{requests: {cpu: 2}}";
-    says(&pod("", two), "pod", &["spec.resources", "cgroup-sizing"]);
+    says(
+        &pod("", two),
+        "pod",
+        &["spec.resources", "2", "any time, 1", "cgroup-sizing"],
+    );
     assert_eq!(warnings(&pod(", usher/cgroup-sizing: \"Off\"", two)), []);
-    assert_eq!(warnings(&pod("", "{requests: {cpu: 1}}")), []);
+    // The pod keeps what it asks for beyond its containers.
+    assert_eq!(warnings(&pod("", "{requests: {cpu: 3}}")), []);
+    // It says nothing of its own.
+    assert_eq!(warnings(&pod("", "{limits: {cpu: 2}}")), []);
 }
 
 #[test]

@@ -71,12 +71,13 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     }
 }
 
-/// What the pod asks for of CPU in thousandths, and what usher knows of it, its containers' part, if
-/// that is less.
-pub(super) fn unseen_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
-    let asked = whole(pod)?.requests.cpu_millis?;
-    let seen = containers(Some(plan), pod).effective().requests.cpu.0;
-    (asked > seen).then_some((asked, seen))
+/// CPU in thousandths that the pod asks for as a whole, and what its containers need at any time, if the
+/// pod is given the latter. What it asks for beyond all of its containers together it keeps.
+pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
+    let asked = pod.spec.resources?.requests.cpu_millis?;
+    let together = containers(None, pod).effective().requests.cpu.0;
+    let needed = containers(Some(plan), pod).effective().requests.cpu.0;
+    (needed < asked && asked <= together).then_some((asked, needed))
 }
 
 /// Without overhead.

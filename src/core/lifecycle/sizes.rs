@@ -1,7 +1,9 @@
 //! How large the pod is now: the formula of [`sizing`](crate::sizing), for the phase it is in.
 
-use crate::plan::{CgroupSizing, ContainerKind, Role};
-use crate::sizing::{Containers, Moment, Size};
+use std::collections::BTreeSet;
+
+use crate::plan::{CgroupSizing, ContainerKind, Plan, Role};
+use crate::sizing::{Containers, Moment, Requests, Size, Starting};
 
 use super::action::{ContainerId, Step};
 use super::container::Container;
@@ -14,6 +16,9 @@ use super::{Phase, Pod};
 pub struct PodSize {
     /// The sum of what belongs together now.
     pub size: Size,
+    /// What all containers of the pod ask for as kubelet reckons it; `None` while not all are known. If
+    /// kubelet has given the pod more, the pod asks for it as a whole (`spec.resources`).
+    pub asked: Option<Requests>,
     /// The containers that keep within their part of it.
     pub counted: Vec<ContainerId>,
     /// Those of which only a parked process is there.
@@ -46,6 +51,7 @@ impl Pod {
         };
         let mut now = PodSize {
             size: Size::NOTHING,
+            asked: self.is_all_known().then(|| self.requests_for_kubelet(plan)),
             counted: Vec::new(),
             held: Vec::new(),
         };
@@ -67,6 +73,31 @@ impl Pod {
         now.size = now.size.or(size).plus(self.limits_of_guests());
         // Where nothing is, nothing is to be sized.
         (!now.counted.is_empty() || !now.held.is_empty()).then_some(now)
+    }
+
+    /// What kubelet takes the containers of the pod to ask for together. To kubelet all that run side by
+    /// side are alike, and only its own init containers come before them.
+    fn requests_for_kubelet(&self, plan: &Plan) -> Requests {
+        let is_native = |name: &String| plan.role(name) == Role::NativeInit;
+        let size = |name: &String| self.known_size(name).unwrap_or(Size::NOTHING);
+        let lists = [
+            plan.init(),
+            plan.sidecars(),
+            plan.pre_exit(),
+            plan.post_exit(),
+        ];
+        let listed = lists.into_iter().flatten();
+        let listed = listed.chain(plan.apps().into_iter().flatten());
+        let names: BTreeSet<&String> = self.sizes.keys().chain(listed).collect();
+        let side_by_side = names.into_iter().filter(|name| !is_native(name));
+        let guests = self.guests().map(|guest| guest.demands.size);
+        let native = plan.native_init().iter();
+        let all = Containers {
+            starting: native.map(|name| Starting::Init(size(name))).collect(),
+            apps: side_by_side.map(size).chain(guests).collect(),
+            ..Containers::default()
+        };
+        all.effective().requests
     }
 
     /// Whether the size of each container of the plan is known. Where the plan does not list the apps,
@@ -93,17 +124,21 @@ impl Pod {
     /// version 1 refuses one a quota above its pod's. As Kubernetes makes them (`kubectl debug`) they
     /// have no limit.
     fn limits_of_guests(&self) -> Size {
-        let guests = self.containers.values().filter(|container| {
-            container.kind == ContainerKind::Workload
-                && !container.duty().is_ordered
-                && (container.life.has_process() || container.life.is_creating())
-        });
-        let sizes = guests.map(|guest| guest.demands.size);
+        let sizes = self.guests().map(|guest| guest.demands.size);
         let sum = sizes.fold(Size::NOTHING, Size::plus);
         Size {
             limits: sum.limits,
             ..Size::NOTHING
         }
+    }
+
+    /// The guests that live.
+    fn guests(&self) -> impl Iterator<Item = &Container> {
+        self.containers.values().filter(|container| {
+            container.kind == ContainerKind::Workload
+                && !container.duty().is_ordered
+                && (container.life.has_process() || container.life.is_creating())
+        })
     }
 
     /// Whether the pod's cgroup is to be sized at all.

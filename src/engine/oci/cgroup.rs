@@ -19,6 +19,7 @@ use crate::plan::Allotment;
 use crate::process::ExitStatus;
 use crate::reaper::{Reaper, Waited};
 use crate::sizing::{Limits, Requests};
+use crate::sys;
 
 use super::config::replace;
 
@@ -173,7 +174,7 @@ fn have_systemd_know(note: &Note) {
     };
     let mut command = systemctl();
     command.args(["--no-block", "set-property", "--runtime", unit, property]);
-    if let Err(error) = command.spawn() {
+    if let Err(error) = sys::spawn(&mut command) {
         tracing::warn!(%error, "systemctl cannot be run");
     }
 }

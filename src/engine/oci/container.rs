@@ -222,7 +222,7 @@ impl OciContainer {
         let (stdio, mut streams) =
             opened.map_err(|error| EngineError::Invalid(error.to_string()))?;
         if let Some(restore) = restore {
-            streams.pass_on().map_err(EngineError::failed)?;
+            streams.pass_on();
             let restoration = OciRestoration::new(Arc::clone(self), restore, stdio);
             let beginning = Beginning::ToRestore(Box::new(restoration));
             return Ok(Created { beginning, streams });

@@ -41,7 +41,7 @@ use crate::plan::KubeletFacts;
 use crate::reaper::Reaper;
 use crate::sizing::Size;
 
-use super::{Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, sandbox};
+use super::{Coming, Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, sandbox};
 
 pub use bundle::{Bundle, BundleError};
 pub use cgroup::{OciPodCgroup, restore_pod_cgroup};
@@ -126,7 +126,10 @@ impl Engine for OciEngine {
         scores::allowed(wanted, instead_of)
     }
 
-    fn get_ready(&self) {
-        moves::prepare();
+    fn get_ready(&self, coming: Coming) {
+        match coming {
+            Coming::Container => moves::prepare_for_container(),
+            Coming::Exec => moves::prepare_for_exec(),
+        }
     }
 }

@@ -153,7 +153,7 @@ impl OciRuntime {
             command.arg("--no-new-keyring");
         }
         command.arg(id);
-        moves::prepare();
+        moves::prepare_for_container();
         let outcome = self.run(command, Some(stdio)).await;
         self.born(Verb::Create, outcome, expectation, &pid_file)
             .await
@@ -280,7 +280,7 @@ impl OciRuntime {
         command.arg("--detach").arg("--pid-file").arg(&pid_file.0);
         command.console_socket(&stdio);
         command.arg("--process").arg(&file.0).arg(id);
-        moves::prepare();
+        moves::prepare_for_exec();
         let outcome = self.run(command, Some(stdio)).await;
         let born = self.born(Verb::Exec, outcome, expectation, &pid_file.0);
         let child = born.await?;

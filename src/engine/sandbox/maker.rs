@@ -112,12 +112,9 @@ fn make(is_first: bool, namespaces: &OsStr, bundle: &OsStr) -> Result<(), String
         return Err(hold(false, bundle));
     }
     unshare(CloneFlags::CLONE_NEWPID).map_err(|error| format!("a process namespace: {error}"))?;
-    let first = Command::new(SELF)
-        .arg(FIRST)
-        .args([namespaces, bundle])
-        .env_clear()
-        .spawn();
-    say(first
+    let mut first = Command::new(SELF);
+    first.arg(FIRST).args([namespaces, bundle]).env_clear();
+    say(sys::spawn(&mut first)
         .map_err(|error| format!("the first process of a namespace: {error}"))?
         .id())
 }

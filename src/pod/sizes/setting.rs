@@ -51,8 +51,15 @@ impl Setting {
         })
     }
 
-    /// Puts a value and the overhead in force, or the ceiling if that is less.
-    pub fn settle(&mut self, cgroup: &dyn PodCgroup, value: u64) -> Outcome {
+    /// Puts a value and the overhead in force, or the ceiling if that is less. What is in force is not
+    /// lowered if the caller has given the pod more than `accounted` and the overhead: it gives that to
+    /// the pod as a whole.
+    pub fn settle(
+        &mut self,
+        cgroup: &dyn PodCgroup,
+        value: u64,
+        accounted: Option<u64>,
+    ) -> Outcome {
         // Without a cgroup there is nothing to do.
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
@@ -68,6 +75,10 @@ impl Setting {
             }
         }
         let value = value.saturating_add(self.overhead).min(self.ceiling);
+        let value = match accounted.is_some_and(|accounted| self.exceeds(accounted)) {
+            true => value.max(now),
+            false => value,
+        };
         if value == now || (value == self.wanted && now == self.written) {
             return Outcome::Done;
         }
@@ -92,6 +103,13 @@ impl Setting {
         }
         tracing::debug!(knob = ?self.knob, value, "the pod's cgroup is sized");
         Outcome::Done
+    }
+
+    /// True if the caller has given the pod more than this and the overhead, which is rounded.
+    fn exceeds(&self, accounted: u64) -> bool {
+        let rounding = u64::from(self.overhead > 0);
+        let most = accounted.saturating_add(self.overhead);
+        self.ceiling > most.saturating_add(rounding)
     }
 }
 

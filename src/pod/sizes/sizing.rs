@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::{Knob, PodCgroup, UNLIMITED};
 use crate::lifecycle::PodSize;
 use crate::plan::Allotment;
-use crate::sizing::{Bytes, Limit};
+use crate::sizing::{Bytes, Limit, Requests, Size};
 
 use super::setting::{Outcome, Setting};
 
@@ -64,8 +64,13 @@ impl Sizing {
             let size = &wanted.size;
             cgroup.cpu_values(&size.limits, &size.requests)
         });
+        let asked = |asked: &Requests| Some(cgroup.cpu_values(&Size::UNLIMITED.limits, asked)?.1);
+        let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
         let mut is_due = false;
         for setting in &mut self.settings {
+            // Limits need no such care: containers without any of their own have the pod's.
+            let is_weighed = setting.knob == Knob::CpuWeight && wanted.is_some();
+            let accounted = is_weighed.then(|| asked.unwrap_or_default());
             let value = match (setting.knob, wanted) {
                 (Knob::Memory, Some(wanted)) => memory_limit(wanted, others),
                 (Knob::CpuQuota, Some(_)) => cpu.map_or(UNLIMITED, |(quota, _)| quota),
@@ -73,7 +78,7 @@ impl Sizing {
                 // As it was.
                 (_, None) => UNLIMITED,
             };
-            match setting.settle(cgroup, value) {
+            match setting.settle(cgroup, value, accounted) {
                 Outcome::Done => {}
                 Outcome::Later => is_due = true,
                 Outcome::Refused(error) => {
@@ -152,12 +157,13 @@ mod tests {
     use crate::engine::oci::{OciPodCgroup, restore_pod_cgroup};
     use crate::lifecycle::ContainerId;
     use crate::reaper::Reaper;
-    use crate::sizing::{Millicores, Size};
+    use crate::sizing::Millicores;
 
     fn of(bytes: Limit<Bytes>, held: usize) -> PodSize {
         let mut size = Size::exactly(Millicores(1), Bytes(1));
         size.limits.memory = bytes;
         PodSize {
+            asked: Some(size.requests),
             size,
             counted: Vec::new(),
             held: vec![ContainerId::from("a"); held],
@@ -313,6 +319,70 @@ mod tests {
         assert_eq!(fake.limit(), CEILING);
         fake.settle(None);
         assert_eq!(fake.limit(), CEILING);
+    }
+
+    /// What containers ask for of CPU now and together, in thousandths.
+    fn asking(now: u64, together: Option<u64>) -> PodSize {
+        let requests = |cpu| Requests {
+            cpu: Millicores(cpu),
+            memory: Bytes(0),
+        };
+        PodSize {
+            size: Size {
+                requests: requests(now),
+                ..Size::UNLIMITED
+            },
+            asked: together.map(requests),
+            counted: Vec::new(),
+            held: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_weight_that_a_pod_asks_for_as_a_whole_is_kept() {
+        let fake = Fake::new();
+        fake.set("cpu.shares", 102);
+        let cgroup = in_directory(fake.directory.path());
+        let mut sizing = Sizing::new(&*cgroup, &Allotment::default());
+        let mut weight = |now, together| {
+            sizing.settle(&*cgroup, Some(&asking(now, together)), 0);
+            cgroup.read(Knob::CpuWeight).unwrap()
+        };
+        // Its limit of 100m stands for what each of two containers asks for.
+        assert_eq!(weight(200, Some(200)), 102);
+        // kubelet doubles the pod's, then has both containers ask for nothing.
+        fake.set("cpu.shares", 204);
+        assert_eq!(weight(100, Some(100)), 204);
+        assert_eq!(weight(0, Some(0)), 204);
+        // And takes half of it away again.
+        fake.set("cpu.shares", 102);
+        assert_eq!(weight(0, Some(0)), 102);
+    }
+
+    #[test]
+    fn a_weight_is_lowered_to_what_is_needed_at_a_time_when_all_is_known() {
+        let fake = Fake::new();
+        // What kubelet reckons for 300m and 200m, and an overhead of 100m.
+        fake.set("cpu.shares", 614);
+        let cgroup = in_directory(fake.directory.path());
+        let allotment = Allotment {
+            shares: Some(512),
+            ..Allotment::default()
+        };
+        let mut sizing = Sizing::new(&*cgroup, &allotment);
+        let mut weight = |wanted: Option<PodSize>| {
+            sizing.settle(&*cgroup, wanted.as_ref(), 0);
+            cgroup.read(Knob::CpuWeight).unwrap()
+        };
+        assert_eq!(weight(Some(asking(200, None))), 614);
+        assert_eq!(weight(Some(asking(200, Some(500)))), 204 + 102);
+        assert_eq!(weight(Some(asking(300, Some(500)))), 307 + 102);
+        // A container that asks for less now, before kubelet has written what the pod has then: it
+        // stays as low as it was.
+        assert_eq!(weight(Some(asking(300, Some(400)))), 307 + 102);
+        fake.set("cpu.shares", 512);
+        assert_eq!(weight(Some(asking(200, Some(400)))), 204 + 102);
+        assert_eq!(weight(None), 512);
     }
 
     #[test]

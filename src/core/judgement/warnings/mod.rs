@@ -11,7 +11,7 @@ use crate::manifest::{Container, Pod};
 use crate::plan::{CgroupSizing, Origin, Plan, PodSetting, RestartPolicy, Role, Stage};
 
 use super::names::with_patterns;
-use super::sizes::{cpus, unseen_cpu};
+use super::sizes::{cpus, lowered_cpu};
 use super::start::{annotation, apps, native_init, shown, staged, waited_for};
 
 /// One sentence about a container, or about the whole pod.
@@ -118,14 +118,14 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
         )));
     }
     if settings.cgroup_sizing != CgroupSizing::Off
-        && let Some((asked, seen)) = unseen_cpu(plan, pod)
+        && let Some((asked, needed)) = lowered_cpu(plan, pod)
     {
         warnings.push(Warning::about_pod(format!(
-            "spec.resources asks for {} of CPU, which usher does not see: the pod's cgroup has the \
-             weight of what its containers ask for, {}; expected as much of these, or \
+            "spec.resources asks for {} of CPU, as its containers do together: the pod's cgroup has the \
+             weight of what they need at any time, {}; expected more than they ask for, or \
              usher/cgroup-sizing {}",
             cpus(Some(asked)),
-            cpus(Some(seen)),
+            cpus(Some(needed)),
             CgroupSizing::Off
         )));
     }

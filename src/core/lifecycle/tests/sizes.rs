@@ -65,6 +65,7 @@ fn each_phase_has_the_size_of_what_belongs_to_it() {
     assert_eq!(world.pod.phase(), Phase::Initializing);
     let expected = PodSize {
         size: size(1000),
+        asked: Some(size(1335).requests),
         counted: ids(&["a"]),
         held: ids(&["b", "p", "w", "x"]),
     };
@@ -295,4 +296,32 @@ fn where_not_every_size_is_known_the_effective_one_is_its_callers() {
     assert_eq!(world.pod.pod_size(|_| false), None);
     create(&mut world, &["w"]);
     assert_eq!(now(&world).size, size(27));
+}
+
+#[test]
+fn all_containers_ask_for_what_kubelet_reckons_once_all_are_known() {
+    let lists = [
+        ("native-init", "n"),
+        ("init", "a"),
+        ("sidecars", "p"),
+        ("post-exit", "d"),
+        ("apps", "w"),
+    ];
+    let sizes = [("n", 50), ("a", 100), ("p", 20), ("d", 3), ("w", 7)];
+    let once = Script {
+        exits_after: Some((ms(100), 0)),
+        ..Script::default()
+    };
+    let mut world = pod(&lists, &sizes)
+        .script("n", once.clone())
+        .script("a", once);
+    create(&mut world, &["n"]);
+    assert_eq!(now(&world).asked, None);
+    world.run_for(secs(1));
+    create(&mut world, &["a", "p", "w", "d"]);
+    assert_eq!(now(&world).asked, Some(size(130).requests));
+    // kubelet has one of them ask for nothing any more.
+    let id = ContainerId::from("w");
+    world.pod.handle_resized(&id, Size::NOTHING);
+    assert_eq!(now(&world).asked, Some(size(123).requests));
 }

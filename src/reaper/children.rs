@@ -1,0 +1,246 @@
+//! The children of processes, from lists that the kernel keeps or from what each process says of its
+//! parent.
+
+use std::fs;
+use std::path::Path;
+
+/// The list of a thread's children (`proc_tid_children(5)`). Only kernels with `CONFIG_PROC_CHILDREN`
+/// have such lists.
+pub(crate) const LIST: &str = "/proc/thread-self/children";
+
+/// How the children of a process are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Search {
+    /// In the kernel's lists.
+    Lists,
+    /// Among all processes of the node, which takes milliseconds where there are thousands.
+    Parents,
+}
+
+/// What is known of children from one look at `/proc`.
+#[derive(Debug)]
+pub(super) enum Family {
+    /// The lists are read when they are asked for.
+    Lists,
+    /// All processes, each behind its parent.
+    Parents(Vec<(i32, i32)>),
+}
+
+impl Default for Search {
+    fn default() -> Search {
+        Search::by(Path::new(LIST))
+    }
+}
+
+impl Search {
+    /// Goes by the kernel's lists if there is one at this path.
+    pub fn by(list: &Path) -> Search {
+        match list.exists() {
+            true => Search::Lists,
+            false => Search::Parents,
+        }
+    }
+
+    pub fn look(self) -> Family {
+        match self {
+            Search::Lists => Family::Lists,
+            Search::Parents => Family::Parents(all()),
+        }
+    }
+}
+
+impl Family {
+    /// The children of a process, whichever of its threads they belong to.
+    pub fn children_of(&self, process: i32) -> Vec<i32> {
+        match self {
+            Family::Lists => listed(process),
+            Family::Parents(all) => {
+                let children = all.iter().filter(|(parent, _)| *parent == process);
+                children.map(|(_, child)| *child).collect()
+            }
+        }
+    }
+}
+
+fn listed(process: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    let threads = threads.into_iter().flatten();
+    let lists = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| pids(&list)).collect()
+}
+
+fn pids(list: &str) -> Vec<i32> {
+    let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.collect()
+}
+
+fn all() -> Vec<(i32, i32)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        // It may have ended meanwhile.
+        let stat = fs::read(entry.path().join("stat")).ok()?;
+        Some((parent(&stat)?, pid))
+    });
+    processes.collect()
+}
+
+/// The parent of a process from its `stat`: `pid (name) state parent …` (`proc_pid_stat(5)`). The name may
+/// have any bytes.
+fn parent(stat: &[u8]) -> Option<i32> {
+    let after_name = stat.iter().rposition(|byte| *byte == b')')?;
+    let fields = str::from_utf8(stat.get(after_name.checked_add(1)?..)?).ok()?;
+    fields.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A list of children, and what a process says of its parent.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(input: &[u8]) {
+    let list = String::from_utf8_lossy(input);
+    let read = || (pids(&list), parent(input));
+    crate::fuzz::cost::assert_bounded(input.len(), 16, 1024, read);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use nix::sys::prctl;
+    use tokio::time::{sleep, timeout};
+
+    use super::super::alone::alone;
+    use super::super::{Child, Reaper};
+    use super::*;
+    use crate::process::ExitStatus;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn shell(reaper: &Reaper, script: &str) -> Child {
+        let mut command = Command::new("/bin/sh");
+        reaper.spawn(command.args(["-c", script])).unwrap()
+    }
+
+    async fn ended(child: &mut Child) -> ExitStatus {
+        timeout(PATIENCE, child.wait())
+            .await
+            .expect("its end")
+            .unwrap()
+    }
+
+    /// The letter of a process's state, or `None` if it has been collected.
+    fn state(pid: i32) -> Option<char> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    }
+
+    async fn becomes(pid: i32, expected: Option<char>) {
+        let reached = async {
+            while state(pid) != expected {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let reached = timeout(PATIENCE, reached).await;
+        assert!(
+            reached.is_ok(),
+            "{pid} is {:?}, not {expected:?}",
+            state(pid)
+        );
+    }
+
+    /// Has a shell start a process that becomes the reaper's own, and runs until the test makes the file.
+    async fn orphan(reaper: &Reaper, directory: &Path, file: &str, code: u8) -> i32 {
+        let (go, pid) = (directory.join(file), directory.join(format!("{file}-pid")));
+        let script = format!(
+            "(until test -e {}; do sleep 0.01; done; exit {code}) & echo $! > {}",
+            go.display(),
+            pid.display()
+        );
+        let mut parent = shell(reaper, &script);
+        assert_eq!(ended(&mut parent).await, ExitStatus::Code(0));
+        fs::read_to_string(pid).unwrap().trim().parse().unwrap()
+    }
+
+    /// A sidecar's first process stays a zombie while its pod lives.
+    async fn all_is_collected_behind_a_reserved_process(reaper: Reaper) {
+        prctl::set_child_subreaper(true).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let go = |file: &str| fs::write(directory.path().join(file), "").unwrap();
+        let mut first = shell(&reaper, "exit 3");
+        reaper.reserve(first.pid());
+        assert_eq!(ended(&mut first).await, ExitStatus::Code(3));
+        assert_eq!(state(first.pid()), Some('Z'));
+        // A command's process that has ended before the command names it.
+        let expectation = reaper.expect();
+        let named = orphan(&reaper, directory.path(), "a", 7).await;
+        go("a");
+        let stranger = orphan(&reaper, directory.path(), "b", 0).await;
+        let mut named = expectation.claim(named);
+        assert_eq!(ended(&mut named).await, ExitStatus::Code(7));
+        // Nobody waits for this one.
+        go("b");
+        becomes(stranger, None).await;
+        assert_eq!(state(first.pid()), Some('Z'));
+        reaper.free(first.pid());
+        becomes(first.pid(), None).await;
+    }
+
+    fn with(search: Search) -> Reaper {
+        Reaper {
+            search,
+            ..Reaper::default()
+        }
+    }
+
+    #[test]
+    fn all_is_collected_behind_a_reserved_process_on_a_kernel_with_lists() {
+        alone(
+            concat!(
+                module_path!(),
+                "::all_is_collected_behind_a_reserved_process_on_a_kernel_with_lists"
+            ),
+            || with(Search::Lists),
+            all_is_collected_behind_a_reserved_process,
+        );
+    }
+
+    #[test]
+    fn all_is_collected_behind_a_reserved_process_on_a_kernel_without_lists() {
+        alone(
+            concat!(
+                module_path!(),
+                "::all_is_collected_behind_a_reserved_process_on_a_kernel_without_lists"
+            ),
+            || with(Search::Parents),
+            all_is_collected_behind_a_reserved_process,
+        );
+    }
+
+    #[test]
+    fn a_process_is_found_among_the_children_of_its_parent_with_lists_and_without() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let nowhere = PathBuf::from("/proc/thread-self/no-such-list");
+        for search in [Search::default(), Search::by(&nowhere)] {
+            let family = search.look();
+            assert!(family.children_of(own).contains(&pid), "{search:?}");
+            assert!(family.children_of(pid).is_empty(), "{search:?}");
+        }
+        assert_eq!(Search::by(&nowhere), Search::Parents);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_name_with_parentheses_and_other_bytes_hides_no_parent() {
+        assert_eq!(parent(b"7 (sh) S 42 7 7 0"), Some(42));
+        assert_eq!(parent(b"7 (a) S 1 (\xff) b) R 42 7"), Some(42));
+        for cut in [&b""[..], b"7 (sh", b"7 (sh)", b"7 (sh) S", b"7 (sh) S x"] {
+            assert_eq!(parent(cut), None);
+        }
+    }
+}
