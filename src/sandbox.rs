@@ -113,7 +113,7 @@ impl Sandboxes {
             })
     }
 
-    /// Its OCI configuration, once it is there.
+    /// The sandbox's OCI configuration, once it is there.
     async fn spec(&self) -> ttrpc::Result<Option<Value>> {
         let shared = self.pod.ask(|actor, reply| actor.shared(reply));
         Ok(spec(&shared.await.map_err(status)?))
@@ -128,8 +128,8 @@ impl Sandboxes {
     }
 }
 
-/// What `crictl inspectp` shows beside the status. Under `info` are the fields by the names that containerd gives
-/// them for a pause container: it knows no others there.
+/// The details that `crictl inspectp` shows beside the status. Under `info` are fields with the names that containerd
+/// gives them for a pause container: it drops all others there.
 fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMap<String, String> {
     let info = json!({"pid": said.pid, "processStatus": word, "runtimeSpec": spec});
     let info = [

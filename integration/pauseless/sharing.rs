@@ -41,7 +41,7 @@ fn has_below(directory: &Path, inode: u64) -> bool {
         .any(|(path, found)| found.ino() == inode || found.is_dir() && has_below(&path, inode))
 }
 
-/// Not in its state directory, which is the node's memory: a container could fill it.
+/// containerd's state directory is the node's memory: a container could fill it.
 #[test]
 fn the_files_that_a_container_can_write_to_are_in_containerds_root_directory() {
     with_each(|node, handler| {

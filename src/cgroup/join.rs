@@ -32,7 +32,7 @@ pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// One sentence that names the directory. What was made stays.
+/// A sentence with the directory. The cgroup stays.
 pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
     let has_parent = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
     let mut chosen: Vec<&PathBuf> = cgroup.iter().filter(has_parent).collect();

@@ -132,7 +132,7 @@ impl V1 {
         Some(mount.directory(below))
     }
 
-    /// Its directories, one in each hierarchy that is mounted.
+    /// The cgroup's directories, one in each hierarchy that is mounted.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return BTreeSet::new();

@@ -115,7 +115,7 @@ pub struct Sandbox {
     pub pid: i32,
     /// Those that this was in.
     pub namespaces: Namespaces,
-    /// What the shim has made of it; none where a pause container stands for it, of which containerd makes all.
+    /// The parts that the shim has made; none where a pause container stands for the sandbox.
     pub own: Option<Arc<OwnSandbox>>,
 }
 

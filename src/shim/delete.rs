@@ -105,7 +105,7 @@ fn force_delete(
     })
 }
 
-/// What runs futures, on this thread.
+/// A runtime for futures, on this thread.
 fn tokio() -> Result<tokio::runtime::Runtime, String> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -6,7 +6,7 @@
 //! signal makes it signal another process. With the first process of a PID namespace the kernel ends all of
 //! that namespace.
 //!
-//! Its standard input is a *leash*: a pipe whose only writing end the shim has. When the shim closes that end,
+//! The holder's standard input is a *leash*: a pipe whose only writing end the shim has. When the shim closes that end,
 //! or dies, the kernel sends SIGIO to the holder (`F_SETOWN` in `fcntl(2)`), which reads the end of the pipe and
 //! exits. So nothing has to look for a holder that has lost its shim.
 
@@ -229,14 +229,14 @@ pub fn become_holder() -> io::Error {
     }
 }
 
-/// Has the kernel send SIGIO to this process when nobody holds the writing end of the pipe `leash` any more.
+/// Has the kernel send SIGIO to this process when the writing end of the pipe `leash` is closed by all processes.
 /// The default action of SIGIO ends the process.
 ///
-/// SIGIO needs the rights of whoever calls this: a process that changes its user calls it again afterwards.
+/// The kernel sends SIGIO with the rights of the caller: a process that changes its user calls this again.
 ///
 /// # Errors
 ///
-/// `EPIPE` if nobody holds that end by now, or the kernel's refusal.
+/// `EPIPE` if that end is closed by now, or the kernel's refusal.
 pub fn obey(leash: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: F_SETOWN takes two integers and touches no memory of this process.
     let owned = unsafe { libc::fcntl(leash.as_raw_fd(), libc::F_SETOWN, libc::getpid()) };

@@ -33,7 +33,7 @@ const HOSTNAME: &str = "hostname";
 const HOSTS: &str = "hosts";
 const RESOLV: &str = "resolv.conf";
 
-/// Where memory is that processes share, in a container and in the bundle's directory.
+/// The memory that processes share: its place in a container, and its name in the bundle's directory.
 pub(in crate::engine) const SHARED_MEMORY: &str = "/dev/shm";
 const MEMORY: &str = "shm";
 
@@ -49,10 +49,10 @@ const CGROUP_AT_MOST: u64 = 64 * 1024;
 /// How much of it there may be, as with a pause container: 64 MiB, for everybody.
 const MEMORY_OPTIONS: &str = "mode=1777,size=67108864";
 
-/// As containerd has them for a pause container.
+/// The mode that containerd gives these files for a pause container.
 const MODE: u32 = 0o644;
 
-/// What is in them.
+/// The content of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Files {
     /// Empty for the node's.
@@ -72,11 +72,11 @@ impl Files {
         }
     }
 
-    /// Makes them, in the mount namespace of the node. The disk may stall this.
+    /// Makes the files, in the mount namespace of the node. The disk may stall this.
     ///
     /// # Errors
     ///
-    /// One sentence. What was made in the bundle is removed by [`remove`].
+    /// A sentence with the path. [`remove`] removes what was made in the bundle.
     pub fn make(&self, bundle: &Path) -> Result<(), String> {
         let on_disk = bundle.join(ON_DISK);
         if !on_disk.is_dir() {
@@ -112,7 +112,7 @@ impl Files {
         Ok(())
     }
 
-    /// Where a container that shares them has each, and where that is on the node.
+    /// The files that containers share: the place of each in a container, and its path on the node.
     pub fn shared(&self, bundle: &Path) -> Vec<(&'static str, PathBuf)> {
         let texts = TEXTS.into_iter();
         let texts = texts.map(|(place, name)| (place, bundle.join(ON_DISK).join(name)));
@@ -129,8 +129,8 @@ pub(super) fn make_directory(bundle: &Path) -> Result<PathBuf, String> {
     Ok(directory)
 }
 
-/// Notes the directories of the cgroup that is going to be made for the sandbox's own processes, for whoever
-/// removes what a dead shim has left.
+/// Notes the directories of the cgroup that is going to be made for the sandbox's own processes: `delete` needs them
+/// after the shim has died.
 pub(super) fn note_cgroup(bundle: &Path, cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
     let text = serde_json::to_vec(cgroup).map_err(|error| error.to_string())?;
     write(&make_directory(bundle)?.join(CGROUP), &text)

@@ -19,7 +19,7 @@ use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
 
-/// How long the holder may take to be gone, once it was killed.
+/// The time that a killed holder has to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -44,14 +44,14 @@ struct SharedCgroup {
     pod: Option<Arc<cgroup::Cgroup>>,
 }
 
-/// Why the sandbox does not do what containers do.
+/// The refusal of what only containers can do.
 pub(super) fn not_a_container(what: &str) -> EngineError {
     EngineError::Precondition(format!(
         "the pod's sandbox is no container, and cannot be {what}"
     ))
 }
 
-/// How `holder` ends: the process `child`, or nothing where no process holds the namespaces.
+/// The end of `holder`: that of the process `child`, or of nothing where no process holds the namespaces.
 pub(super) fn ending(holder: &Holder, child: Option<Child>) -> Ending {
     let ended = holder.end.clone();
     Ending(Box::pin(async move {
@@ -215,7 +215,7 @@ impl Cgroup for SharedCgroup {
         Ok(holder.filter(|pid| *pid != 0).collect())
     }
 
-    /// What the holder takes is among what is charged to the pod and to none of its containers.
+    /// Zero: the holder's memory is among what is charged to the pod and to none of its containers.
     fn memory_usage(&self) -> Option<u64> {
         Some(0)
     }

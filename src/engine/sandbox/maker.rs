@@ -1,11 +1,11 @@
 //! The process that makes a pod's sandbox, and becomes the [holder](crate::sys::holder) of its namespaces: this
 //! shim's own program in a mode for it, since a process can only leave its own namespaces.
 //!
-//! It has one thread, and nothing of the shim's memory. As long as it does its work it has the shim's rights
-//! and the node's files; the holder has neither. What it takes is charged to the pod's cgroup. It writes the
+//! The process has one thread, and nothing of the shim's memory. As long as it does its work it has the shim's
+//! rights and the node's files; the holder has neither. Its work is charged to the pod's cgroup. It writes the
 //! pod's files as well, since a disk that stalls may not stall the shim.
 //!
-//! Its standard input is the [leash](crate::sys::holder): if the shim dies, the kernel ends it.
+//! The standard input of both is the [leash](crate::sys::holder): if the shim dies, the kernel ends them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -55,7 +55,7 @@ pub(super) const NOBODYS: i32 = 0;
 /// node has.
 const COVERED: &str = "/proc";
 
-/// What a maker makes.
+/// A sandbox to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Making {
     pub bundle: PathBuf,
@@ -74,7 +74,7 @@ pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Com
     Ok(command)
 }
 
-/// Whether the first argument of the shim's program has it make a sandbox.
+/// True if the first argument of the shim's program has it make a sandbox.
 pub(crate) fn is_mode(word: &OsStr) -> bool {
     word == MODE || word == FIRST
 }
@@ -91,7 +91,8 @@ pub(crate) fn main(arguments: &[OsString]) {
     }
 }
 
-/// Comes back only if a process of its own holds the namespaces, or with why there is none.
+/// Returns once another process holds the namespaces or none has to, or with an error. Otherwise this process becomes
+/// the holder.
 fn make(making: &OsStr) -> Result<(), String> {
     sys::close_all_from(3);
     let Making {

@@ -16,14 +16,13 @@ use crate::reaper::{Child, Expectation, Reaper};
 
 use super::maker::{self, Making, NOBODYS};
 
-/// How long a sandbox may take to be made: it is milliseconds, and longer only where the machine has no time for
-/// it.
+/// The time that a sandbox may take to be made. It takes milliseconds, and more only on a machine without time.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
-/// The most that the process says that makes it, in bytes.
+/// The most that is read of what the process says, in bytes.
 const SAID_AT_MOST: u64 = 4096;
 
-/// How long that process may take to be gone, once it is killed.
+/// The time that the process has to be gone once it is killed.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// The process that makes a sandbox.

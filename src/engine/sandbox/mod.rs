@@ -1,6 +1,6 @@
 //! A pod's sandbox that is no container: its namespaces, held by a process as small as can be, and its files.
 //!
-//! What a pause container is for, without one: no image, no root file system, no OCI runtime.
+//! Such a sandbox has no image, no root file system and no OCI runtime.
 //! containerd asks for it where its configuration says `sandboxer = "shim"` (its Sandbox API).
 //!
 //! | file | what it is about |
@@ -54,7 +54,7 @@ struct PodSandbox {
     bundle: PathBuf,
     wanted: Wanted,
     reaper: Reaper,
-    /// There from its creation on.
+    /// Set at the creation.
     holder: OnceLock<Arc<Holder>>,
 }
 
@@ -186,7 +186,7 @@ impl PodSandbox {
         })
     }
 
-    /// What the pod's containers have of it, and containerd is told.
+    /// The parts that the pod's containers share and containerd is told of.
     fn own(&self, holder: i32) -> OwnSandbox {
         let wanted = &self.wanted.namespaces;
         let made = [
