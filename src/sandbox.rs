@@ -8,6 +8,7 @@
 
 #[cfg(test)]
 mod tests;
+mod update;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use containerd_shim_protos::sandbox_api::{
 };
 use containerd_shim_protos::sandbox_async::Sandbox;
 use containerd_shim_protos::types::platform::Platform;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 
@@ -38,6 +39,8 @@ use crate::engine::{Order, SandboxOrder};
 use crate::events::timestamp;
 use crate::pod::{CallError, CreateCall, Figures, KillCall, Kind, Pod, SandboxState, Status};
 use crate::task::{patience, pid, status};
+
+pub use update::services;
 
 /// How long a sandbox that was killed may take to be gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
@@ -110,12 +113,44 @@ impl Sandboxes {
             })
     }
 
+    /// The sandbox's OCI configuration, once it is there.
+    async fn spec(&self) -> ttrpc::Result<Option<Value>> {
+        let shared = self.pod.ask(|actor, reply| actor.shared(reply));
+        Ok(spec(&shared.await.map_err(status)?))
+    }
+
     async fn state(&self, id: &str) -> ttrpc::Result<SandboxState> {
         let id = id.to_owned();
         let state = self
             .pod
             .ask(move |actor, reply| actor.sandbox_state(&id, reply));
         state.await.map_err(status)
+    }
+}
+
+/// The details that `crictl inspectp` shows beside the status. Under `info` are fields with the names that containerd
+/// gives them for a pause container: it drops all others there.
+fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMap<String, String> {
+    let info = json!({"pid": said.pid, "processStatus": word, "runtimeSpec": spec});
+    let info = [
+        ("info", info.to_string()),
+        ("pid", said.pid.to_string()),
+        ("state", said.state.clone()),
+    ];
+    info.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
+/// A sandbox that is not there cannot be started: containerd's protocol has CreateSandbox come first.
+fn not_created(error: CallError) -> CallError {
+    match error.kind {
+        Kind::NotFound => CallError::new(
+            Kind::FailedPrecondition,
+            format!(
+                "{}, expected CreateSandbox before StartSandbox",
+                error.message
+            ),
+        ),
+        _ => error,
     }
 }
 
@@ -218,10 +253,9 @@ impl Sandbox for Sandboxes {
         let started = self
             .pod
             .ask(move |actor, reply| actor.start(&id, patience, gone, reply));
-        let started = started.await.map_err(status)?;
+        let started = started.await.map_err(not_created).map_err(status)?;
         let created_at = self.state(&req.sandbox_id).await?.created_at;
-        let shared = self.pod.ask(|actor, reply| actor.shared(reply));
-        let spec = spec(&shared.await.map_err(status)?).map(|spec| Any {
+        let spec = self.spec().await?.map(|spec| Any {
             type_url: SPEC.to_owned(),
             value: spec.to_string().into_bytes(),
             ..Any::new()
@@ -303,9 +337,7 @@ impl Sandbox for Sandboxes {
             }
         };
         if req.verbose {
-            // What `crictl inspectp` shows, with containerd's names.
-            let info = json!({"pid": said.pid, "processStatus": word});
-            said.info.insert("info".to_owned(), info.to_string());
+            said.info = info(&said, word, self.spec().await?);
         }
         Ok(said)
     }

@@ -87,6 +87,41 @@ pub fn end(pid: u32) {
     }
 }
 
+/// Holds a process that is not ours by a descriptor, which never means another process (`pidfd_open(2)`, Linux 5.3).
+///
+/// # Errors
+///
+/// `ESRCH` if there is no such process, `ENOSYS`, or if there is no room for a descriptor.
+pub fn hold(pid: u32) -> io::Result<OwnedFd> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: pidfd_open(2) takes two integers and touches no memory of this process.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    match RawFd::try_from(fd) {
+        // SAFETY: the kernel has just made this descriptor, and no other owner knows of it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Kills a process that is [held](hold). It may have ended.
+pub fn end_held(process: BorrowedFd<'_>) {
+    let none: *const libc::siginfo_t = std::ptr::null();
+    // SAFETY: with a null pointer pidfd_send_signal(2) reads no memory of this process.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            libc::SIGKILL,
+            none,
+            0,
+        )
+    };
+    if sent != 0 {
+        let error = io::Error::last_os_error();
+        tracing::debug!(%error, "not killed");
+    }
+}
+
 /// The exit of a child that was collected.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit {
@@ -330,6 +365,7 @@ pub fn create_core_scheduling_group() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::os::fd::AsFd;
     use std::process::Stdio;
 
     use super::*;
@@ -353,6 +389,23 @@ mod tests {
         output.read_to_string(&mut said).unwrap();
         assert!(child.wait().unwrap().success());
         assert_eq!(ignored(&said), format!("SigIgn:\t{expected:016x}"));
+    }
+
+    #[test]
+    fn a_held_process_is_killed_and_its_number_means_no_other_afterwards() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let held = hold(child.id()).unwrap();
+        end_held(held.as_fd());
+        assert!(!child.wait().unwrap().success());
+        // Nothing is left that this could kill.
+        end_held(held.as_fd());
+        assert_eq!(
+            hold(child.id()).unwrap_err().raw_os_error(),
+            Some(libc::ESRCH)
+        );
     }
 
     #[test]

@@ -190,12 +190,11 @@ pub fn signal(pid: u32, signal: Signal) -> Result<(), Errno> {
     kill(Pid::from_raw(pid as i32), signal)
 }
 
-/// Shims and runc run in the test's mount namespace, the containers' processes in its cgroups. What holds the
-/// namespaces of a pod is in neither; it is named after the bundle.
+/// Shims and runc run in the test's mount namespace, the containers' processes and what holds the namespaces of a pod
+/// in its cgroups.
 pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     let in_cgroup = format!("/{}/", host.name);
-    let in_directory = host.dir().display().to_string();
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
         let Some(pid) = entry
             .file_name()
@@ -211,9 +210,8 @@ pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
         let namespace = fs::read_link(dir.join("ns/mnt")).unwrap_or_default();
         let cgroup = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
         let words = fs::read_to_string(dir.join("cmdline")).unwrap_or_default();
-        let is_holder = words.starts_with("usher-sandbox\0") && words.contains(&in_directory);
         let is_near = namespace.as_os_str() == host.mount_ns.link.as_str();
-        if is_near || cgroup.contains(&in_cgroup) || is_holder {
+        if is_near || cgroup.contains(&in_cgroup) {
             // A process that has ended but was not yet waited for is its parent's affair.
             if !words.is_empty() {
                 found.push((pid, words.replace('\0', " ")));

@@ -10,6 +10,7 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::sandbox_api::{
     CreateSandboxRequest, CreateSandboxResponse, SandboxStatusRequest, SandboxStatusResponse,
     ShutdownSandboxRequest, ShutdownSandboxResponse, StartSandboxRequest, StartSandboxResponse,
+    UpdateSandboxRequest, UpdateSandboxResponse,
 };
 use serde_json::{Value, json};
 use usher::cri::{
@@ -83,6 +84,10 @@ fn containers_join_what_no_process_holds() {
         return;
     }
     let pod = BareShim::start(&host, &runtime, POD, &[], |_| ());
+    // As containerd makes it for each bundle.
+    let on_disk = host.dir().join("on-disk");
+    fs::create_dir(&on_disk).expect("a directory");
+    std::os::unix::fs::symlink(&on_disk, pod.bundle().join("work")).expect("a link");
     let sandboxes = host.connect(&pod.address, Service::SandboxV1);
     let (pid, spec) = make(&sandboxes, pod.bundle());
     assert_eq!(pid, 0, "{spec}");
@@ -125,6 +130,14 @@ fn containers_join_what_no_process_holds() {
         );
     }
     drop(app);
+
+    // What containerd calls when kubelet has resized the pod.
+    let request = UpdateSandboxRequest {
+        sandbox_id: POD.to_owned(),
+        ..UpdateSandboxRequest::new()
+    };
+    let updated = sandboxes.call::<UpdateSandboxResponse>("UpdateSandbox", &request);
+    updated.expect("UpdateSandbox");
 
     let request = SandboxStatusRequest {
         sandbox_id: POD.to_owned(),

@@ -2,17 +2,19 @@
 //! to be told, and can remove what is there; nothing may be left.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::with_each;
+use super::{is_known, with_each};
 use crate::harness::{
     Container, Cri, Handler, PATIENCE, Pod, PodSpec, await_value, eventually, poll, write_program,
 };
-use usher::cri::{ContainerState, PodSandboxState};
+use usher::cri::{ContainerState, NamespaceMode, PodSandboxState};
 
 /// How far a pod has come.
 const STEPS: [Step; 3] = [Step::Empty, Step::Created, Step::Running];
@@ -139,6 +141,59 @@ fn what_dies_while_containerd_is_away_is_known_when_it_is_back() {
             assert!(node.containers().is_empty());
         }
     });
+}
+
+/// Any process can be called as another is: the kernel knows which one holds a pod.
+#[test]
+fn a_process_that_is_called_like_a_holder_is_not_ended_with_the_pod() {
+    if !is_known() {
+        return;
+    }
+    let node = Cri::start();
+    let pod = node.run_pod(&PodSpec::new("mortal", Handler::Pauseless));
+    let bundle = node
+        .dir()
+        .join("state/io.containerd.sandbox.controller.v1.shim/k8s.io")
+        .join(&pod.id);
+    assert!(bundle.is_dir(), "{}", bundle.display());
+    let mut forger = Command::new("sh");
+    forger.arg0("usher-sandbox").args(["-c", "read line"]);
+    forger.arg(&bundle).stdin(Stdio::piped());
+    let mut forger = forger.spawn().expect("a shell");
+    let holder = pod.pid();
+    // So that it cannot see that its shim is gone: `delete` has to end it.
+    let number = Pid::from_raw(i32::try_from(holder).expect("a PID"));
+    kill(number, Signal::SIGSTOP).expect("it lives");
+    destroy(node.shims()[0]);
+    pod.await_not_ready();
+    pod.end();
+    // One that has ended has no program any more.
+    assert!(fs::read_link(format!("/proc/{holder}/exe")).is_err());
+    assert_eq!(forger.try_wait().expect("a child"), None);
+    drop(forger.stdin.take());
+    forger.wait().expect("a child");
+}
+
+/// No command of containerd's is needed for that.
+#[test]
+fn a_holder_ends_with_its_shim() {
+    if !is_known() {
+        return;
+    }
+    let node = Cri::start();
+    for mode in [NamespaceMode::CONTAINER, NamespaceMode::POD] {
+        let spec = PodSpec::new("mortal", Handler::Pauseless);
+        let pod = node.run_pod(&spec.namespaces(|options| options.pid = mode.into()));
+        let holder = format!("/proc/{}/exe", pod.pid());
+        node.crash();
+        destroy(node.shims()[0]);
+        eventually("the holder is gone", PATIENCE, || {
+            fs::read_link(&holder).is_err()
+        });
+        node.restart();
+        pod.await_not_ready();
+        pod.end();
+    }
 }
 
 const MI: u64 = 1 << 20;

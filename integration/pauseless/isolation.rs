@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use super::is_known;
+use super::{is_known, with_each};
 use crate::harness::{Container, Cri, Handler, Pod, PodSpec};
 use usher::cri::{ContainerState, NamespaceMode};
 
-fn pod<'a>(node: &'a Cri) -> Pod<'a> {
-    let spec = PodSpec::new("pids", Handler::Pauseless);
+fn pod<'a>(node: &'a Cri, handler: Handler) -> Pod<'a> {
+    let spec = PodSpec::new("pids", handler);
     node.run_pod(&spec.namespaces(|options| options.pid = NamespaceMode::POD.into()))
 }
 
@@ -21,28 +21,61 @@ fn curious<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
+/// A container without rights, but of the same user as the holder.
+fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
+    pod.run_with("same", &["/bin/sleep", "1000"], |config| {
+        let linux = config.linux.mut_or_insert_default();
+        let context = linux.security_context.mut_or_insert_default();
+        context.run_as_user.mut_or_insert_default().value = 65_535;
+    })
+}
+
+/// A pause process exits when it is told to, and the kernel ends all of its PID namespace. It signals no process.
 #[test]
-fn no_signal_from_inside_ends_the_holder() {
-    if !is_known() {
-        return;
-    }
-    let node = Cri::start();
-    let pod = pod(&node);
-    let (a, b) = (pod.witness("a", &[]), pod.witness("b", &[]));
-    for signal in ["HUP", "QUIT", "USR1", "ALRM", "KILL", "STOP"] {
-        a.sh(&format!("kill -{signal} 1"));
-    }
-    for container in [&a, &b] {
-        container.sh("true");
-        assert_eq!(container.state(), ContainerState::CONTAINER_RUNNING);
-    }
-    assert!(!node.record().has("b", "signal"), "{}", node.record());
-    // This one is for all.
-    a.exec(&["/bin/sh", "-c", "kill -TERM 1"]);
-    assert_eq!(b.await_exit(), 0);
-    assert!(node.record().has("b", "signal"), "{}", node.record());
-    assert!(pod.is_ready());
-    pod.end();
+fn a_signal_from_inside_does_what_it_does_to_a_pause_process() {
+    with_each(|node, handler| {
+        let pod = pod(node, handler);
+        let a = match handler {
+            Handler::Pauseless => of_the_holders_user(&pod),
+            _ => pod.witness("a", &[]),
+        };
+        let b = pod.witness("b", &[]);
+        for signal in ["HUP", "QUIT", "USR1", "ALRM", "KILL", "STOP"] {
+            a.exec(&["/bin/sh", "-c", &format!("kill -{signal} 1")]);
+        }
+        for container in [&a, &b] {
+            container.sh("true");
+            assert_eq!(container.state(), ContainerState::CONTAINER_RUNNING);
+        }
+        a.exec(&["/bin/sh", "-c", "kill -TERM 1"]);
+        assert_eq!(b.await_exit(), 137);
+        assert!(!node.record().has("b", "signal"), "{}", node.record());
+        pod.await_not_ready();
+    });
+}
+
+#[test]
+fn what_holds_a_pod_is_in_the_pods_cgroup() {
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("pays", handler));
+        let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", pod.pid())).expect("it lives");
+        let below = format!("{}/", pod.cgroup().path);
+        let of = |controller: &str| {
+            let mut lines = cgroup.lines().filter_map(|line| {
+                let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+                controllers
+                    .split(',')
+                    .any(|one| one == controller)
+                    .then_some(path)
+            });
+            lines.next()
+        };
+        // On version 2 there is one for all. The harness, as kubelet's stand-in, makes these two.
+        for controller in ["cpu", "memory"] {
+            let path = of(controller).or_else(|| of("")).unwrap_or_default();
+            assert!(path.starts_with(&below), "{controller}: {cgroup}");
+        }
+    });
 }
 
 #[test]
@@ -51,7 +84,7 @@ fn the_holder_leads_nowhere_on_the_node() {
         return;
     }
     let node = Cri::start();
-    let pod = pod(&node);
+    let pod = pod(&node, Handler::Pauseless);
     let curious = curious(&pod);
     let secret = node.dir().join("config.toml");
     let secret = secret.display();
@@ -65,12 +98,16 @@ fn the_holder_leads_nowhere_on_the_node() {
         }
     }
     let open = curious.sh("for fd in /proc/1/fd/*; do readlink $fd; done");
+    let shims = node.shims();
     for file in open.lines() {
-        // Pipes that nobody else has an end of.
+        // Pipes of which nobody but the shim has another end.
         assert!(file.starts_with("pipe:["), "{open}");
-        assert_eq!(holders_of(file), [pod.pid()], "{file}");
+        let mut others = holders_of(file);
+        others.retain(|holder| *holder != pod.pid() && !shims.contains(holder));
+        assert!(others.is_empty(), "{file}: {others:?}");
     }
     assert_eq!(curious.sh("cat /proc/1/environ"), "");
+    assert_eq!(curious.sh("tr '\\0' ' ' </proc/1/cmdline"), "usher-sandbox");
     // Nobody can change what the next pod is held by.
     let written = curious.exec(&["/bin/sh", "-c", "echo changed >/proc/1/exe"]);
     assert!(!written.ok());

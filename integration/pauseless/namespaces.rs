@@ -34,6 +34,16 @@ fn a_pod_in_the_nodes_network_has_the_nodes_name() {
 }
 
 #[test]
+fn a_pod_in_the_nodes_network_cannot_have_a_name_of_its_own() {
+    with_each(|node, handler| {
+        let spec = PodSpec::new("host", handler).with(|config| config.hostname = "own".to_owned());
+        let refused = node.try_run_pod(&spec).map(|pod| pod.id);
+        assert!(refused.is_err(), "{refused:?}");
+        node.clear();
+    });
+}
+
+#[test]
 fn a_pod_can_have_the_nodes_pids_and_its_ipc() {
     with_each(|node, handler| {
         let spec = PodSpec::new("host", handler).namespaces(|options| {

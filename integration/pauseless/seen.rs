@@ -74,6 +74,37 @@ fn what_is_asked_in_detail_names_the_process_that_holds_the_pod() {
     });
 }
 
+/// What NRI's plugins are told of the pod, and scripts that read `crictl inspectp`.
+#[test]
+fn what_is_asked_in_detail_has_the_spec_with_the_pods_network() {
+    with_each_in_a_network(|node, spec| {
+        let pod = node.run_pod(&spec);
+        let info = pod.info();
+        let told: Value = serde_json::from_str(&info["info"]).expect("JSON");
+        let spec_told = &told["runtimeSpec"];
+        let namespaces = spec_told["linux"]["namespaces"].as_array();
+        let namespaces = namespaces.unwrap_or_else(|| panic!("namespaces in {told:#}"));
+        let kinds: BTreeSet<_> = namespaces.iter().map(|one| one["type"].as_str()).collect();
+        assert!(
+            kinds.is_superset(&BTreeSet::from([Some("ipc"), Some("uts")])),
+            "{told:#}"
+        );
+        let network = namespaces.iter().find(|one| one["type"] == "network");
+        let path = network.and_then(|network| network["path"].as_str());
+        let path = path.unwrap_or_else(|| panic!("a network in {told:#}"));
+        assert!(path.contains("/netns/"), "{told:#}");
+        let id = &spec_told["annotations"]["io.kubernetes.cri.sandbox-id"];
+        assert_eq!(id, &pod.id, "{told:#}");
+        if spec.handler == Handler::Pauseless {
+            assert_eq!(info["pid"], pod.pid().to_string());
+            assert_eq!(info["state"], "SANDBOX_READY");
+        }
+        let log = node.log_tail(usize::MAX);
+        assert!(!log.contains("failed to unmarshal sandbox spec"), "{log}");
+        pod.end();
+    });
+}
+
 #[test]
 fn nothing_runs_for_a_pod_but_its_programs_its_shim_and_its_holder() {
     if !is_known() {

@@ -1,6 +1,8 @@
 //! What the containers of a pod have in common: its name, its files, its memory and its network.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use super::{with_each, with_each_in_a_network};
 use crate::harness::{Cri, Handler, PodSpec};
@@ -28,6 +30,46 @@ fn a_container_has_the_pods_name_and_the_files_that_say_it() {
         assert_eq!(app.sh("cat /etc/resolv.conf"), resolv);
         let hosts = fs::read_to_string("/etc/hosts").expect("the node's");
         assert_eq!(app.sh("cat /etc/hosts"), hosts.trim());
+    });
+}
+
+/// Some of what is below a directory has this inode. Links are not followed.
+fn has_below(directory: &Path, inode: u64) -> bool {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some((entry.path(), entry.metadata().ok()?)))
+        .any(|(path, found)| found.ino() == inode || found.is_dir() && has_below(&path, inode))
+}
+
+/// containerd's state directory is the node's memory: a container could fill it.
+#[test]
+fn the_files_that_a_container_can_write_to_are_in_containerds_root_directory() {
+    with_each(|node, handler| {
+        let pod = node.run_pod(&PodSpec::new("writes", handler));
+        let app = pod.witness("app", &[]);
+        let locked = pod.run_with("locked", &["/bin/sleep", "1000"], |config| {
+            let linux = config.linux.mut_or_insert_default();
+            let context = linux.security_context.mut_or_insert_default();
+            context.readonly_rootfs = true;
+        });
+        for file in ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"] {
+            let inode = app.sh(&format!("stat -c %i {file}"));
+            let inode = inode.parse().expect("a number");
+            let is_below = |part: &str| {
+                // containerd's own part of it, for pods.
+                let all = fs::read_dir(node.dir().join(part)).expect(part).flatten();
+                let mut parts = all.filter(|entry| {
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    name.contains("sandbox") || name.contains("cri")
+                });
+                parts.any(|entry| has_below(&entry.path(), inode))
+            };
+            assert!(is_below("root"), "{file}");
+            assert!(!is_below("state"), "{file}");
+            app.sh(&format!("echo '# more' >>{file}"));
+            let written = locked.exec(&["/bin/sh", "-c", &format!("echo more >>{file}")]);
+            assert!(!written.ok(), "{file}");
+        }
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::with_each_in_a_network;
+use super::{with_each, with_each_in_a_network};
 use crate::harness::{PodSpec, Version, oci_runtime};
 use usher::cri::{IDMapping, NamespaceMode, UserNamespace};
 
@@ -38,6 +38,21 @@ fn with_users(spec: PodSpec) -> PodSpec {
     users.uids.push(map.clone());
     users.gids.push(map);
     spec.namespaces(|options| *options.userns_options.mut_or_insert_default() = users)
+}
+
+#[test]
+fn a_mode_that_no_pod_can_have_is_refused() {
+    with_each(|node, handler| {
+        for mode in [NamespaceMode::CONTAINER, NamespaceMode::TARGET] {
+            let spec = PodSpec::new("wrong", handler).namespaces(|options| {
+                options.userns_options.mut_or_insert_default().mode = mode.into();
+            });
+            let refused = node.try_run_pod(&spec).map(|pod| pod.id);
+            let error = refused.expect_err("no pod");
+            assert!(error.contains("user namespace mode"), "{mode:?}: {error}");
+            node.clear();
+        }
+    });
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod v1;
 mod v2;
 pub mod values;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ use v2::V2;
 use values::Values;
 
 pub use hierarchy::Layout;
-pub use join::join;
+pub use join::{enter, join};
 pub use oom::OomWatch;
 pub use place::Place;
 pub use pod::PodCgroup;
@@ -148,6 +149,15 @@ impl Cgroup {
             Version::V2(cgroup) => Version::V2(cgroup.parent()?),
         };
         Some(Cgroup { version })
+    }
+
+    /// The directories of the cgroup `name` below this one, one in each hierarchy. Neither need exist.
+    pub fn directories_below(&self, name: &str) -> BTreeSet<PathBuf> {
+        let own = match &self.version {
+            Version::V1(cgroup) => cgroup.directories(),
+            Version::V2(cgroup) => BTreeSet::from([cgroup.directory().to_owned()]),
+        };
+        own.iter().map(|directory| directory.join(name)).collect()
     }
 
     /// How much memory is charged to it, in bytes; none where that is not accounted for.

@@ -1,6 +1,6 @@
 //! A cgroup of version 1: one directory in the hierarchy of each controller.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use cgroups_rs::fs::Controllers;
@@ -130,6 +130,17 @@ impl V1 {
         let below = other.map_or(&self.below, |(_, below)| below);
         let mount = Hierarchy::get().mount(controller)?;
         Some(mount.directory(below))
+    }
+
+    /// The cgroup's directories, one in each hierarchy that is mounted.
+    pub fn directories(&self) -> BTreeSet<PathBuf> {
+        let Hierarchy::V1(mounts) = Hierarchy::get() else {
+            return BTreeSet::new();
+        };
+        let controllers = mounts.iter().map(|(controller, _)| controller);
+        controllers
+            .filter_map(|controller| self.directory(controller))
+            .collect()
     }
 
     /// What containerd's metrics of version 1 have of it. What the kernel does not give is left out.

@@ -122,11 +122,20 @@ pub struct Sandbox {
     pub pid: i32,
     /// Those that this was in.
     pub namespaces: Namespaces,
-    /// Where the files are that its containers share, and their pod's annotations were read from all there
-    /// are; none where a pause container stands for it, of which containerd makes them.
-    pub bundle: Option<PathBuf>,
-    /// Its network namespace, where that was made for it and has a path.
-    pub network: Option<PathBuf>,
+    /// The parts that the shim has made; none where a pause container stands for the sandbox.
+    pub own: Option<Arc<OwnSandbox>>,
+}
+
+/// A sandbox that the shim has made. The annotations of its pod were read from all there are.
+#[derive(Clone, Debug, Default)]
+pub struct OwnSandbox {
+    /// The files that its containers share: where a container has each, and where that is on the node.
+    pub files: Vec<(&'static str, PathBuf)>,
+    /// The namespaces that are its own: the OCI specification's type of each, and its path.
+    pub namespaces: Vec<(&'static str, PathBuf)>,
+    pub annotations: BTreeMap<String, String>,
+    /// The host name of its own.
+    pub hostname: Option<String>,
 }
 
 /// What a bundle says that others than the engine have to know.

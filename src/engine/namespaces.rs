@@ -151,8 +151,7 @@ mod tests {
         let of = |namespaces| Sandbox {
             pid: own(),
             namespaces,
-            bundle: None,
-            network: None,
+            own: None,
         };
         let alive = of(Namespaces::of(own()));
         assert!(named(Some(&alive)).is_ok());

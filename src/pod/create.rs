@@ -50,6 +50,9 @@ impl Actor {
     /// Everything that can be refused without leaving anything behind.
     fn begin_create(&mut self, call: &CreateCall) -> Result<(Arc<dyn Container>, Halt), CallError> {
         let CreateCall { order, patience } = call;
+        if order.sandbox.is_some() {
+            self.refuse_second_sandbox(&order.id)?;
+        }
         let (container, read) = self.node.engine.read(order, self.who.sandbox())?;
         // A sandbox of ours was told all that is to be known of the pod: containers need not say it again,
         // and containerd may not have passed it on to them.

@@ -12,7 +12,7 @@ use crate::engine::Sandbox;
 use crate::lifecycle::ContainerId;
 
 use super::process::{Exit, Status, Task};
-use super::{Actor, Kind, Reply};
+use super::{Actor, CallError, Kind, Reply};
 
 /// What is told of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,38 @@ impl Actor {
         waiting.push(reply);
         if can_go && !is_going {
             self.delete_sandbox(&id);
+        }
+    }
+
+    /// Reads what the pod's cgroup has now: kubelet has resized the pod.
+    pub fn sandbox_resized(&mut self, id: &str, reply: Reply<()>) {
+        let answer = match (self.task(id), self.ended_sandbox(id)) {
+            (Err(error), None) => Err(error),
+            _ => Ok(()),
+        };
+        if answer.is_ok() {
+            tracing::info!(sandbox = id, "the pod was resized");
+            self.settle_size_now(true);
+        }
+        let _ = reply.send(answer);
+    }
+
+    /// Refuses a second sandbox: containerd has one of a shim, also when that has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::AlreadyExists`], which names the first.
+    pub(super) fn refuse_second_sandbox(&self, id: &str) -> Result<(), CallError> {
+        let living = self.tasks.keys().find(|id| self.core.is_sandbox(id));
+        let ended = self.sandbox_end.last.as_ref().map(|ended| &ended.id);
+        match living.or(ended) {
+            None => Ok(()),
+            Some(first) => Err(CallError::new(
+                Kind::AlreadyExists,
+                format!(
+                    "sandbox {id} cannot be created: this shim has sandbox {first}, expected one"
+                ),
+            )),
         }
     }
 

@@ -57,6 +57,6 @@ impl Who {
     /// Whether the shim has made the sandbox, and no OCI runtime.
     pub fn has_own_sandbox(&self) -> bool {
         let sandbox = self.sandbox();
-        sandbox.is_some_and(|sandbox| sandbox.bundle.is_some())
+        sandbox.is_some_and(|sandbox| sandbox.own.is_some())
     }
 }

@@ -1,5 +1,7 @@
 //! The service in front of an actor on a simulated node.
 
+use containerd_shim_protos::sandbox_api::UpdateSandboxRequest;
+
 use super::*;
 use crate::engine::sim::{Deed, Fate, Fates, SimBundle, SimEngine};
 use crate::pod::Actor;
@@ -120,6 +122,95 @@ fn a_sandbox_is_ready_from_its_start_to_its_stop() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(world.has_ended());
     });
+}
+
+#[test]
+fn a_second_sandbox_is_refused_also_when_the_first_has_ended() {
+    on_a_node(async |world| {
+        let create = async |id: &str| {
+            let request = CreateSandboxRequest {
+                sandbox_id: id.to_owned(),
+                bundle_path: "/bundles/s".to_owned(),
+                ..CreateSandboxRequest::new()
+            };
+            let context = TtrpcContext::default();
+            let refused = world.sandboxes.create_sandbox(&context, request).await;
+            code(refused.unwrap_err())
+        };
+        for ends in [false, true] {
+            for id in ["s", "t"] {
+                assert_eq!(create(id).await, ttrpc::Code::ALREADY_EXISTS, "{id} {ends}");
+            }
+            ask!(world, stop_sandbox, StopSandboxRequest).unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_was_not_created_cannot_be_started() {
+    on_a_node(async |world| {
+        let request = StartSandboxRequest {
+            sandbox_id: "t".to_owned(),
+            ..StartSandboxRequest::new()
+        };
+        let context = TtrpcContext::default();
+        let refused = world.sandboxes.start_sandbox(&context, request).await;
+        let code = code(refused.unwrap_err());
+        assert_eq!(code, ttrpc::Code::FAILED_PRECONDITION);
+    });
+}
+
+#[test]
+fn a_start_and_a_status_tell_the_spec() {
+    on_a_node(async |world| {
+        let started = ask!(world, start_sandbox, StartSandboxRequest).unwrap();
+        let spec: Value = serde_json::from_slice(&started.spec.value).unwrap();
+        assert_eq!(started.spec.type_url, SPEC);
+        assert!(spec["linux"]["namespaces"].is_array(), "{spec}");
+        let request = SandboxStatusRequest {
+            sandbox_id: "s".to_owned(),
+            verbose: true,
+            ..SandboxStatusRequest::new()
+        };
+        let context = TtrpcContext::default();
+        let status = world.sandboxes.sandbox_status(&context, request).await;
+        let info = status.unwrap().info;
+        assert_eq!(info["pid"], started.pid.to_string());
+        assert_eq!(info["state"], READY);
+        let told: Value = serde_json::from_str(&info["info"]).unwrap();
+        assert_eq!(told["runtimeSpec"], spec);
+        assert_eq!(told["pid"], started.pid);
+    });
+}
+
+#[test]
+fn an_update_is_served_for_the_sandbox_that_there_is() {
+    on_a_node(async |world| {
+        let services = services(world.sandboxes.pod.clone());
+        let service = &services["containerd.runtime.sandbox.v1.Sandbox"];
+        let update = async |id: &str| {
+            let request = UpdateSandboxRequest {
+                sandbox_id: id.to_owned(),
+                ..UpdateSandboxRequest::new()
+            };
+            let request = ttrpc::Request {
+                payload: request.write_to_bytes().unwrap(),
+                ..ttrpc::Request::default()
+            };
+            let handler = &service.methods["UpdateSandbox"];
+            let answer = handler.handler(TtrpcContext::default(), request).await;
+            answer.unwrap().status.code.enum_value().unwrap()
+        };
+        assert_eq!(update("s").await, ttrpc::Code::OK);
+        assert_eq!(update("t").await, ttrpc::Code::NOT_FOUND);
+    });
+}
+
+fn code(error: ttrpc::Error) -> ttrpc::Code {
+    match error {
+        ttrpc::Error::RpcStatus(status) => status.code.enum_value().unwrap(),
+        other => panic!("{other}"),
+    }
 }
 
 #[test]

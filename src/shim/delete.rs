@@ -57,7 +57,9 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
     }
-    sandbox::clear(&bundle);
+    if sandbox::is_in(&bundle) {
+        tokio()?.block_on(sandbox::clear(&bundle, &flags.id));
+    }
     restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);
     // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
@@ -92,11 +94,7 @@ fn force_delete(
     reaper: &Reaper,
     cgroups: &BTreeSet<PathBuf>,
 ) -> Result<(), String> {
-    let tokio = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("runtime: {error}"))?;
-    tokio.block_on(async {
+    tokio()?.block_on(async {
         reaper
             .start()
             .map_err(|error| format!("SIGCHLD: {error}"))?;
@@ -105,6 +103,14 @@ fn force_delete(
         remains::raze(cgroups).await;
         deleted.map_err(|error| error.to_string())
     })
+}
+
+/// A runtime for futures, on this thread.
+fn tokio() -> Result<tokio::runtime::Runtime, String> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("runtime: {error}"))
 }
 
 /// The process id that the OCI runtime has written at create.

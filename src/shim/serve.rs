@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_shim::Flags;
-use containerd_shim_protos::sandbox_async::create_sandbox;
 use containerd_shim_protos::shim_async::create_task;
 use nix::sys::prctl::set_child_subreaper;
 use nix::unistd::dup2_stdin;
@@ -22,7 +21,7 @@ use crate::events::Publisher;
 use crate::plan::Rules;
 use crate::pod::{Actor, Node};
 use crate::reaper::Reaper;
-use crate::sandbox::Sandboxes;
+use crate::sandbox;
 use crate::task::Service;
 
 use super::bootstrap::TTRPC_ADDRESS;
@@ -128,7 +127,7 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     let starter = Starter::of_this_shim();
     actor.started_by(move || is_talked_to() && starter.is_none_or(Starter::is_there));
     let mut control = ControlSocket::open(path.as_deref(), pod.clone()).await;
-    let sandboxes = create_sandbox(Arc::new(Sandboxes::new(pod.clone())));
+    let sandboxes = sandbox::services(pod.clone());
     let service = Arc::new(Service::new(pod));
     let mut services = create_task(Arc::clone(&service) as _);
     if let Some(v2) = create_task(service as _).remove(TASK_V3) {

@@ -1,17 +1,23 @@
 //! The smallest process that can hold the namespaces of a pod: a program of four hundred bytes, without a
 //! library, a file system or a heap, which is in this shim's own program and executed from memory.
 //!
-//! It does what the first process of a shared PID namespace has to (`pid_namespaces(7)`): it collects what
-//! has lost its parent, and hands SIGTERM and SIGINT on to all of the namespace. Where it is not the first
-//! process these two end it. SIGKILL ends it in any case, and with it a PID namespace whose first it is.
+//! The holder does what a pause container's program does. As the first process of a shared PID namespace it
+//! collects processes that have lost their parent (`pid_namespaces(7)`). SIGTERM and SIGINT end it, and no
+//! signal makes it signal another process. With the first process of a PID namespace the kernel ends all of
+//! that namespace.
+//!
+//! The holder's standard input is a *leash*: a pipe whose only writing end the shim has. When the shim closes that end,
+//! or dies, the kernel sends SIGIO to the holder (`F_SETOWN` in `fcntl(2)`), which reads the end of the pipe and
+//! exits. So nothing has to look for a holder that has lost its shim.
 
 use std::arch::global_asm;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
+use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::fexecve;
 
@@ -71,8 +77,17 @@ global_asm!(
     "xor edx, edx",
     "mov r10d, 8",
     "syscall",
-    // rt_sigtimedwait(all, NULL, NULL, 8)
+    // read(0, below the stack, 128), until there is nothing to read. Nothing more will come: the shim is gone.
     "20:",
+    "xor eax, eax",
+    "xor edi, edi",
+    "lea rsi, [rsp - 128]",
+    "mov edx, 128",
+    "syscall",
+    "test rax, rax",
+    "jz 50f",
+    "jg 20b",
+    // rt_sigtimedwait(all, NULL, NULL, 8)
     "mov eax, 128",
     "lea rdi, [rip + 60f]",
     "xor esi, esi",
@@ -82,9 +97,9 @@ global_asm!(
     "cmp eax, 17", // SIGCHLD
     "je 30f",
     "cmp eax, 15", // SIGTERM
-    "je 40f",
+    "je 50f",
     "cmp eax, 2", // SIGINT
-    "je 40f",
+    "je 50f",
     "jmp 20b",
     // wait4(-1, NULL, WNOHANG, NULL) as long as there is one.
     "30:",
@@ -96,19 +111,6 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "jg 30b",
-    "jmp 20b",
-    // getpid()
-    "40:",
-    "mov ebx, eax",
-    "mov eax, 39",
-    "syscall",
-    "cmp eax, 1",
-    "jne 50f",
-    // kill(-1, signal)
-    "mov eax, 62",
-    "mov rdi, -1",
-    "mov esi, ebx",
-    "syscall",
     "jmp 20b",
     // exit_group(0)
     "50:",
@@ -136,8 +138,17 @@ global_asm!(
     "mov x2, #0",
     "mov x3, #8",
     "svc #0",
-    // rt_sigtimedwait(all, NULL, NULL, 8)
+    // read(0, below the stack, 128), until there is nothing to read. Nothing more will come: the shim is gone.
     "20:",
+    "mov x8, #63",
+    "mov x0, #0",
+    "sub x1, sp, #128",
+    "mov x2, #128",
+    "svc #0",
+    "cmp x0, #0",
+    "b.eq 50f",
+    "b.gt 20b",
+    // rt_sigtimedwait(all, NULL, NULL, 8)
     "mov x8, #137",
     "adr x0, 60f",
     "mov x1, #0",
@@ -147,9 +158,9 @@ global_asm!(
     "cmp w0, #17", // SIGCHLD
     "b.eq 30f",
     "cmp w0, #15", // SIGTERM
-    "b.eq 40f",
+    "b.eq 50f",
     "cmp w0, #2", // SIGINT
-    "b.eq 40f",
+    "b.eq 50f",
     "b 20b",
     // wait4(-1, NULL, WNOHANG, NULL) as long as there is one.
     "30:",
@@ -161,19 +172,6 @@ global_asm!(
     "svc #0",
     "cmp w0, #0",
     "b.gt 30b",
-    "b 20b",
-    // getpid()
-    "40:",
-    "mov w19, w0",
-    "mov x8, #172",
-    "svc #0",
-    "cmp w0, #1",
-    "b.ne 50f",
-    // kill(-1, signal)
-    "mov x8, #129",
-    "mov x0, #-1",
-    "mov w1, w19",
-    "svc #0",
     "b 20b",
     // exit_group(0)
     "50:",
@@ -214,19 +212,42 @@ fn program() -> &'static [u8] {
     }
 }
 
-/// Becomes it. `word` is its only argument, by which it can be found among all processes.
+/// Executes the holder in this process, on the [leash](obey) that is its standard input. Its arguments are its
+/// name alone: in a shared PID namespace any container reads them.
 ///
 /// # Errors
 ///
 /// The kernel's refusal; the process is then what it was.
-pub fn become_holder(word: &CStr) -> io::Error {
+pub fn become_holder() -> io::Error {
     let executed = write().and_then(|file| {
         let nothing: [CString; 0] = [];
-        Ok(fexecve(file.as_fd(), &[NAME, word], &nothing)?)
+        Ok(fexecve(file.as_fd(), &[NAME], &nothing)?)
     });
     match executed {
         Ok(never) => match never {},
         Err(error) => error,
+    }
+}
+
+/// Has the kernel send SIGIO to this process when the writing end of the pipe `leash` is closed by all processes.
+/// The default action of SIGIO ends the process.
+///
+/// The kernel sends SIGIO with the rights of the caller: a process that changes its user calls this again.
+///
+/// # Errors
+///
+/// `EPIPE` if that end is closed by now, or the kernel's refusal.
+pub fn obey(leash: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: F_SETOWN takes two integers and touches no memory of this process.
+    let owned = unsafe { libc::fcntl(leash.as_raw_fd(), libc::F_SETOWN, libc::getpid()) };
+    if owned < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    fcntl(leash, FcntlArg::F_SETFL(OFlag::O_ASYNC | OFlag::O_NONBLOCK))?;
+    // What was closed before raises no signal.
+    match nix::unistd::read(leash, &mut [0]) {
+        Ok(0) => Err(io::Error::from_raw_os_error(libc::EPIPE)),
+        _ => Ok(()),
     }
 }
 
@@ -241,19 +262,22 @@ fn write() -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::{Child, Command, Stdio};
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Child, Command};
+
+    use nix::unistd::pipe2;
 
     use super::*;
 
-    /// Runs it, and waits until it holds.
-    fn holder() -> Child {
+    /// Runs the holder, and waits until it holds. It ends with the leash that comes with it.
+    fn holder() -> (Child, OwnedFd) {
         let file = write().unwrap();
-        let child = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()))
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
+        let (leash, end) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        command.stdin(leash);
+        // SAFETY: `obey` makes system calls alone, which are allowed between fork and exec.
+        let command = unsafe { command.pre_exec(|| obey(BorrowedFd::borrow_raw(0))) };
+        let child = command.spawn().unwrap();
         let is_named = || {
             let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap();
             name.trim() == NAME.to_str().unwrap()
@@ -261,24 +285,51 @@ mod tests {
         while !is_named() {
             std::thread::yield_now();
         }
-        child
+        (child, end)
     }
 
     #[test]
-    fn it_holds_until_it_is_told_to_end() {
-        let mut child = holder();
-        crate::sys::kill(child.id() as i32, nix::libc::SIGHUP).unwrap();
+    fn sigterm_ends_the_holder_and_other_signals_do_not() {
+        let (mut child, _end) = holder();
+        for signal in [libc::SIGHUP, libc::SIGIO, libc::SIGUSR1] {
+            crate::sys::kill(child.id() as i32, signal).unwrap();
+        }
         assert!(child.try_wait().unwrap().is_none());
-        crate::sys::kill(child.id() as i32, nix::libc::SIGTERM).unwrap();
+        crate::sys::kill(child.id() as i32, libc::SIGTERM).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(0));
-        let mut child = holder();
+        let (mut child, _end) = holder();
         child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(nix::libc::SIGKILL));
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn the_holder_ends_when_its_leash_is_closed() {
+        let (mut child, end) = holder();
+        drop(end);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+
+    #[test]
+    fn bytes_in_the_leash_neither_end_the_holder_nor_hide_its_end() {
+        let (mut child, end) = holder();
+        let mut end = File::from(end);
+        end.write_all(&[b'x'; 4096]).unwrap();
+        assert!(child.try_wait().unwrap().is_none());
+        drop(end);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+
+    #[test]
+    fn a_leash_that_was_closed_before_is_refused() {
+        let (leash, end) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        drop(end);
+        let refused = obey(leash.as_fd()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPIPE));
     }
 
     #[test]
     fn it_takes_next_to_no_memory() {
-        let mut child = holder();
+        let (mut child, _end) = holder();
         let smaps = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", child.id())).unwrap();
         let line = smaps.lines().find(|line| line.starts_with("Rss:")).unwrap();
         let kilobytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
@@ -289,7 +340,7 @@ mod tests {
 
     #[test]
     fn nobody_can_change_its_program() {
-        let mut child = holder();
+        let (mut child, _end) = holder();
         let path = format!("/proc/{}/exe", child.id());
         let found = std::fs::File::open(&path).unwrap();
         let opened = std::fs::OpenOptions::new().write(true).open(&path);

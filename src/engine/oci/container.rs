@@ -11,7 +11,7 @@ use crate::caught::caught;
 use crate::cgroup::remains;
 use crate::engine::{
     Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
-    Order, Wishes, sandbox,
+    Order, OwnSandbox, Wishes,
 };
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
@@ -53,8 +53,8 @@ pub(super) struct OciContainer {
     pub reaper: Reaper,
     /// The namespaces that each of its lives is to be in.
     pub joins: Namespaces,
-    /// The bundle of its pod's sandbox, where that has the files which they share.
-    pub shares: Option<PathBuf>,
+    /// The sandbox of its pod, where the shim has made it.
+    pub shares: Option<Arc<OwnSandbox>>,
     /// The host's file behind its `terminationMessagePath`.
     pub termination_message: Option<PathBuf>,
     pub has_own_pid_namespace: bool,
@@ -75,7 +75,7 @@ impl Container for Arc<OciContainer> {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         if let Some(sandbox) = &self.shares {
-            config::share(&self.bundle, &sandbox::shared(sandbox)).map_err(EngineError::failed)?;
+            config::share(&self.bundle, &sandbox.files).map_err(EngineError::failed)?;
         }
         self.write_score(wishes.oom_score);
         exit::forget(&self.bundle);

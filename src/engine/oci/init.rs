@@ -165,8 +165,7 @@ impl Init for OciInit {
         Sandbox {
             pid: self.pid,
             namespaces: Namespaces::of(self.pid),
-            bundle: None,
-            network: None,
+            own: None,
         }
     }
 

@@ -106,7 +106,7 @@ impl Engine for OciEngine {
             runtime,
             reaper: self.reaper.clone(),
             joins,
-            shares: sandbox.and_then(|sandbox| sandbox.bundle.clone()),
+            shares: sandbox.and_then(|sandbox| sandbox.own.clone()),
             termination_message: message.map(ToOwned::to_owned),
             has_own_pid_namespace: bundle.has_own_pid_namespace(),
             has_poststart_hooks: bundle.has_poststart_hooks(),

@@ -124,14 +124,25 @@ fn mode_is(mode: i32, wanted: NamespaceMode) -> bool {
 }
 
 fn is_in_user_namespace(options: &NamespaceOption, has_network: bool) -> Result<bool, EngineError> {
-    let wants = options.userns_options.as_ref();
-    let wants = wants.is_some_and(|user| mode_is(user.mode.value(), NamespaceMode::POD));
+    let mode = options.userns_options.as_ref().map(|users| users.mode);
+    let wants = match mode.map(|mode| mode.enum_value()) {
+        None | Some(Ok(NamespaceMode::NODE)) => false,
+        Some(Ok(NamespaceMode::POD)) => true,
+        Some(Ok(other)) => return Err(unknown_users(&format!("{other:?}"))),
+        Some(Err(number)) => return Err(unknown_users(&number.to_string())),
+    };
     match (wants, has_network) {
         (true, false) => Err(invalid(
             "a user namespace is wanted on the node's network, expected a network of the pod's own: this sandbox is made without a pause container",
         )),
         (wants, _) => Ok(wants),
     }
+}
+
+fn unknown_users(mode: &str) -> EngineError {
+    invalid(format!(
+        "user namespace mode {mode} cannot be had for a pod, expected POD or NODE"
+    ))
 }
 
 fn hostname(
@@ -145,7 +156,12 @@ fn hostname(
             "host name {shown:?} is none, expected at most {HOSTNAME_AT_MOST} bytes in one line"
         )));
     }
-    Ok((!on_host_network && !name.is_empty()).then(|| name.to_owned()))
+    match (name.is_empty(), on_host_network) {
+        (false, true) => Err(invalid(format!(
+            "host name {name:?} is wanted on the node's network, expected none: such a pod has the node's"
+        ))),
+        (is_empty, _) => Ok((!is_empty).then(|| name.to_owned())),
+    }
 }
 
 /// The sysctls that are the pod's own: what is not in a namespace of its own would be set for the node.
@@ -242,7 +258,7 @@ fn annotations(id: &str, config: &PodSandboxConfig) -> BTreeMap<String, String> 
 
 #[cfg(test)]
 mod tests {
-    use containerd_shim_protos::protobuf::MessageField;
+    use containerd_shim_protos::protobuf::{EnumOrUnknown, MessageField};
 
     use super::*;
     use crate::cri::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, UserNamespace};
@@ -263,12 +279,12 @@ mod tests {
             security_context: MessageField::some(context),
             ..LinuxPodSandboxConfig::new()
         };
+        let is_on_host = network == NamespaceMode::NODE;
         let config = PodSandboxConfig {
-            hostname: "web-0".to_owned(),
+            hostname: if is_on_host { "" } else { "web-0" }.to_owned(),
             linux: MessageField::some(linux),
             ..PodSandboxConfig::new()
         };
-        let is_on_host = network == NamespaceMode::NODE;
         SandboxOrder {
             config,
             netns: (!is_on_host).then(|| PathBuf::from("/run/netns/a")),
@@ -368,15 +384,44 @@ mod tests {
         }
     }
 
+    /// With a user namespace of this mode.
+    fn with_mode(mut order: SandboxOrder, mode: EnumOrUnknown<NamespaceMode>) -> SandboxOrder {
+        let linux = order.config.linux.as_mut().unwrap();
+        let context = linux.security_context.as_mut().unwrap();
+        let options = context.namespace_options.as_mut().unwrap();
+        let mut users = UserNamespace::new();
+        users.mode = mode;
+        options.userns_options = MessageField::some(users);
+        order
+    }
+
+    #[test]
+    fn a_user_namespace_of_an_unknown_mode_is_refused() {
+        for (mode, name) in [
+            (NamespaceMode::CONTAINER.into(), "CONTAINER"),
+            (NamespaceMode::TARGET.into(), "TARGET"),
+            (EnumOrUnknown::from_i32(7), "7"),
+        ] {
+            let said = refused(&with_mode(usual(), mode));
+            assert!(
+                said.starts_with(&format!("user namespace mode {name} ")),
+                "{said}"
+            );
+        }
+        let node = with_mode(usual(), NamespaceMode::NODE.into());
+        assert!(!wanted(&node).unwrap().namespaces.is_in_user_namespace);
+    }
+
+    #[test]
+    fn a_host_name_on_the_nodes_network_is_refused() {
+        let mut order = pod(NamespaceMode::NODE, NamespaceMode::POD, NamespaceMode::POD);
+        order.config.hostname = "web-0".to_owned();
+        assert!(refused(&order).starts_with("host name \"web-0\" is wanted on the node's network"));
+    }
+
     #[test]
     fn a_user_namespace_is_that_of_the_pods_network() {
-        let with_users = |mut order: SandboxOrder| {
-            let linux = order.config.linux.as_mut().unwrap();
-            let context = linux.security_context.as_mut().unwrap();
-            let options = context.namespace_options.as_mut().unwrap();
-            options.userns_options = MessageField::some(UserNamespace::new());
-            order
-        };
+        let with_users = |order| with_mode(order, NamespaceMode::POD.into());
         let namespaces = wanted(&with_users(usual())).unwrap().namespaces;
         assert!(namespaces.is_in_user_namespace);
         assert!(!namespaces.sysctls.contains_key(PING.0));

@@ -1,86 +1,104 @@
 //! The holder of a pod's namespaces, in the place of a container's first process.
 
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep};
 
 use crate::cgroup::{self, PodCgroup as PodsCgroup};
 use crate::engine::oci::{self, OciPodCgroup};
 use crate::engine::{
-    Attempted, Born, Cgroup, Change, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt,
-    Init, Killing, Namespaces, OomWatch, PidHold, PodCgroup, Sandbox, ScoreOutcome, Vantage,
+    Attempted, Cgroup, Change, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init,
+    Killing, Namespaces, OomWatch, OwnSandbox, PidHold, PodCgroup, Sandbox, ScoreOutcome, Vantage,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
+
+/// The time that a killed holder has to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The process that holds the namespaces of a pod.
 #[derive(Debug)]
 pub(super) struct Holder {
     /// Zero where no process has to hold them.
     pid: i32,
-    bundle: PathBuf,
     reaper: Reaper,
     cgroup: Arc<SharedCgroup>,
-    /// The pod's network namespace; none for the node's.
-    network: Option<PathBuf>,
+    own: Arc<OwnSandbox>,
     /// Where no process holds them they end when this is called.
     end: Halt,
+    /// The process exits when this is closed, by the shim or by its death.
+    _leash: OwnedFd,
 }
 
-/// The cgroup of all the pod, whose figures are those of its sandbox, too; the holder itself is in the
-/// shim's own.
+/// The cgroup of all the pod, whose figures are those of its sandbox, too.
 #[derive(Debug)]
 struct SharedCgroup {
     holder: i32,
     pod: Option<Arc<cgroup::Cgroup>>,
 }
 
+/// The refusal of what only containers can do.
 pub(super) fn not_a_container(what: &str) -> EngineError {
     EngineError::Precondition(format!(
         "the pod's sandbox is no container, and cannot be {what}"
     ))
 }
 
-impl Holder {
-    /// The life that begins with this process.
-    pub fn born(
-        bundle: &Path,
-        child: Option<Child>,
-        reaper: Reaper,
-        pod: Option<cgroup::Cgroup>,
-        network: Option<PathBuf>,
-    ) -> Born {
-        let pid = child.as_ref().map_or(0, Child::pid);
-        let end = Halt::default();
-        let ended = end.clone();
-        let pod = pod.map(Arc::new);
-        let init = Holder {
-            pid,
-            bundle: bundle.to_owned(),
-            reaper,
-            cgroup: Arc::new(SharedCgroup { holder: pid, pod }),
-            network,
-            end,
+/// The end of `holder`: that of the process `child`, or of nothing where no process holds the namespaces.
+pub(super) fn ending(holder: &Holder, child: Option<Child>) -> Ending {
+    let ended = holder.end.clone();
+    Ending(Box::pin(async move {
+        let Some(mut child) = child else {
+            ended.called().await;
+            return Ok(ExitStatus::Signal(Signal::KILL.number()));
         };
-        Born {
-            init: Arc::new(init),
-            ending: Ending(Box::pin(async move {
-                let Some(mut child) = child else {
-                    ended.called().await;
-                    return Ok(ExitStatus::Signal(Signal::KILL.number()));
-                };
-                child.wait().await
-            })),
-        }
-    }
+        child.wait().await
+    }))
 }
 
 impl Holder {
+    /// The holder `pid`, of which its shim has the `leash`. `pod` is the cgroup of its pod.
+    pub fn new(
+        pid: i32,
+        leash: OwnedFd,
+        reaper: Reaper,
+        pod: Option<cgroup::Cgroup>,
+        own: OwnSandbox,
+    ) -> Holder {
+        let pod = pod.map(Arc::new);
+        Holder {
+            pid,
+            reaper,
+            cgroup: Arc::new(SharedCgroup { holder: pid, pod }),
+            own: Arc::new(own),
+            end: Halt::default(),
+            _leash: leash,
+        }
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub async fn raze(&self) {
+        // One that has ended is what is wanted.
+        let _ = self.end();
+        let begun = Instant::now();
+        while self.reaper.owns(self.pid) {
+            if begun.elapsed() > GONE_WITHIN {
+                return tracing::warn!(
+                    pid = self.pid,
+                    "the holder of a pod's namespaces does not end"
+                );
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
     fn has_no_process(&self) -> bool {
         self.pid == 0
     }
@@ -117,8 +135,7 @@ impl Init for Holder {
                 true => Namespaces::default(),
                 false => Namespaces::of(self.pid),
             },
-            bundle: Some(self.bundle.clone()),
-            network: self.network.clone(),
+            own: Some(Arc::clone(&self.own)),
         }
     }
 
@@ -198,7 +215,7 @@ impl Cgroup for SharedCgroup {
         Ok(holder.filter(|pid| *pid != 0).collect())
     }
 
-    /// Of the holder's own the pod is charged nothing.
+    /// Zero: the holder's memory is among what is charged to the pod and to none of its containers.
     fn memory_usage(&self) -> Option<u64> {
         Some(0)
     }

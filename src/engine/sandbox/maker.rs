@@ -1,32 +1,39 @@
-//! The process that makes the namespaces of a pod, and becomes their [holder](crate::sys::holder): this
+//! The process that makes a pod's sandbox, and becomes the [holder](crate::sys::holder) of its namespaces: this
 //! shim's own program in a mode for it, since a process can only leave its own namespaces.
 //!
-//! It has one thread, and nothing of the shim's memory. As long as it does its work it has the shim's rights
-//! and the node's files; the holder has neither.
+//! The process has one thread, and nothing of the shim's memory. As long as it does its work it has the shim's
+//! rights and the node's files; the holder has neither. Its work is charged to the pod's cgroup. It writes the
+//! pod's files as well, since a disk that stalls may not stall the shim.
+//!
+//! The standard input of both is the [leash](crate::sys::holder): if the shim dies, the kernel ends them.
 
-use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr, OsString};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use caps::{CapSet, Capability, CapsHashSet};
+use caps::{CapSet, CapsHashSet};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::unistd::{
-    Gid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pivot_root, setgroups, sethostname,
-    setresgid, setresuid,
+    Gid, Uid, chdir, dup2_stderr, dup2_stdout, pivot_root, setgroups, sethostname, setresgid,
+    setresuid,
 };
+use serde::{Deserialize, Serialize};
 
+use crate::cgroup;
 use crate::sys;
 
 use super::config::{Namespaces, is_usual, swapped};
+use super::files::{self, Files};
 
-/// The first argument of the shim's program that is to make a pod's namespaces.
+/// The first argument of the shim's program that is to make a pod's sandbox.
 const MODE: &str = "make-sandbox";
 
 /// The same, for the process that was made as the first one of a process namespace.
@@ -42,62 +49,67 @@ const OOM_SCORE: &str = "-998";
 const NOBODY: u32 = 65_535;
 
 /// What is said where no process holds the namespaces.
-pub(super) const NOBODYS: u32 = 0;
+pub(super) const NOBODYS: i32 = 0;
 
 /// Where a process namespace's own processes would be seen; the holder's root is mounted here, which every
 /// node has.
 const COVERED: &str = "/proc";
 
-/// The command that makes these namespaces, and is found by the `bundle` in its arguments. It says on its
-/// standard output the process that holds them, zero where none has to, or in one sentence why there is none, and closes it.
-pub(super) fn command(namespaces: &Namespaces, bundle: &Path) -> serde_json::Result<Command> {
+/// A sandbox to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Making {
+    pub bundle: PathBuf,
+    pub namespaces: Namespaces,
+    pub files: Files,
+    /// The directories of the cgroup for the maker and the holder; none if they stay in the shim's.
+    pub cgroup: BTreeSet<PathBuf>,
+}
+
+/// The command that makes all this. It says on its standard output the process that holds the namespaces, zero
+/// where none has to, or in one sentence why there is none, and closes it. It ends with the pipe `leash`.
+pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Command> {
     let mut command = Command::new(SELF);
-    command.arg(MODE).arg(serde_json::to_string(namespaces)?);
-    command.arg(bundle).env_clear();
-    command.stdin(Stdio::null()).stderr(Stdio::null());
+    command.arg(MODE).arg(serde_json::to_string(making)?);
+    command.env_clear().stdin(leash).stderr(Stdio::null());
     Ok(command)
 }
 
-/// Whether these are the arguments of a process that makes or holds the namespaces of the sandbox in
-/// `bundle`, as `/proc/<pid>/cmdline` has them.
-pub(super) fn is_one(cmdline: &[u8], bundle: &Path) -> bool {
-    let mut words = cmdline.split(|byte| *byte == 0);
-    let first = words.next();
-    let bundle = bundle.as_os_str().as_bytes();
-    let is_holder = first == Some(sys::holder::NAME.to_bytes());
-    let is_maker = first == Some(SELF.as_bytes())
-        && words
-            .next()
-            .is_some_and(|mode| [MODE.as_bytes(), FIRST.as_bytes()].contains(&mode));
-    (is_holder || is_maker) && words.any(|word| word == bundle)
-}
-
-/// Whether the first argument of the shim's program has it make namespaces.
+/// True if the first argument of the shim's program has it make a sandbox.
 pub(crate) fn is_mode(word: &OsStr) -> bool {
     word == MODE || word == FIRST
 }
 
-/// Makes the namespaces that the arguments say, as the process's only work.
+/// Makes what the arguments say, as the process's only work.
 pub(crate) fn main(arguments: &[OsString]) {
     let made = match arguments {
-        [mode, namespaces, bundle] => make(mode == FIRST, namespaces, bundle),
-        _ => Err("expected namespaces and a bundle; this is started by usher's shim".to_owned()),
+        [mode, making] if mode == MODE => make(making),
+        [mode] if mode == FIRST => Err(hold()),
+        _ => Err("expected what to make; this is started by usher's shim".to_owned()),
     };
     if let Err(error) = made {
         let _ = writeln!(io::stdout(), "{error}");
     }
 }
 
-/// Comes back only if a process of its own holds them, or with why there is none.
-fn make(is_first: bool, namespaces: &OsStr, bundle: &OsStr) -> Result<(), String> {
+/// Returns once another process holds the namespaces or none has to, or with an error. Otherwise this process becomes
+/// the holder.
+fn make(making: &OsStr) -> Result<(), String> {
     sys::close_all_from(3);
-    let wanted: Namespaces = serde_json::from_slice(namespaces.as_bytes())
-        .map_err(|error| format!("namespaces {namespaces:?}: {error}"))?;
-    if is_first {
-        return Err(hold(true, bundle));
-    }
+    let Making {
+        bundle,
+        namespaces: wanted,
+        files,
+        cgroup,
+    } = serde_json::from_slice(making.as_bytes())
+        .map_err(|error| format!("sandbox {making:?}: {error}"))?;
+    obey_the_shim()?;
     // Where it may not be lowered it stays what it is.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    if !cgroup.is_empty() {
+        files::note_cgroup(&bundle, &cgroup)?;
+        cgroup::enter(&cgroup)?;
+    }
+    files.make(&bundle)?;
     enter(&wanted)?;
     if let Some(hostname) = &wanted.hostname {
         sethostname(hostname).map_err(|error| format!("host name {hostname:?}: {error}"))?;
@@ -109,14 +121,19 @@ fn make(is_first: bool, namespaces: &OsStr, bundle: &OsStr) -> Result<(), String
     }
     if !wanted.pid {
         say(std::process::id())?;
-        return Err(hold(false, bundle));
+        return Err(hold());
     }
     unshare(CloneFlags::CLONE_NEWPID).map_err(|error| format!("a process namespace: {error}"))?;
     let mut first = Command::new(SELF);
-    first.arg(FIRST).args([namespaces, bundle]).env_clear();
+    first.arg(FIRST).env_clear();
     say(sys::spawn(&mut first)
         .map_err(|error| format!("the first process of a namespace: {error}"))?
         .id())
+}
+
+/// Has the kernel end this process when the shim is gone.
+fn obey_the_shim() -> Result<(), String> {
+    sys::holder::obey(io::stdin().as_fd()).map_err(|error| format!("the shim's leash: {error}"))
 }
 
 /// Mounts the namespaces that were made, so that they stay when this process has ended.
@@ -135,7 +152,7 @@ fn pin(wanted: &Namespaces, directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn say(pid: u32) -> Result<(), String> {
+fn say(pid: impl Display) -> Result<(), String> {
     writeln!(io::stdout(), "{pid}").map_err(|error| error.to_string())
 }
 
@@ -183,17 +200,16 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
 }
 
 /// Gives up all that the holder does not need, and becomes it. Comes back with why that was not possible.
-fn hold(is_first: bool, bundle: &OsStr) -> String {
-    let held = confine(is_first).and_then(|()| {
-        let bundle = CString::new(bundle.as_bytes()).map_err(|error| error.to_string())?;
+fn hold() -> String {
+    let held = confine().and_then(|()| {
+        // Again, by the rights that are left.
+        obey_the_shim()?;
         let said = io::stdout().as_fd().try_clone_to_owned();
         let mut said = said.map(File::from).map_err(|error| error.to_string())?;
         let null = open_nothing().map_err(|error| error.to_string())?;
-        let silent = dup2_stdin(&null)
-            .and_then(|()| dup2_stdout(&null))
-            .and_then(|()| dup2_stderr(&null));
+        let silent = dup2_stdout(&null).and_then(|()| dup2_stderr(&null));
         silent.map_err(|error| error.to_string())?;
-        let error = sys::holder::become_holder(&bundle);
+        let error = sys::holder::become_holder();
         let _ = writeln!(said, "the holder of the pod's namespaces: {error}");
         Ok::<_, String>(String::new())
     });
@@ -207,7 +223,7 @@ fn open_nothing() -> io::Result<OwnedFd> {
 }
 
 /// Leaves the node's files behind, and the rights of root.
-fn confine(is_first: bool) -> Result<(), String> {
+fn confine() -> Result<(), String> {
     let failed = |what: &'static str| move |error: nix::Error| format!("{what}: {error}");
     let none: Option<&str> = None;
     let own = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
@@ -226,33 +242,29 @@ fn confine(is_first: bool) -> Result<(), String> {
     pivot_root(".", ".").map_err(failed("an empty root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(failed("the node's files"))?;
     chdir("/").map_err(failed("an empty root"))?;
-    become_nobody(is_first)
+    become_nobody()
 }
 
-/// Whoever is the first process of a namespace may send signals to all in it.
-fn become_nobody(is_first: bool) -> Result<(), String> {
-    let kept: CapsHashSet = is_first
-        .then_some(Capability::CAP_KILL)
-        .into_iter()
-        .collect();
+/// Gives up the rights of root, for good.
+fn become_nobody() -> Result<(), String> {
     let caps = |error: caps::errors::CapsError| format!("capabilities: {error}");
     let ids = |error: nix::Error| format!("user {NOBODY}: {error}");
-    for capability in caps::read(None, CapSet::Bounding)
-        .map_err(caps)?
-        .difference(&kept)
-    {
-        caps::drop(None, CapSet::Bounding, *capability).map_err(caps)?;
+    for capability in caps::read(None, CapSet::Bounding).map_err(caps)? {
+        caps::drop(None, CapSet::Bounding, capability).map_err(caps)?;
     }
-    prctl::set_keepcaps(true).map_err(ids)?;
     let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
     setgroups(&[]).map_err(ids)?;
     setresgid(group, group, group).map_err(ids)?;
     setresuid(user, user, user).map_err(ids)?;
-    // What is inheritable has to be permitted, and what is ambient both (`capabilities(7)`).
-    caps::set(None, CapSet::Effective, &kept).map_err(caps)?;
-    caps::set(None, CapSet::Permitted, &kept).map_err(caps)?;
-    caps::set(None, CapSet::Inheritable, &kept).map_err(caps)?;
-    caps::set(None, CapSet::Ambient, &kept).map_err(caps)?;
+    let none = CapsHashSet::new();
+    for set in [
+        CapSet::Ambient,
+        CapSet::Effective,
+        CapSet::Permitted,
+        CapSet::Inheritable,
+    ] {
+        caps::set(None, set, &none).map_err(caps)?;
+    }
     prctl::set_no_new_privs().map_err(ids)
 }
 
@@ -261,29 +273,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_maker_and_a_holder_are_told_by_their_bundle() {
-        let bundle = Path::new("/run/b/s1");
-        let is = |cmdline: &[u8]| is_one(cmdline, bundle);
-        assert!(is(b"usher-sandbox\0/run/b/s1\0"));
-        assert!(is(b"/proc/self/exe\0make-sandbox\0{}\0/run/b/s1\0"));
-        assert!(is(b"/proc/self/exe\0make-sandbox-first\0{}\0/run/b/s1\0"));
-        assert!(!is(b"usher-sandbox\0/run/b/s2\0"));
-        assert!(!is(b"runc\0--bundle\0/run/b/s1\0"));
-        assert!(!is(b""));
-    }
-
-    #[test]
-    fn it_is_told_all_that_is_wanted() {
-        let namespaces = Namespaces {
-            network: Some("/run/netns/a".into()),
-            hostname: Some("web-0".to_owned()),
-            ipc: true,
-            ..Namespaces::default()
+    fn a_maker_is_told_all_that_is_wanted() {
+        let making = Making {
+            bundle: PathBuf::from("/run/b/s1"),
+            namespaces: Namespaces {
+                network: Some("/run/netns/a".into()),
+                hostname: Some("web-0".to_owned()),
+                ipc: true,
+                ..Namespaces::default()
+            },
+            files: Files::default(),
+            cgroup: BTreeSet::from([PathBuf::from("/sys/fs/cgroup/pod/s1")]),
         };
-        let command = command(&namespaces, Path::new("/run/b/s1")).unwrap();
+        let command = command(&making, open_nothing().unwrap()).unwrap();
         let words: Vec<&OsStr> = command.get_args().collect();
-        let read: Namespaces = serde_json::from_slice(words[1].as_bytes()).unwrap();
-        assert_eq!(read, namespaces);
-        assert_eq!(words[2], "/run/b/s1");
+        let read: Making = serde_json::from_slice(words[1].as_bytes()).unwrap();
+        assert_eq!(read, making);
     }
 }

@@ -1,15 +1,16 @@
 //! A pod's sandbox that is no container: its namespaces, held by a process as small as can be, and its files.
 //!
-//! What a pause container is for, without one: no image, no root file system, no OCI runtime, no cgroup.
+//! Such a sandbox has no image, no root file system and no OCI runtime.
 //! containerd asks for it where its configuration says `sandboxer = "shim"` (its Sandbox API).
 //!
 //! | file | what it is about |
 //! |---|---|
 //! | `config.rs` | what is wanted, and what is refused |
 //! | `files.rs` | the host name, hosts, the resolver's configuration and shared memory |
-//! | `maker.rs` | the process that makes the namespaces, and becomes their holder |
+//! | `maker.rs` | the process that makes all of it, and becomes the holder of its namespaces |
+//! | `making.rs` | that process, as the shim sees it |
 //! | `init.rs` | the holder, as the actor sees it |
-//! | `spec.rs` | a sandbox without a holder, as containerd is to know it |
+//! | `spec.rs` | a sandbox, as containerd is to know it |
 
 mod config;
 mod files;
@@ -17,49 +18,34 @@ mod files;
 pub(crate) mod fuzz;
 mod init;
 pub(crate) mod maker;
+mod making;
 mod spec;
 
-use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
+use tokio::task::spawn_blocking;
 
 use crate::caught::caught;
-use crate::cgroup::{self, scores};
+use crate::cgroup::{self, remains, scores};
 use crate::reaper::{Child, Reaper};
 use crate::sizing::Size;
 use crate::stdio::{self, Streams};
-use crate::sys;
 
 use super::oci::exit;
 use super::{
     Beginning, Born, Container, Created, Deletion, EngineError, Facts, Halt, LastLife, Order,
-    SandboxOrder, Wishes,
+    OwnSandbox, SandboxOrder, Wishes,
 };
 
 use config::Wanted;
 use init::Holder;
-use maker::NOBODYS;
+use maker::Making;
 
-pub(super) use files::{SHARED_MEMORY, shared};
+pub(super) use files::SHARED_MEMORY;
 pub use spec::spec;
-
-/// How long the namespaces may take to be made: it is milliseconds, and longer only where the machine has
-/// no time for it.
-const MADE_WITHIN: Duration = Duration::from_secs(20);
-
-/// The most that the process says that makes them.
-const SAID_AT_MOST: u64 = 4096;
-
-/// How long what is left may take to be gone, once it is killed.
-const GONE_WITHIN: Duration = Duration::from_secs(1);
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
 /// A sandbox, and what it is to be.
 #[derive(Debug)]
@@ -68,6 +54,8 @@ struct PodSandbox {
     bundle: PathBuf,
     wanted: Wanted,
     reaper: Reaper,
+    /// Set at the creation.
+    holder: OnceLock<Arc<Holder>>,
 }
 
 /// Reads what is wanted. Nothing is made by it.
@@ -94,29 +82,46 @@ pub(super) fn read(
         bundle: order.bundle.clone(),
         wanted,
         reaper: reaper.clone(),
+        holder: OnceLock::new(),
     };
     Ok((Arc::new(Arc::new(sandbox)), facts))
 }
 
-/// Ends and removes what a shim that has died has left in `bundle`, if that is a sandbox's.
-pub fn clear(bundle: &Path) {
-    // They are the first that is made, and the last that goes.
-    if files::are_in(bundle) {
-        end(bundle);
-        files::remove(bundle);
-    }
+/// True if there is something of a sandbox in `bundle` that [`clear`] removes.
+pub fn is_in(bundle: &Path) -> bool {
+    files::are_in(bundle)
+}
+
+/// Ends and removes what is left in `bundle` of sandbox `id`. Its processes are those in the cgroup that was made
+/// for them, whatever they are called; others have ended with their shim's leash.
+pub async fn clear(bundle: &Path, id: &str) {
+    let noted = beside(bundle, files::noted_cgroup).await;
+    remains::raze(&remains::of_container(noted.unwrap_or_default(), None, id)).await;
+    beside(bundle, files::remove).await;
+}
+
+/// Does what a disk may stall on a thread of its own; none if it has panicked.
+async fn beside<T: Send + 'static>(
+    bundle: &Path,
+    work: impl FnOnce(&Path) -> T + Send + 'static,
+) -> Option<T> {
+    let bundle = bundle.to_owned();
+    let done = spawn_blocking(move || work(&bundle)).await;
+    done.inspect_err(|error| tracing::error!(%error, "a sandbox's files"))
+        .ok()
 }
 
 #[async_trait]
 impl Container for Arc<PodSandbox> {
     async fn create(&self, _: &Order, _: Wishes, halt: &Halt) -> Result<Created, EngineError> {
         exit::forget(&self.bundle);
-        let made = async {
-            let files = &self.wanted.files;
-            files.make(&self.bundle).map_err(EngineError::Failed)?;
-            self.make(halt).await
+        let born = match caught(self.make(halt)).await {
+            Ok(born) => born,
+            Err(error) => {
+                clear(&self.bundle, &self.id).await;
+                return Err(error);
+            }
         };
-        let born = caught(made).await.inspect_err(|_| clear(&self.bundle))?;
         Ok(Created {
             beginning: Beginning::Parked(born),
             streams: Streams::default(),
@@ -137,10 +142,10 @@ impl Container for Arc<PodSandbox> {
     }
 
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
-        if how == Deletion::ByForce {
-            end(&self.bundle);
+        if let (Deletion::ByForce, Some(holder)) = (how, self.holder.get()) {
+            holder.raze().await;
         }
-        files::remove(&self.bundle);
+        clear(&self.bundle, &self.id).await;
         stdio::drain(streams).await;
         Ok(())
     }
@@ -155,83 +160,53 @@ impl Container for Arc<PodSandbox> {
 }
 
 impl PodSandbox {
-    /// Makes the namespaces.
-    async fn make(self: &Arc<Self>, halt: &Halt) -> Result<Born, EngineError> {
-        let made = tokio::time::timeout(MADE_WITHIN, self.spawn());
-        let held = tokio::select! {
-            biased;
-            () = halt.called() => return Err(too_late("were called off")),
-            made = made => made.map_err(|_| too_late("took longer than 20 s"))??,
-        };
+    /// Makes the files and the namespaces.
+    async fn make(&self, halt: &Halt) -> Result<Born, EngineError> {
         let parent = &self.wanted.cgroup_parent;
-        let cgroup = (!parent.is_empty())
+        let pod = (!parent.is_empty())
             .then(|| cgroup::Cgroup::at(parent))
             .flatten();
-        let network = self.wanted.namespaces.network.clone();
-        let reaper = self.reaper.clone();
-        Ok(Holder::born(&self.bundle, held, reaper, cgroup, network))
-    }
-
-    /// The process that holds them, as the one says that makes them; none where none has to.
-    async fn spawn(&self) -> Result<Option<Child>, EngineError> {
-        let failed = |error: &dyn std::fmt::Display| {
-            EngineError::Failed(format!("the pod's namespaces: {error}"))
+        let cgroup = pod.as_ref().map(|pod| pod.directories_below(&self.id));
+        let making = Making {
+            bundle: self.bundle.clone(),
+            namespaces: self.wanted.namespaces.clone(),
+            files: self.wanted.files.clone(),
+            cgroup: cgroup.unwrap_or_default(),
         };
-        let (says, said) = pipe::pipe().map_err(|error| failed(&error))?;
-        let mut command = maker::command(&self.wanted.namespaces, &self.bundle)
-            .map_err(|error| failed(&error))?;
-        command.stdout(says.into_blocking_fd().map_err(|error| failed(&error))?);
-        let expectation = self.reaper.expect();
-        let maker = self
-            .reaper
-            .spawn(&mut command)
-            .map_err(|error| failed(&error))?;
-        // With its own end of the pipe.
-        drop(command);
-        let mut words = String::new();
-        let read = said.take(SAID_AT_MOST).read_to_string(&mut words).await;
-        read.map_err(|error| failed(&error))?;
-        match words.trim().parse::<u32>() {
-            Ok(NOBODYS) => Ok(None),
-            Ok(pid) => match i32::try_from(pid).map_err(|error| failed(&error))? {
-                pid if pid == maker.pid() => Ok(Some(maker)),
-                pid => Ok(Some(expectation.claim(pid))),
-            },
-            Err(_) if words.trim().is_empty() => Err(failed(&"nothing was said of them")),
-            Err(_) => Err(failed(&words.trim())),
+        let (child, leash) = making::make(&making, &self.reaper, halt).await?;
+        let pid = child.as_ref().map_or(0, Child::pid);
+        let holder = Holder::new(pid, leash, self.reaper.clone(), pod, self.own(pid));
+        let holder = Arc::new(holder);
+        let ending = init::ending(&holder, child);
+        // It is created once.
+        let _ = self.holder.set(Arc::clone(&holder));
+        Ok(Born {
+            init: holder,
+            ending,
+        })
+    }
+
+    /// The parts that the pod's containers share and containerd is told of.
+    fn own(&self, holder: i32) -> OwnSandbox {
+        let wanted = &self.wanted.namespaces;
+        let made = [
+            (wanted.ipc, "ipc"),
+            (wanted.uts, "uts"),
+            (wanted.pid, "pid"),
+            (wanted.is_in_user_namespace, "user"),
+        ];
+        let made = made.into_iter().filter(|(is_own, _)| *is_own);
+        let made = made.map(|(_, kind)| match &wanted.pins {
+            // Each is called as its file.
+            Some(pins) => (kind, pins.join(kind)),
+            None => (kind, PathBuf::from(format!("/proc/{holder}/ns/{kind}"))),
+        });
+        let network = wanted.network.clone().map(|path| ("network", path));
+        OwnSandbox {
+            files: self.wanted.files.shared(&self.bundle),
+            namespaces: network.into_iter().chain(made).collect(),
+            annotations: self.wanted.annotations.clone(),
+            hostname: wanted.hostname.clone(),
         }
     }
-}
-
-fn too_late(what: &str) -> EngineError {
-    EngineError::CutShort(format!("the pod's namespaces {what}"))
-}
-
-/// Kills whoever makes or holds the namespaces of the sandbox in `bundle`, until nobody does.
-fn end(bundle: &Path) {
-    let begun = Instant::now();
-    loop {
-        let processes = processes(bundle);
-        if processes.is_empty() {
-            return;
-        }
-        if begun.elapsed() > GONE_WITHIN {
-            return tracing::warn!(?processes, "the holder of a pod's namespaces does not end");
-        }
-        processes.into_iter().for_each(sys::end);
-        sleep(LOOK_AGAIN_AFTER);
-    }
-}
-
-/// One that has ended has no words any more.
-fn processes(bundle: &Path) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let is_one = |pid: &u32| {
-        let mut words = Vec::new();
-        let file = fs::File::open(format!("/proc/{pid}/cmdline"));
-        let read = file.and_then(|file| file.take(SAID_AT_MOST).read_to_end(&mut words));
-        read.is_ok() && maker::is_one(&words, bundle)
-    };
-    pids.filter(is_one).collect()
 }

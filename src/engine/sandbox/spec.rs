@@ -1,58 +1,63 @@
-//! A sandbox without a process, as containerd is to know it: an OCI configuration that names its namespaces and
-//! its files by their paths.
-
-use std::path::{Path, PathBuf};
+//! The OCI configuration of a sandbox that is no container: its namespaces by their paths, and the files that its
+//! containers share. containerd keeps it, shows it, and tells NRI's plugins of the pod by it.
 
 use serde_json::{Value, json};
 
 use crate::engine::Sandbox;
 
-use super::files;
-
-/// The configuration; none if a process holds the namespaces, by which they can be found.
+/// The configuration; none where the shim has not made the sandbox.
 pub fn spec(sandbox: &Sandbox) -> Option<Value> {
-    let bundle = sandbox.bundle.as_deref().filter(|_| sandbox.pid == 0)?;
-    let mounts = files::shared(bundle).into_iter().map(|(place, path)| {
+    let own = sandbox.own.as_deref()?;
+    let mounts = own.files.iter().map(|(place, path)| {
         json!({"destination": place, "type": "bind", "source": path, "options": ["rbind", "rprivate", "rw"]})
     });
-    Some(json!({
+    let namespaces = own.namespaces.iter();
+    let namespaces = namespaces.map(|(kind, path)| json!({"type": kind, "path": path}));
+    let mut spec = json!({
         "ociVersion": "1.1.0",
+        "annotations": own.annotations,
         "mounts": mounts.collect::<Vec<_>>(),
-        "linux": {"namespaces": namespaces(bundle, sandbox.network.as_ref())},
-    }))
-}
-
-fn namespaces(bundle: &Path, network: Option<&PathBuf>) -> Vec<Value> {
-    let pins = files::pins(bundle);
-    let pinned = ["ipc", "uts"].map(|name| (name, pins.join(name)));
-    let pinned = pinned.into_iter().filter(|(_, path)| path.exists());
-    let network = network.map(|path| ("network", path.clone()));
-    let all = network.into_iter().chain(pinned);
-    all.map(|(kind, path)| json!({"type": kind, "path": path}))
-        .collect()
+        "linux": {"namespaces": namespaces.collect::<Vec<_>>()},
+    });
+    if let (Some(hostname), Some(fields)) = (&own.hostname, spec.as_object_mut()) {
+        fields.insert("hostname".to_owned(), json!(hostname));
+    }
+    Some(spec)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::engine::OwnSandbox;
 
     #[test]
-    fn what_no_process_holds_is_named_by_its_path() {
-        let bundle = tempfile::tempdir().unwrap();
-        let pins = files::pins(bundle.path());
-        std::fs::create_dir_all(&pins).unwrap();
-        std::fs::write(pins.join("ipc"), "").unwrap();
+    fn a_sandbox_with_a_holder_has_a_spec_that_names_its_network() {
+        let own = OwnSandbox {
+            files: vec![("/etc/hosts", PathBuf::from("/b/work/hosts"))],
+            namespaces: vec![
+                ("network", PathBuf::from("/run/netns/a")),
+                ("ipc", PathBuf::from("/proc/7/ns/ipc")),
+            ],
+            annotations: [("usher/apps".to_owned(), "web".to_owned())].into(),
+            hostname: Some("web-0".to_owned()),
+        };
         let sandbox = Sandbox {
-            bundle: Some(bundle.path().to_owned()),
-            network: Some(PathBuf::from("/run/netns/a")),
+            pid: 7,
+            own: Some(Arc::new(own)),
             ..Sandbox::default()
         };
         let said = spec(&sandbox).unwrap();
         let expected = json!([
             {"type": "network", "path": "/run/netns/a"},
-            {"type": "ipc", "path": pins.join("ipc")},
+            {"type": "ipc", "path": "/proc/7/ns/ipc"},
         ]);
         assert_eq!(said["linux"]["namespaces"], expected);
-        assert_eq!(spec(&Sandbox { pid: 7, ..sandbox }), None);
+        assert_eq!(said["mounts"][0]["source"], "/b/work/hosts");
+        assert_eq!(said["annotations"]["usher/apps"], "web");
+        assert_eq!(said["hostname"], "web-0");
+        assert_eq!(spec(&Sandbox::default()), None);
     }
 }

@@ -141,7 +141,7 @@ impl Init for SimInit {
         let container = &self.container;
         Sandbox {
             pid: self.pid(),
-            bundle: container.is_sandbox.then(|| container.directory.clone()),
+            own: container.is_sandbox.then(Arc::default),
             ..Sandbox::default()
         }
     }

@@ -1,0 +1,61 @@
+//! `UpdateSandbox`, which containerd calls from 2.4 on when kubelet has resized a pod: the crate with containerd's
+//! protocol does not have it yet.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use containerd_shim_protos::sandbox_api::{UpdateSandboxRequest, UpdateSandboxResponse};
+use containerd_shim_protos::sandbox_async::create_sandbox;
+use ttrpc::r#async::{MethodHandler, Service, TtrpcContext};
+
+use crate::pod::Pod;
+use crate::task::status;
+
+use super::Sandboxes;
+
+/// The service as containerd calls it, and the method that is added.
+const SERVICE: &str = "containerd.runtime.sandbox.v1.Sandbox";
+const METHOD: &str = "UpdateSandbox";
+
+/// The Sandbox service of `pod`, whole.
+pub fn services(pod: Pod) -> HashMap<String, Service> {
+    let sandboxes = Arc::new(Sandboxes::new(pod));
+    let mut services = create_sandbox(Arc::clone(&sandboxes) as _);
+    if let Some(service) = services.get_mut(SERVICE) {
+        let update = UpdateSandbox { service: sandboxes };
+        service.methods.insert(METHOD.to_owned(), Box::new(update));
+    }
+    services
+}
+
+struct UpdateSandbox {
+    service: Arc<Sandboxes>,
+}
+
+#[async_trait]
+impl MethodHandler for UpdateSandbox {
+    async fn handler(
+        &self,
+        ctx: TtrpcContext,
+        req: ttrpc::Request,
+    ) -> ttrpc::Result<ttrpc::Response> {
+        ttrpc::async_request_handler!(self, ctx, req, UpdateSandboxRequest, update_sandbox);
+    }
+}
+
+impl Sandboxes {
+    /// The pod was resized. What its cgroup has now is read from there, and not from the request: that is what
+    /// kubelet has put in force.
+    pub(super) async fn update_sandbox(
+        &self,
+        _: &TtrpcContext,
+        req: UpdateSandboxRequest,
+    ) -> ttrpc::Result<UpdateSandboxResponse> {
+        let resized = self
+            .pod
+            .ask(move |actor, reply| actor.sandbox_resized(&req.sandbox_id, reply));
+        resized.await.map_err(status)?;
+        Ok(UpdateSandboxResponse::new())
+    }
+}
