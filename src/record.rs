@@ -286,7 +286,8 @@ impl Record {
             | Report::TooLate { .. }
             | Report::DeferOver { .. }
             | Report::Late { .. }
-            | Report::OtherPlan { .. } => {}
+            | Report::OtherPlan { .. }
+            | Report::Circle { .. } => {}
         }
     }
 

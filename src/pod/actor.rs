@@ -12,6 +12,7 @@ use crate::clock::Timebase;
 use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
 use crate::record::Record;
 
+use super::alarm::Alarm;
 use super::bill::Bill;
 use super::process::Task;
 use super::sandbox::SandboxEnd;
@@ -44,6 +45,7 @@ pub struct Actor {
     pub(super) bill: Bill,
     /// None if it is not the pod's alone, or not known yet.
     pub(super) pod_cgroup: Option<OwnCgroup>,
+    alarm: Alarm,
 }
 
 /// Who waits for an answer that the core decides.
@@ -82,6 +84,7 @@ impl Actor {
             score_log: ScoreLog::default(),
             bill: Bill::default(),
             pod_cgroup: None,
+            alarm: Alarm::default(),
         };
         (actor, Pod { mailbox })
     }
@@ -96,7 +99,7 @@ impl Actor {
                 false => self
                     .core
                     .poll_timeout()
-                    .and_then(|at| self.time.instant(at)),
+                    .and_then(|at| self.time.instant(self.alarm.set(at))),
             };
             tokio::select! {
                 // What is due is due before what comes after it; and callers that never rest must not
@@ -104,7 +107,9 @@ impl Actor {
                 biased;
                 () = reach(timeout) => {
                     self.shim_end.time_passes(self.tasks.is_empty());
-                    self.guarded(|actor| actor.core.handle_timeout(actor.now()));
+                    let now = self.now();
+                    self.alarm.ring(now);
+                    self.guarded(|actor| actor.core.handle_timeout(now));
                 }
                 message = self.messages.recv() => {
                     // The actor holds a mailbox itself, so there is always one more message.
@@ -283,6 +288,7 @@ fn log(report: &Report) {
         | Report::Misplaced { .. } => {
             warn!("{report}")
         }
+        Report::Circle { .. } => error!("{report}"),
         Report::ProbeFailed { .. } | Report::TooLate { .. } => debug!("{report}"),
         _ => info!("{report}"),
     }

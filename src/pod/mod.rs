@@ -6,6 +6,7 @@
 //! whatever takes time is a job of its own, which sends a message when it is done.
 
 mod actor;
+mod alarm;
 mod attempts;
 mod bill;
 mod cgroup;

@@ -57,6 +57,7 @@
 mod action;
 mod allowance;
 mod answer;
+mod circles;
 mod completion;
 mod container;
 mod create;
@@ -114,6 +115,7 @@ pub use time::Time;
 pub use view::{ContainerView, Obstacle, StageView, Status, TerminationView, Then, View, Wait};
 
 use allowance::Allowance;
+use circles::Circles;
 use container::Container;
 use history::History;
 use outbox::Outbox;
@@ -150,6 +152,9 @@ pub struct Pod {
     termination: Option<Termination>,
     /// Since when the run is late, once its sidecars have said so.
     late_said: Option<Time>,
+    circles: Circles,
+    #[cfg(any(test, feature = "simulator"))]
+    faulty_rules: &'static [(&'static str, rules::PodRule)],
     out: Outbox,
 }
 
