@@ -257,18 +257,9 @@ impl Actor {
     fn tell(&mut self, id: &ContainerId, message: &str, last_words: bool) {
         info!(container = %id, "{message}");
         if let Some(task) = self.tasks.get(id) {
-            let streams = task.init.streams.as_ref();
+            let streams = Some(&task.init.streams);
             task.container.tell(streams, message, last_words);
         }
-    }
-
-    /// Publishes an exit, or remembers to when the container's execs have ended.
-    fn report_exit(&mut self, id: &ContainerId, code: u32) {
-        let Some(task) = self.tasks.get_mut(id) else {
-            return;
-        };
-        task.life.reported(code, self.node.clock.wall());
-        self.publish_exit_if_due(id);
     }
 }
 

@@ -36,6 +36,7 @@ mod sizes;
 mod start;
 mod status;
 pub(crate) mod stop;
+mod updates;
 mod who;
 
 use std::time::Duration;

@@ -586,6 +586,7 @@ fn program(script: &Script, again: Option<u8>) -> Program {
         ready_after: script.ready_after,
         unwell_after: script.unwell_after,
         hook_takes: script.hook_takes,
+        ..Program::default()
     }
 }
 

@@ -39,6 +39,17 @@ pub(super) struct SimContainer {
     pub is_sandbox: bool,
     checkpoint: String,
     lives: AtomicUsize,
+    /// How often it is being forgotten just now.
+    forgettings: AtomicUsize,
+}
+
+/// A container that is being forgotten.
+struct Forgetting<'a>(&'a SimContainer);
+
+impl Drop for Forgetting<'_> {
+    fn drop(&mut self) {
+        self.0.forgettings.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl SimContainer {
@@ -51,6 +62,7 @@ impl SimContainer {
             is_sandbox: order.sandbox.is_some(),
             checkpoint: order.checkpoint.clone(),
             lives: AtomicUsize::new(0),
+            forgettings: AtomicUsize::new(0),
         }
     }
 
@@ -115,7 +127,8 @@ impl Container for Arc<SimContainer> {
     async fn create(&self, _: &Order, wishes: Wishes, halt: &Halt) -> Result<Created, EngineError> {
         self.engine.meet(Deed::Mount, &self.id, None).await?;
         self.engine.lock().mounts.insert(self.directory.clone());
-        let streams = Streams::default();
+        let first = self.bundle.lives.first();
+        let (streams, _) = Streams::simulated(first.and_then(|program| program.is_read_for));
         if !self.checkpoint.is_empty() {
             let beginning = Beginning::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
             return Ok(Created { beginning, streams });
@@ -143,6 +156,10 @@ impl Container for Arc<SimContainer> {
         _: &mut Streams,
         halt: &Halt,
     ) -> Result<Born, EngineError> {
+        if self.forgettings.load(Ordering::Relaxed) > 0 {
+            let id = self.id.clone();
+            self.engine.lock().tell(Happening::Hurried { id });
+        }
         if halt.is_called() {
             return Err(EngineError::CutShort(
                 "it is not wanted any more".to_owned(),
@@ -167,6 +184,8 @@ impl Container for Arc<SimContainer> {
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
+        self.forgettings.fetch_add(1, Ordering::Relaxed);
+        let _forgetting = Forgetting(self);
         self.engine.meet(Deed::Forget, &self.id, None).await?;
         self.forgotten()?;
         self.engine.answer(Deed::Forget, &self.id).await;
