@@ -75,7 +75,7 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ),
     ("an exec whose stdin is closed ends", closed_stdins_end),
     (
-        "no life begins while the last is forgotten",
+        "no life begins while the last is forgotten, nor is forgotten while it begins",
         no_life_is_hurried,
     ),
     ("a pod has room for each of its containers", pods_have_room),

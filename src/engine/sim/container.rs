@@ -39,16 +39,24 @@ pub(super) struct SimContainer {
     pub is_sandbox: bool,
     checkpoint: String,
     lives: AtomicUsize,
-    /// How often it is being forgotten just now.
+    /// How often it is being forgotten just now, and released.
     forgettings: AtomicUsize,
+    pub releases: AtomicUsize,
 }
 
-/// A container that is being forgotten.
-struct Forgetting<'a>(&'a SimContainer);
+/// Counts what is under way.
+pub(super) struct UnderWay<'a>(&'a AtomicUsize);
 
-impl Drop for Forgetting<'_> {
+impl UnderWay<'_> {
+    pub fn one_more(count: &AtomicUsize) -> UnderWay<'_> {
+        count.fetch_add(1, Ordering::Relaxed);
+        UnderWay(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.forgettings.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -63,6 +71,7 @@ impl SimContainer {
             checkpoint: order.checkpoint.clone(),
             lives: AtomicUsize::new(0),
             forgettings: AtomicUsize::new(0),
+            releases: AtomicUsize::new(0),
         }
     }
 
@@ -91,6 +100,14 @@ impl SimContainer {
         for serial in members {
             self.engine
                 .dies(serial, ExitStatus::Signal(Signal::KILL.number()));
+        }
+    }
+
+    /// Tells if what begins now comes too early: something else is under way with the container.
+    fn is_hurried_by(&self, count: &AtomicUsize) {
+        if count.load(Ordering::Relaxed) > 0 {
+            let id = self.id.clone();
+            self.engine.lock().tell(Happening::Hurried { id });
         }
     }
 
@@ -156,10 +173,7 @@ impl Container for Arc<SimContainer> {
         _: &mut Streams,
         halt: &Halt,
     ) -> Result<Born, EngineError> {
-        if self.forgettings.load(Ordering::Relaxed) > 0 {
-            let id = self.id.clone();
-            self.engine.lock().tell(Happening::Hurried { id });
-        }
+        self.is_hurried_by(&self.forgettings);
         if halt.is_called() {
             return Err(EngineError::CutShort(
                 "it is not wanted any more".to_owned(),
@@ -184,8 +198,8 @@ impl Container for Arc<SimContainer> {
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
-        self.forgettings.fetch_add(1, Ordering::Relaxed);
-        let _forgetting = Forgetting(self);
+        self.is_hurried_by(&self.releases);
+        let _forgetting = UnderWay::one_more(&self.forgettings);
         self.engine.meet(Deed::Forget, &self.id, None).await?;
         self.forgotten()?;
         self.engine.answer(Deed::Forget, &self.id).await;

@@ -18,7 +18,7 @@ use crate::sizing::{Bytes, Limit, Size};
 use crate::stdio::Streams;
 
 use super::cgroup::{SimCgroup, SimPodCgroup};
-use super::container::SimContainer;
+use super::container::{SimContainer, UnderWay};
 use super::fate::Deed;
 use super::machine::{Happening, Serial, State, ending};
 use super::{Program, SimEngine};
@@ -148,6 +148,7 @@ impl Init for SimInit {
     }
 
     async fn release(&self, gone: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
+        let _release = UnderWay::one_more(&self.container.releases);
         let opened = async {
             let met = self.engine().meet(Deed::Release, self.id(), None).await;
             met.map_err(|error| error.to_string())?;

@@ -108,7 +108,8 @@ pub enum Happening {
     Forgotten {
         id: String,
     },
-    /// Its next life was begun while the engine was forgetting the last.
+    /// Its next life was begun while the engine was forgetting the last, or it was to be forgotten while its
+    /// program was being released.
     Hurried {
         id: String,
     },
