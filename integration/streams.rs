@@ -3,14 +3,15 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use containerd_shim_protos::api::{CreateTaskRequest, ExecProcessRequest};
 use nix::libc;
 
 use crate::harness::{
-    BareShim, ContainerSpec, Containerd, PATIENCE, Reader, TaskApi, eventually, runtime_under_test,
-    times,
+    BareShim, ContainerSpec, Containerd, PATIENCE, Reader, TaskApi, eventually, run,
+    runtime_under_test, times,
 };
 
 /// What is answered without waiting for anybody.
@@ -136,6 +137,48 @@ fn a_deletion_waits_for_a_reader_but_not_for_ever() {
     idle.read_exact(&mut found)
         .expect("what it could have read");
     assert_eq!(&found, b"1\n2\n");
+}
+
+#[test]
+fn a_stdin_that_is_closed_before_the_start_of_an_exec_ends() {
+    let host = Containerd::start();
+    let shim = shell(&host, "sleep 1000");
+    let api = shim.api();
+    start(&api, &shim.create_request());
+    let request = ExecProcessRequest {
+        stdin: shim.fifo("input"),
+        ..shim.exec_request("cat", &["/bin/cat"])
+    };
+    api.exec(&request).expect("Exec");
+    api.close_stdin("a", "cat").expect("CloseIO");
+    api.start("a", "cat").expect("Start");
+    let api = api.deadline(PATIENCE);
+    assert_eq!(api.wait("a", "cat").expect("Wait").exit_status, 0);
+}
+
+/// Runs a container by `ctr` for a reader who begins late. Returns how many bytes arrive.
+fn bytes_read_late(host: &Containerd, spec: &ContainerSpec) -> String {
+    let fifos = host.dir().join("fifo").display().to_string();
+    let ctr = spec.ctr_command(host, &["run", "--rm", "--fifo-dir", &fifos]);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", r#""$@" | (sleep .2; cat) | wc -c"#, "sh"])
+        .arg(ctr.get_program())
+        .args(ctr.get_args());
+    for (key, value) in ctr.get_envs() {
+        command.env(key, value.unwrap_or_default());
+    }
+    run(command, PATIENCE).out().trim().to_owned()
+}
+
+#[test]
+fn a_client_that_reads_late_loses_nothing() {
+    let host = Containerd::start();
+    for n in 0..times(5, 20) {
+        // The client closes its FIFO when it hears of the exit.
+        let spec = ContainerSpec::new(&format!("c{n}")).script("exec seq 1 40000");
+        assert_eq!(bytes_read_late(&host, &spec), "228894", "run {n}");
+    }
 }
 
 #[test]

@@ -294,7 +294,8 @@ impl Record {
             | Report::DeferOver { .. }
             | Report::Late { .. }
             | Report::Kept { .. }
-            | Report::OtherPlan { .. } => {}
+            | Report::OtherPlan { .. }
+            | Report::Circle { .. } => {}
         }
     }
 

@@ -301,6 +301,20 @@ pub fn resize(terminal: BorrowedFd<'_>, width: u16, height: u16) -> io::Result<(
     }
 }
 
+/// Returns how many bytes a pipe or FIFO holds that nobody has read (`FIONREAD`, `ioctl_pipe(2)`).
+///
+/// # Errors
+///
+/// `ENOTTY` for a descriptor that cannot say.
+pub fn unread(pipe: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: this request writes one int, to a variable that outlives the call.
+    match unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut bytes) } {
+        0 => Ok(u64::try_from(bytes).unwrap_or_default()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Receives the one descriptor that comes with a message (`SCM_RIGHTS`, `unix(7)`).
 ///
 /// nix gives the numbers of descriptors, which nobody closes.

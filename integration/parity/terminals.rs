@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use containerd_shim_protos::api::{CreateTaskRequest, ExecProcessRequest};
@@ -270,19 +271,21 @@ fn the_tail_of_a_terminals_output_is_never_lost() {
 fn the_tail_of_a_terminals_output_waits_for_a_slow_reader() {
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
-    let request = exec_in_terminal(&shim, "one", "seq 1 60000");
-    let output = Reader::with(&request.stdout, |_| {
-        std::thread::sleep(Duration::from_millis(10));
+    let request = exec_in_terminal(&shim, "one", "seq 1 10000");
+    // Reads nothing until the exit is told.
+    let (told, is_told) = mpsc::channel::<()>();
+    let output = Reader::with(&request.stdout, move |_| {
+        // Nothing is ever sent.
+        let _ = is_told.recv();
     });
     api.exec(&request).expect("Exec");
     api.start("a", "one").expect("Start");
-    api.wait("a", "one").expect("Wait");
-    let read = output.text().len();
     output.await_open();
+    api.wait("a", "one").expect("Wait");
+    assert_eq!(output.text(), "");
+    drop(told);
     api.delete("a", "one").expect("Delete");
-    let expected = lines(60_000);
-    assert!(read < expected.len(), "the exit is told before all is read");
-    assert!(output.finish() == expected);
+    assert!(output.finish() == lines(10_000));
 }
 
 #[test]

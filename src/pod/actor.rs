@@ -13,6 +13,7 @@ use crate::engine::Coming;
 use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
 use crate::record::Record;
 
+use super::alarm::Alarm;
 use super::bill::Bill;
 use super::process::Task;
 use super::sandbox::SandboxEnd;
@@ -45,6 +46,7 @@ pub struct Actor {
     pub(super) bill: Bill,
     /// None if it is not the pod's alone, or not known yet.
     pub(super) pod_cgroup: Option<OwnCgroup>,
+    alarm: Alarm,
 }
 
 /// Who waits for an answer that the core decides.
@@ -83,6 +85,7 @@ impl Actor {
             score_log: ScoreLog::default(),
             bill: Bill::default(),
             pod_cgroup: None,
+            alarm: Alarm::default(),
         };
         (actor, Pod { mailbox })
     }
@@ -97,7 +100,7 @@ impl Actor {
                 false => self
                     .core
                     .poll_timeout()
-                    .and_then(|at| self.time.instant(at)),
+                    .and_then(|at| self.time.instant(self.alarm.set(at))),
             };
             tokio::select! {
                 // What is due is due before what comes after it; and callers that never rest must not
@@ -105,7 +108,9 @@ impl Actor {
                 biased;
                 () = reach(timeout) => {
                     self.shim_end.time_passes(self.tasks.is_empty());
-                    self.guarded(|actor| actor.core.handle_timeout(actor.now()));
+                    let now = self.now();
+                    self.alarm.ring(now);
+                    self.guarded(|actor| actor.core.handle_timeout(now));
                 }
                 message = self.messages.recv() => {
                     // The actor holds a mailbox itself, so there is always one more message.
@@ -253,18 +258,9 @@ impl Actor {
     fn tell(&mut self, id: &ContainerId, message: &str, last_words: bool) {
         info!(container = %id, "{message}");
         if let Some(task) = self.tasks.get(id) {
-            let streams = task.init.streams.as_ref();
+            let streams = Some(&task.init.streams);
             task.container.tell(streams, message, last_words);
         }
-    }
-
-    /// Publishes an exit, or remembers to when the container's execs have ended.
-    fn report_exit(&mut self, id: &ContainerId, code: u32) {
-        let Some(task) = self.tasks.get_mut(id) else {
-            return;
-        };
-        task.life.reported(code, self.node.clock.wall());
-        self.publish_exit_if_due(id);
     }
 }
 
@@ -284,6 +280,7 @@ fn log(report: &Report) {
         | Report::Misplaced { .. } => {
             warn!("{report}")
         }
+        Report::Circle { .. } => error!("{report}"),
         Report::ProbeFailed { .. } | Report::TooLate { .. } => debug!("{report}"),
         _ => info!("{report}"),
     }

@@ -17,7 +17,7 @@ use super::{Actor, CallError, Kind, Message, Reply};
 pub enum Members {
     /// Those in its cgroup; of its execs the process ids and names.
     Of(Arc<dyn Cgroup>, Vec<(i32, String)>),
-    /// None runs just now, and the task lives on. containerd, when it is started again, deletes a
+    /// None runs just now, and the task lives on, or its exit is about to be told. containerd, when it is started again, deletes a
     /// task without a process (from 1.7 on), so there is the one that has ended and is not collected.
     Ended(Option<i32>),
 }
@@ -83,6 +83,9 @@ impl Actor {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
             task.life.allows(Call::Pids, id)?;
+            if task.life.unpublished().is_some() {
+                return Ok(Members::Ended(Some(task.init.pid).filter(|pid| *pid > 0)));
+            }
             if task.life.is_without_process() {
                 return Ok(Members::Ended(task.lives.first_pid()));
             }

@@ -1,6 +1,7 @@
 //! Checkpoint and restore: a running container written to files, and one that is made from such
 //! files in place of its program being executed.
 
+use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -35,14 +36,16 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        if checkpoint.exit {
-            // The engine removes what it knows of the container by itself.
-            task.life.forgetting_begins();
-        }
+        // The engine removes what it knows of the container by itself.
+        let forgetting = checkpoint.exit.then(|| task.life.begin_forgetting());
         let halt = task.life.halt().clone();
         let work = async move { init.checkpoint(&checkpoint, &halt).await };
         self.job(work, move |actor, outcome| {
-            actor.checkpointed(&id, outcome, reply)
+            if let Some(forgetting) = forgetting {
+                // Some runtimes leave something to its deletion, and those that do not say so then.
+                actor.forgetting_is_over(&id, forgetting, false);
+            }
+            let _ = reply.send(outcome.map_err(CallError::unknown));
         });
     }
 
@@ -58,20 +61,6 @@ impl Actor {
         Ok((init, checkpoint(call.path.clone(), options)))
     }
 
-    fn checkpointed(
-        &mut self,
-        id: &ContainerId,
-        outcome: Result<(), EngineError>,
-        reply: Reply<()>,
-    ) {
-        let task = self.tasks.get(id);
-        if task.is_some_and(|task| task.life.is_being_forgotten()) {
-            // Some runtimes leave something to its deletion, and those that do not say so then.
-            self.forgetting_is_over(id, false);
-        }
-        let _ = reply.send(outcome.map_err(CallError::unknown));
-    }
-
     /// Restores a container whose turn has come.
     pub(super) fn restore(&mut self, id: &ContainerId) {
         let now = self.now();
@@ -84,7 +73,7 @@ impl Actor {
         };
         let (halt, has_terminal) = (task.life.halt().clone(), task.init.paths.terminal);
         // A terminal comes with the process.
-        let mut streams = task.init.streams.take_if(|_| has_terminal);
+        let mut streams = has_terminal.then(|| mem::take(&mut task.init.streams));
         let work = async move {
             let born = restoration.restore(streams.as_mut(), &halt).await?;
             Ok::<_, EngineError>((born, streams))
@@ -101,8 +90,8 @@ impl Actor {
         let pending = task.life.restored();
         match outcome {
             Ok((born, streams)) => {
-                if streams.is_some() {
-                    task.init.streams = streams;
+                if let Some(streams) = streams {
+                    task.init.take_streams(streams);
                     task.init.connect_stdin();
                 }
                 self.born(id, born);
@@ -150,18 +139,8 @@ impl Actor {
         true
     }
 
-    /// Deletes a container that has no process yet: nothing has ended. Gives the way to answer back
-    /// if it has one.
-    pub(super) fn delete_unborn(
-        &mut self,
-        id: &str,
-        reply: Reply<Deleted>,
-    ) -> Option<Reply<Deleted>> {
-        let id = ContainerId::from(id);
-        let task = self.tasks.get_mut(&id)?;
-        if !task.life.is_unborn() {
-            return Some(reply);
-        }
+    /// Deletes a container that has no process yet: nothing has ended.
+    pub(super) fn delete_unborn(&mut self, id: &ContainerId) {
         let deleted = Deleted {
             pid: 0,
             // containerd takes it for unknown.
@@ -170,8 +149,7 @@ impl Actor {
                 at: UNIX_EPOCH,
             },
         };
-        self.delete_now(&id, Deletion::Usual, deleted, reply);
-        None
+        self.delete_now(id, Deletion::Usual, deleted);
     }
 }
 

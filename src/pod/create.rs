@@ -14,11 +14,13 @@ use crate::lifecycle::{ContainerId, Demands, NewContainer};
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
 
+use super::delete::answer;
 use super::life::Life;
 use super::lives::Lives;
 use super::process::{Facts, Process, Task};
 use super::scores::Score;
 use super::stop::known_end;
+use super::updates::Updates;
 use super::{Actor, CallError, CreateCall, Kind, Reply};
 
 impl Actor {
@@ -101,6 +103,7 @@ impl Actor {
                 life,
                 score: Score::new(read.oom_score),
                 lives: Lives::default(),
+                updates: Updates::default(),
             },
         );
         Ok((container, halt))
@@ -131,7 +134,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.init.streams = Some(streams);
+        task.init.streams = streams;
         if !reply.is_closed() {
             task.life.made_known();
         }
@@ -150,11 +153,12 @@ impl Actor {
         self.record.note(now, id, What::Created);
         self.core.handle_created(now, id);
         let task = self.tasks.get_mut(id);
-        let (pid, delete) =
-            task.map_or((0, None), |task| (task.init.pid, task.life.take_deleter()));
+        let (pid, deleters) = task.map_or((0, Vec::new()), |task| {
+            (task.init.pid, task.life.take_deleters())
+        });
         let _ = reply.send(Ok(pid));
-        if let Some(delete) = delete {
-            self.delete(id.as_str(), "", delete);
+        for deleter in deleters {
+            self.delete(id.as_str(), "", deleter);
         }
     }
 
@@ -213,9 +217,8 @@ impl Actor {
         if let Some(mut task) = self.tasks.remove(id) {
             let why = CallError::not_found(id.as_str(), "");
             task.init.never_ran(&why);
-            if let Some(delete) = task.life.take_deleter() {
-                let _ = delete.send(Err(why.clone()));
-            }
+            answer(task.life.take_deleters(), &Err(why.clone()));
+            task.updates.refuse(&why);
             for exec in task.execs.values_mut() {
                 exec.process.never_ran(&why);
             }

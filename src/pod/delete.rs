@@ -1,5 +1,7 @@
 //! Delete: what is left of a container, or of an exec, goes away.
 
+use std::{iter, mem};
+
 use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
@@ -8,58 +10,53 @@ use crate::engine::{Deletion, EngineError};
 use crate::lifecycle::ContainerId;
 use crate::stdio;
 
-use super::life::Call;
+use super::life::{Call, Forgetting};
 use super::process::{Deleted, Exit};
 use super::{Actor, CallError, Kind, Reply};
 
 impl Actor {
-    /// Deletes a task that has ended, or was never started, or an exec.
+    /// Deletes a task that has ended, or was never started, or an exec. Joins a deletion of the task that is
+    /// under way.
     pub fn delete(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
         if !exec_id.is_empty() {
             return self.delete_exec(id, exec_id, reply);
         }
-        let Some(reply) = self.delete_once_created(id, reply) else {
-            return;
+        let key = ContainerId::from(id);
+        let Some(task) = self.tasks.get_mut(&key) else {
+            return drop(reply.send(Err(CallError::not_found(id, ""))));
         };
-        let task = match self.task_mut(id) {
-            Ok(task) => task,
-            Err(error) => return drop(reply.send(Err(error))),
-        };
+        // A task that is being created is deleted when that is over: containerd does so when it has given up
+        // its Create, and removes the bundle as soon as it has its answer.
+        if !task.life.is_known() {
+            return task.life.is_to_go(reply);
+        }
         if let Err(error) = task.life.allows(Call::Delete, id) {
             return drop(reply.send(Err(error)));
         }
-        let Some(reply) = self.delete_unborn(id, reply) else {
-            return;
-        };
-        let id = ContainerId::from(id);
-        let Some(task) = self.tasks.get_mut(&id) else {
-            return;
-        };
-        if task.life.published().is_some() {
-            return self.begin_delete(&id, reply);
-        }
-        let is_reported = task.life.unpublished().is_some();
+        let is_under_way = task.life.is_going() || task.life.has_deleter();
         task.life.is_to_go(reply);
-        if is_reported {
-            return self.publish_exit_if_due(&id);
+        if !is_under_way {
+            self.begin_to_delete(&key);
+        }
+    }
+
+    /// Begins the deletion of a task, or what comes before it.
+    fn begin_to_delete(&mut self, id: &ContainerId) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        if task.life.is_unborn() {
+            return self.delete_unborn(id);
+        }
+        if task.life.published().is_some() {
+            return self.begin_delete(id);
+        }
+        if task.life.unpublished().is_some() {
+            return self.publish_exit_if_due(id);
         }
         // It was never started. Its end is published before its deletion, as for any other.
         task.life.halt().call();
         task.end_init();
-    }
-
-    /// A task that is being created is deleted when that is over: containerd does so when it has given up
-    /// its Create, and removes the bundle as soon as it has its answer. Gives the reply back if there is
-    /// no such task, or somebody waits already.
-    fn delete_once_created(&mut self, id: &str, reply: Reply<Deleted>) -> Option<Reply<Deleted>> {
-        let task = self.tasks.get_mut(&ContainerId::from(id));
-        match task.filter(|task| !task.life.is_known() && !task.life.has_deleter()) {
-            Some(task) => {
-                task.life.is_to_go(reply);
-                None
-            }
-            None => Some(reply),
-        }
     }
 
     /// Has the engine forget a container that has ended, while the news of its end are still on
@@ -76,15 +73,20 @@ impl Actor {
         if is_busy || task.facts.has_poststop_hooks {
             return;
         }
-        task.life.forgetting_begins();
+        let forgetting = task.life.begin_forgetting();
         let (container, id) = (task.container.clone(), id.clone());
         self.job(
             async move { container.forget().await },
-            move |actor, outcome| actor.cleared_away(&id, outcome),
+            move |actor, outcome| actor.cleared_away(&id, forgetting, outcome),
         );
     }
 
-    fn cleared_away(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
+    fn cleared_away(
+        &mut self,
+        id: &ContainerId,
+        forgetting: Forgetting,
+        outcome: Result<(), EngineError>,
+    ) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
@@ -93,40 +95,42 @@ impl Actor {
             // Its deletion will try again, and say so. Who waits for that already has waited for as long
             // as it could.
             tracing::warn!(container = %id, %error, "not cleared away");
-            if error.is_cut_short()
-                && let Some(reply) = task.life.take_deleter()
-            {
-                let _ = reply.send(Err(CallError::unknown(error)));
+            if error.is_cut_short() {
+                answer(task.life.take_deleters(), &Err(CallError::unknown(error)));
             }
         }
-        self.forgetting_is_over(id, is_forgotten);
+        self.forgetting_is_over(id, forgetting, is_forgotten);
     }
 
     /// The engine has forgotten a container, or could not: what has waited for that goes on, be it its next
     /// life or its deletion.
-    pub(super) fn forgetting_is_over(&mut self, id: &ContainerId, is_forgotten: bool) {
+    pub(super) fn forgetting_is_over(
+        &mut self,
+        id: &ContainerId,
+        forgetting: Forgetting,
+        is_forgotten: bool,
+    ) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        if task.life.forgetting_is_over(is_forgotten) {
+        if task.life.end_forgetting(forgetting, is_forgotten) {
             return self.restart(id);
         }
-        if task.life.published().is_some()
-            && let Some(reply) = task.life.take_deleter()
-        {
-            self.begin_delete(id, reply);
+        if task.life.published().is_some() && task.life.has_deleter() {
+            self.begin_delete(id);
         }
     }
 
-    pub(super) fn begin_delete(&mut self, id: &ContainerId, reply: Reply<Deleted>) {
+    /// Deletes a container whose exit is published, as soon as the engine does nothing else with it.
+    pub(super) fn begin_delete(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
-            return drop(reply.send(Err(CallError::not_found(id.as_str(), ""))));
+            return;
         };
         let Some(exit) = task.life.published() else {
             return;
         };
-        if task.life.is_being_forgotten() {
-            return task.life.is_to_go(reply);
+        if task.life.is_being_forgotten() || task.life.is_going() {
+            return;
         }
         let how = match task.life.is_forgotten() {
             true => Deletion::Rest,
@@ -136,26 +140,24 @@ impl Actor {
             pid: task.init.pid,
             exit,
         };
-        self.delete_now(id, how, deleted, reply);
+        self.delete_now(id, how, deleted);
     }
 
-    /// Deletes a container, and tells who wants that what has become of it.
-    pub(super) fn delete_now(
-        &mut self,
-        id: &ContainerId,
-        how: Deletion,
-        deleted: Deleted,
-        reply: Reply<Deleted>,
-    ) {
+    /// Deletes a container, and tells the callers that want it what has become of it.
+    pub(super) fn delete_now(&mut self, id: &ContainerId, how: Deletion, deleted: Deleted) {
         let container = id.clone();
-        self.remove(id, how, move |actor, outcome| match outcome {
-            Ok(()) => actor.deleted(&container, deleted, reply),
-            Err(error) => {
-                // It can be tried again.
-                if let Some(task) = actor.tasks.get_mut(&container) {
+        self.remove(id, how, move |actor, outcome| {
+            let Some(task) = actor.tasks.get_mut(&container) else {
+                return;
+            };
+            let deleters = task.life.take_deleters();
+            match outcome {
+                Ok(()) => actor.deleted(&container, deleted, deleters),
+                Err(error) => {
+                    // It can be tried again.
                     task.life.stays();
+                    answer(deleters, &Err(error.into()));
                 }
-                let _ = reply.send(Err(error.into()));
             }
         });
     }
@@ -171,14 +173,15 @@ impl Actor {
             return;
         };
         task.life.goes();
-        let execs = task.execs.values_mut();
-        let execs = execs.filter_map(|exec| exec.process.streams.take());
-        let streams: Vec<_> = task.init.streams.take().into_iter().chain(execs).collect();
+        let execs = task.execs.values_mut().map(|exec| &mut exec.process);
+        let processes = iter::once(&mut task.init).chain(execs);
+        let streams = processes.map(|process| mem::take(&mut process.streams));
+        let streams: Vec<_> = streams.collect();
         let container = task.container.clone();
         self.job(async move { container.delete(how, streams).await }, then);
     }
 
-    pub(super) fn deleted(&mut self, id: &ContainerId, deleted: Deleted, reply: Reply<Deleted>) {
+    fn deleted(&mut self, id: &ContainerId, deleted: Deleted, deleters: Vec<Reply<Deleted>>) {
         self.forget(id);
         let Deleted { pid, exit } = deleted;
         self.node.publish(TaskDelete {
@@ -188,7 +191,7 @@ impl Actor {
             exited_at: MessageField::some(crate::events::timestamp(exit.at)),
             ..TaskDelete::new()
         });
-        let _ = reply.send(Ok(deleted));
+        answer(deleters, &Ok(deleted));
     }
 
     fn delete_exec(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
@@ -199,7 +202,7 @@ impl Actor {
         let Some(exec) = task.execs.get(exec_id) else {
             return drop(reply.send(Err(CallError::not_found(id, exec_id))));
         };
-        if exec.process.is_running() {
+        if exec.process.reads_running() {
             let message = format!(
                 "cannot delete process {exec_id} of task {id}: it is running, expected stopped or created"
             );
@@ -227,13 +230,19 @@ impl Actor {
             }
             None => exec.process.ended(exit),
         }
-        let streams = exec.process.streams.take();
         let drain = async move {
-            stdio::drain(streams).await;
+            stdio::drain([exec.process.streams]).await;
             Ok::<_, Panicked>(())
         };
         self.job(drain, move |_, _| {
             let _ = reply.send(Ok(deleted));
         });
+    }
+}
+
+/// Tells all callers that have waited for a deletion what has become of it.
+pub(super) fn answer(deleters: Vec<Reply<Deleted>>, answer: &Result<Deleted, CallError>) {
+    for deleter in deleters {
+        let _ = deleter.send(answer.clone());
     }
 }

@@ -7,10 +7,12 @@ use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskE
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
+use crate::caught::Panicked;
 use crate::engine::{Coming, ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
 use crate::lifecycle::{self, ContainerId, RequestId};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
+use crate::stdio::Unread;
 
 use super::life::Call;
 use super::process::{Exec, Exit, Process};
@@ -39,7 +41,6 @@ impl Actor {
             ))
         })?;
         let task = self.task(&call.id)?;
-        // Until its exit is published a process can be added; only its start is refused then.
         task.life.allows(Call::Exec(&call.exec_id), &call.id)?;
         // That is more than to have no process: its next one may be there, and is still parked.
         let id = ContainerId::from(call.id.as_str());
@@ -76,7 +77,6 @@ impl Actor {
             let process = Process::new(call.paths);
             place.insert(Exec {
                 spec: call.spec,
-                size: None,
                 starting: None,
                 handle: None,
                 process,
@@ -133,7 +133,7 @@ impl Actor {
         let order = ExecOrder {
             exec_id: exec_id.to_owned(),
             spec: std::mem::take(&mut exec.spec),
-            size: exec.size,
+            size: exec.process.streams.size(),
             oom_score: score,
             paths: exec.process.paths.clone(),
         };
@@ -169,7 +169,7 @@ impl Actor {
         let Executed {
             process,
             ending,
-            mut streams,
+            streams,
         } = executed;
         let pid = process.pid();
         let Some(exec) = self.starting(id, exec_id, request) else {
@@ -180,12 +180,7 @@ impl Actor {
         exec.handle = Some(Arc::clone(&process));
         exec.process.pid = pid;
         exec.process.started = true;
-        if let Some(size) = exec.size
-            && let Err(error) = streams.resize(size)
-        {
-            tracing::warn!(%error, "a terminal was not resized");
-        }
-        exec.process.streams = Some(streams);
+        exec.process.take_streams(streams);
         exec.process.connect_stdin();
         if let Some(task) = self.tasks.get_mut(id) {
             task.score.has_newcomers = true;
@@ -224,18 +219,40 @@ impl Actor {
             code: status.code(),
             at: self.node.clock.wall(),
         };
-        if let Some(task) = self.tasks.get_mut(id)
-            && let Some(exec) = task.execs.get_mut(exec_id)
-        {
+        self.exec_over(id, exec_id, Some(status));
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        if let Some(exec) = task.execs.get_mut(exec_id) {
             if status == ExitStatus::Signal(Signal::KILL.number()) {
                 task.life.looks_at_memory();
             }
-            let event = exit_event(id, exec_id, exec.process.pid, exit);
-            self.node.publish(event);
-            exec.process.ended(exit);
+            exec.process.untold = Some(exit);
+            if let Some(unread) = exec.process.end_streams() {
+                let (id, exec_id) = (id.clone(), exec_id.to_owned());
+                return self.job(read(unread), move |actor, _| {
+                    actor.tell_exec_exit(&id, &exec_id);
+                    actor.publish_exit_if_due(&id);
+                });
+            }
         }
-        self.exec_over(id, exec_id, Some(status));
+        self.tell_exec_exit(id, exec_id);
         self.publish_exit_if_due(id);
+    }
+
+    /// Tells the exit of an exec that has ended, unless that was done before.
+    pub(super) fn tell_exec_exit(&mut self, id: &ContainerId, exec_id: &str) {
+        let task = self.tasks.get_mut(id);
+        let exec = task.and_then(|task| task.execs.get_mut(exec_id));
+        let Some(process) = exec.map(|exec| &mut exec.process) else {
+            return;
+        };
+        let Some(exit) = process.untold.take() else {
+            return;
+        };
+        let event = exit_event(id, exec_id, process.pid, exit);
+        self.node.publish(event);
+        process.ended(exit);
     }
 
     /// An exec has ended with `status`; `None` if it never came about.
@@ -248,6 +265,12 @@ impl Actor {
         let now = self.now();
         self.core.handle_exec_over(now, id, exec_id, status);
     }
+}
+
+/// Waits until a caller has read what a process has written, as a job.
+pub(super) async fn read(unread: Unread) -> Result<(), Panicked> {
+    unread.is_read().await;
+    Ok(())
 }
 
 fn stopped(exec_id: &str, id: &str) -> CallError {

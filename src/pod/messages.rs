@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
-use crate::engine::{EngineError, Halt, Init, Resources};
+use crate::engine::{EngineError, Halt, Init};
 use crate::lifecycle::ContainerId;
-use crate::sizing::Size;
 use crate::stdio;
 
 use super::life::Call;
@@ -55,14 +54,10 @@ impl Actor {
         let _ = reply.send(Ok(self.task(id).map_or(0, |task| task.init.pid)));
     }
 
-    /// The caller writes no more to the stdin of a process.
+    /// The caller writes no more to the stdin of a process; one that has not been started remembers it.
     pub fn close_stdin(&mut self, id: &str, exec_id: &str, reply: Reply<()>) {
-        let answer = self.process_mut(id, exec_id).map(|process| {
-            if let Some(streams) = &mut process.streams {
-                streams.close_stdin();
-            }
-        });
-        let _ = reply.send(answer);
+        let process = self.process_mut(id, exec_id);
+        let _ = reply.send(process.map(|process| process.streams.close_stdin()));
     }
 
     /// Changes the size of a process's terminal; one that has not been started remembers it. For one
@@ -72,16 +67,8 @@ impl Actor {
     }
 
     fn resized(&mut self, id: &str, exec_id: &str, size: stdio::Size) -> Result<(), CallError> {
-        if !exec_id.is_empty()
-            && let Some(exec) = self.task_mut(id)?.execs.get_mut(exec_id)
-        {
-            exec.size = Some(size);
-        }
         let process = self.process_mut(id, exec_id)?;
-        match &mut process.streams {
-            Some(streams) => streams.resize(size).map_err(CallError::unknown),
-            None => Ok(()),
-        }
+        process.streams.resize(size).map_err(CallError::unknown)
     }
 
     /// Freezes a container. Held ones are started as the caller sees it, and can be frozen too.
@@ -155,55 +142,6 @@ impl Actor {
             }
         }
         let _ = reply.send(outcome.map_err(CallError::unknown));
-    }
-
-    /// Changes a container's resources: the OCI specification's `LinuxResources` as JSON.
-    pub fn update(&mut self, id: &str, resources: Vec<u8>, reply: Reply<()>) {
-        let task = match self.task_mut(id) {
-            Err(error) => return drop(reply.send(Err(error))),
-            Ok(task) => task,
-        };
-        if let Err(error) = task.life.allows(Call::Update, id) {
-            return drop(reply.send(Err(error)));
-        }
-        if task.life.is_without_process() {
-            task.lives.keep_resources(&resources);
-            self.resize_container(&ContainerId::from(id), &resources);
-            return drop(reply.send(Ok(())));
-        }
-        let (init, halt) = match task.life.init_and_halt() {
-            Ok(living) => living,
-            Err(error) => return drop(reply.send(Err(error))),
-        };
-        let id = ContainerId::from(id);
-        // What is raised has to be so for all before it is for one.
-        let before = self.resize_container(&id, &resources);
-        let update = async move {
-            let updated = init.update(&resources, &halt).await;
-            updated.map(|()| resources)
-        };
-        self.job(update, move |actor, outcome| {
-            if outcome.is_err() {
-                actor.core.handle_resized(&id, before);
-            }
-            actor.settle_size_now(true);
-            let outcome = outcome.map(|resources| {
-                let task = actor.tasks.get_mut(&id);
-                if let Some(task) = task.filter(|task| task.lives.first_pid().is_some()) {
-                    task.lives.keep_resources(&resources);
-                }
-            });
-            let _ = reply.send(outcome.map_err(CallError::unknown));
-        });
-    }
-
-    /// Sizes the pod for an Update of a container; how large it was.
-    fn resize_container(&mut self, id: &ContainerId, resources: &[u8]) -> Size {
-        let before = self.core.size_of(id).unwrap_or_default();
-        let size = Resources::parse(resources).change(before);
-        self.core.handle_resized(id, size);
-        self.settle_size();
-        before
     }
 
     pub(super) fn task(&self, id: &str) -> Result<&Task, CallError> {

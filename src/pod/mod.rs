@@ -6,6 +6,7 @@
 //! whatever takes time is a job of its own, which sends a message when it is done.
 
 mod actor;
+mod alarm;
 mod attempts;
 mod bill;
 mod cgroup;
@@ -35,6 +36,7 @@ mod sizes;
 mod start;
 mod status;
 pub(crate) mod stop;
+mod updates;
 mod who;
 
 use std::time::Duration;

@@ -8,11 +8,12 @@ use std::time::SystemTime;
 use crate::engine::{Container, Halt, Process as Executed};
 use crate::lifecycle::RequestId;
 use crate::plan::Allotment;
-use crate::stdio::{Paths, Size, Streams};
+use crate::stdio::{Paths, Streams, Unread};
 
 use super::life::Life;
 use super::lives::Lives;
 use super::scores::Score;
+use super::updates::Updates;
 use super::{CallError, Reply};
 
 /// How and when a process ended, as the caller is told.
@@ -47,6 +48,7 @@ pub(super) struct Task {
     pub life: Life,
     pub score: Score,
     pub lives: Lives,
+    pub updates: Updates,
 }
 
 /// What the bundle says that matters later.
@@ -65,8 +67,6 @@ pub(super) struct Facts {
 pub(super) struct Exec {
     /// The OCI specification's process as JSON.
     pub spec: Vec<u8>,
-    /// What its terminal is to have before there is one.
-    pub size: Option<Size>,
     /// Its start, while it is under way, and what does it.
     pub starting: Option<(RequestId, Halt)>,
     /// What it has become; none as long as it is none.
@@ -80,8 +80,12 @@ pub(super) struct Process {
     /// Zero as long as there is none.
     pub pid: i32,
     pub paths: Paths,
-    pub streams: Option<Streams>,
+    /// Stand-ins that remember what the caller asks of its streams, while it has none.
+    pub streams: Streams,
     pub started: bool,
+    /// The exit of an exec, from when it has ended until its caller is told.
+    pub untold: Option<Exit>,
+    /// Its exit, from when its caller is told.
     pub exit: Option<Exit>,
     /// Why it will never be, for whoever waits for it all the same.
     pub failure: Option<CallError>,
@@ -112,19 +116,38 @@ impl Process {
         }
     }
 
-    pub fn is_running(&self) -> bool {
+    /// The process runs as far as its caller knows.
+    pub fn reads_running(&self) -> bool {
         self.started && self.exit.is_none()
+    }
+
+    /// The process of an exec runs.
+    pub fn is_running(&self) -> bool {
+        self.reads_running() && self.untold.is_none()
+    }
+
+    /// The process of an exec has ended, though its caller may not have been told.
+    pub fn has_ended(&self) -> bool {
+        self.untold.or(self.exit).is_some()
+    }
+
+    /// Gives the process streams, and asks of them what the caller has asked of their stand-ins.
+    pub fn take_streams(&mut self, mut streams: Streams) {
+        streams.catch_up(&self.streams);
+        self.streams = streams;
     }
 
     /// Lets the process have what the caller writes.
     pub fn connect_stdin(&mut self) {
-        let connected = self
-            .streams
-            .as_mut()
-            .map(|streams| streams.connect_stdin(&self.paths.stdin));
-        if let Some(Err(error)) = connected {
+        if let Err(error) = self.streams.connect_stdin(&self.paths.stdin) {
             tracing::warn!(%error, "a process has no stdin");
         }
+    }
+
+    /// Ends the streams of a process that has ended. Returns what its caller has still to read before the
+    /// exit is told.
+    pub fn end_streams(&mut self) -> Option<Unread> {
+        self.streams.ended()
     }
 
     /// Tells everybody who waits for it that the process will never be.
@@ -138,9 +161,6 @@ impl Process {
     /// Tells everybody who waits for it that the process has ended.
     pub fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
-        if let Some(streams) = &mut self.streams {
-            streams.ended();
-        }
         for reply in self.waiting.drain(..) {
             // Who has gone away need not be told.
             let _ = reply.send(Ok(exit));
@@ -166,5 +186,12 @@ impl Task {
     /// Whether an exec runs.
     pub fn has_running_execs(&self) -> bool {
         self.execs.values().any(|exec| exec.process.is_running())
+    }
+
+    /// The execs that have ended, and whose exit is not told.
+    pub fn untold_execs(&self) -> impl Iterator<Item = &String> {
+        let execs = self.execs.iter();
+        let untold = execs.filter(|(_, exec)| exec.process.untold.is_some());
+        untold.map(|(exec_id, _)| exec_id)
     }
 }

@@ -3,12 +3,12 @@
 //! The OCI runtime knows no second life: the container is deleted there and created again, from the
 //! same bundle, on the root file system that is still mounted, with the streams of the first.
 
+use std::mem;
 use std::sync::Arc;
 
 use crate::caught::Panicked;
 use crate::engine::{Born, LastLife};
 use crate::lifecycle::ContainerId;
-use crate::stdio::Streams;
 
 use super::Actor;
 
@@ -33,18 +33,16 @@ impl Actor {
         };
         let (container, halt) = (task.container.clone(), next.halt);
         // What the caller wants of them meanwhile is asked of others in their place.
-        let streams = task.init.streams.replace(Streams::default());
-        let mut streams = streams.unwrap_or_default();
+        let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
             let created = container.create_again(last, &mut streams, &halt).await;
             Ok::<_, Panicked>((streams, created))
         };
         let id = id.clone();
         self.job(work, move |actor, outcome| match outcome {
-            Ok((mut streams, created)) => {
+            Ok((streams, created)) => {
                 if let Some(task) = actor.tasks.get_mut(&id) {
-                    streams.catch_up(task.init.streams.take());
-                    task.init.streams = Some(streams);
+                    task.init.take_streams(streams);
                 }
                 actor.created_again(&id, created.map_err(|error| error.to_string()));
             }

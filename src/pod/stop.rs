@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::caught::Panicked;
 use crate::engine::{Killing, Process};
@@ -10,15 +9,13 @@ use crate::lifecycle::{ContainerId, Kill};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::record::What;
+use crate::stdio::TOLD_WITHIN;
 
 use super::actor::RELEASES_WITHIN;
-use super::exec::exit_event;
+use super::exec::{exit_event, read};
 use super::life::Call;
 use super::signals::named;
 use super::{Actor, CallError, KillCall, Kind, Reply};
-
-/// How long the exit of a container waits for those of its execs, which the kernel kills with it.
-pub(crate) const EXECS_END_WITHIN: Duration = Duration::from_secs(2);
 
 impl Actor {
     /// Sends a signal to a container or one of its execs.
@@ -52,10 +49,10 @@ impl Actor {
     /// Signal 0 stops nothing: it asks whether the process is there (`kill(2)`).
     fn is_alive(&self, call: &KillCall) -> Result<(), CallError> {
         let (task, process) = self.process(&call.id, &call.exec_id)?;
-        match (call.exec_id.as_str(), process.exit) {
-            ("", _) => task.life.allows(Call::KillZero, &call.id),
-            (_, Some(_)) => Err(CallError::finished(&call.id)),
-            (_, None) => Ok(()),
+        match call.exec_id.as_str() {
+            "" => task.life.allows(Call::KillZero, &call.id),
+            _ if process.has_ended() => Err(CallError::finished(&call.id)),
+            _ => Ok(()),
         }
     }
 
@@ -76,7 +73,7 @@ impl Actor {
     fn executed(&self, call: &KillCall) -> Result<Arc<dyn Process>, CallError> {
         let exec = self.task(&call.id)?.execs.get(&call.exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))?;
-        if exec.process.exit.is_some() {
+        if exec.process.has_ended() {
             return Err(CallError::finished(&call.exec_id));
         }
         exec.handle.clone().ok_or_else(|| {
@@ -118,7 +115,7 @@ impl Actor {
         let now = self.now();
         self.core.handle_exit(now, id, status);
         if self.core.is_about_to_go_on() && !self.core.lives_again(id) {
-            return self.leave_cgroup_later(id);
+            return self.leave_cgroup_later(id, was_releasing);
         }
         if let Some(task) = self.tasks.get_mut(id) {
             task.life.keeps_figures();
@@ -129,7 +126,7 @@ impl Actor {
     }
 
     /// Something else has waited for this end: until that is done it has the machine to itself.
-    fn leave_cgroup_later(&self, id: &ContainerId) {
+    fn leave_cgroup_later(&self, id: &ContainerId, was_releasing: bool) {
         let Some(init) = self.tasks.get(id).map(|task| task.init.pid) else {
             return;
         };
@@ -147,28 +144,65 @@ impl Actor {
             let task = actor.tasks.get_mut(&id);
             if let Some(task) = task.filter(|task| task.init.pid == init && !task.life.is_going()) {
                 task.life.keeps_figures();
-                actor.clear_away(&id);
+                if !was_releasing {
+                    actor.clear_away(&id);
+                }
             }
         });
     }
 
-    /// Publishes the exit of a container when it is known and those of its execs are published.
+    /// Publishes the exit of a container, or remembers to when its caller has read its output and the exits
+    /// of its execs are published.
+    pub(super) fn report_exit(&mut self, id: &ContainerId, code: u32) {
+        let now = self.node.clock.wall();
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.life.reported(code, now);
+        let unread = task.init.end_streams();
+        let Some(exit) = task.life.unpublished().filter(|_| task.life.is_known()) else {
+            return self.publish_exit(id);
+        };
+        // Before anybody is told: who asks after the death of this shim is to be told the same.
+        let init = task.init.pid;
+        task.container.record_exit(init, exit.code, exit.at);
+        if let Some(unread) = unread {
+            task.life.awaits_reader(true);
+            let id = id.clone();
+            self.job(read(unread), move |actor, _| {
+                // Another container may have the id by now.
+                let task = actor.tasks.get_mut(&id);
+                if let Some(task) = task.filter(|task| task.init.pid == init) {
+                    task.life.awaits_reader(false);
+                    actor.publish_exit_if_due(&id);
+                }
+            });
+        }
+        self.publish_exit_if_due(id);
+    }
+
+    /// Publishes the exit of a container when it is known, its caller has read its output, and the exits of
+    /// its execs are published.
     pub(super) fn publish_exit_if_due(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        // Who wants it deleted need not wait for an exec that has no process yet.
-        let has_execs = match task.life.has_deleter() {
+        // A caller that deletes it has read what it wanted, and need not wait for an exec that has no process
+        // yet.
+        let is_to_wait = match task.life.has_deleter() {
             true => task.has_running_execs(),
-            false => task.has_live_execs(),
+            false => {
+                let has_untold = task.untold_execs().next().is_some();
+                has_untold || task.has_live_execs() || task.life.is_awaiting_reader()
+            }
         };
-        if task.life.unpublished().is_none() || !has_execs {
+        if task.life.unpublished().is_none() || !is_to_wait {
             return self.publish_exit(id);
         }
-        if task.life.awaits_execs() {
+        if task.life.begins_to_wait() {
             let (id, init) = (id.clone(), task.init.pid);
             let patience = async {
-                tokio::time::sleep(EXECS_END_WITHIN).await;
+                tokio::time::sleep(TOLD_WITHIN).await;
                 Ok::<_, Panicked>(())
             };
             self.job(patience, move |actor, _| {
@@ -185,6 +219,12 @@ impl Actor {
     }
 
     fn publish_exit(&mut self, id: &ContainerId) {
+        let task = self.tasks.get(id);
+        let untold = task.filter(|task| task.life.unpublished().is_some());
+        let untold = untold.map(|task| task.untold_execs().cloned().collect::<Vec<_>>());
+        for exec_id in untold.unwrap_or_default() {
+            self.tell_exec_exit(id, &exec_id);
+        }
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
@@ -196,20 +236,18 @@ impl Actor {
             // It is being undone: nobody has heard of it.
             return;
         }
-        // Before anybody is told: who asks after the death of this shim is to be told the same.
         let pid = task.init.pid;
-        task.container.record_exit(pid, code, exit.at);
         let event = exit_event(id, id.as_str(), pid, exit);
         self.node.publish(event);
         task.init.ended(exit);
         task.lives.are_over(pid);
         tracing::info!(container = %id, code, "exited");
-        let delete = task.life.take_deleter();
+        let is_to_go = task.life.has_deleter();
         let now = self.now();
         self.record.note(now, id, What::Reported(code));
-        match delete {
-            Some(reply) => self.begin_delete(id, reply),
-            None => self.sandbox_ended(id, exit),
+        match is_to_go {
+            true => self.begin_delete(id),
+            false => self.sandbox_ended(id, exit),
         }
     }
 }

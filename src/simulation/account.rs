@@ -8,7 +8,7 @@ use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
 use crate::engine::sim::{Deed, Happening, Left};
-use crate::pod::stop::EXECS_END_WITHIN;
+use crate::stdio::TOLD_WITHIN;
 
 use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
@@ -42,7 +42,7 @@ impl Account<'_> {
             unanswered: self.open.clone(),
             left: left.into_iter().collect(),
             idle_wakes: 0,
-            untold: self.slow * 2 + EXECS_END_WITHIN,
+            untold: self.slow * 2 + TOLD_WITHIN,
             excuses: self.excuses(faults),
         }
     }

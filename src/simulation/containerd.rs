@@ -709,6 +709,15 @@ impl Containerd {
             {
                 return;
             }
+            // Now and then somebody else asks for the same.
+            let calls = self.inner().calls;
+            if !self.is_sandbox(id) && calls.is_multiple_of(4) {
+                let (containerd, id) = (self.clone(), id.to_owned());
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(calls % 30)).await;
+                    let _ = containerd.delete_once(&id, "", limit).await;
+                });
+            }
             let deleted = match self.is_sandbox(id) {
                 true => self.shut_sandbox_down(id, limit).await,
                 false => self.delete_once(id, "", limit).await,

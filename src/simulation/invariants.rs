@@ -8,10 +8,12 @@ use usher_core::simulator::case::{Case, Part};
 use usher_core::simulator::name_of;
 
 use crate::engine::sim::{Deed, Happening, Left};
+use crate::engine::{Knob, UNLIMITED};
 use crate::lifecycle::Report;
 
 use super::containerd::{Called, Notice};
 use super::faults::TOOK_TOO_LONG;
+use super::node::CAT;
 
 pub type Verdict = Result<(), String>;
 
@@ -67,6 +69,16 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
         "what goes on goes before what is cleared away",
         the_next_goes_first,
     ),
+    (
+        "a Delete has the answer of the one that it joins",
+        deletes_join,
+    ),
+    ("an exec whose stdin is closed ends", closed_stdins_end),
+    (
+        "no life begins while the last is forgotten, nor is forgotten while it begins",
+        no_life_is_hurried,
+    ),
+    ("a pod has room for each of its containers", pods_have_room),
 ];
 
 fn broken(holds: bool, what: impl FnOnce() -> String) -> Verdict {
@@ -354,6 +366,97 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
             }
             _ => {}
         }
+    }
+    Ok(())
+}
+
+fn deletes_join(account: &Account<'_>) -> Verdict {
+    let is_tasks =
+        |called: &&Called| called.call == "Delete" && called.exec_id.is_empty() && !called.is_cut;
+    let deletes = || account.called.iter().filter(is_tasks);
+    for first in deletes() {
+        let during = first.at..first.at + first.took;
+        let joins = |other: &&Called| other.id == first.id && during.contains(&other.at);
+        for second in deletes().filter(joins) {
+            broken(first.outcome == second.outcome, || {
+                let (one, other) = (&first.outcome, &second.outcome);
+                format!("{} is deleted twice at once: {one:?}, {other:?}", first.id)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn closed_stdins_end(account: &Account<'_>) -> Verdict {
+    let is_close = |called: &&Called| called.call == "CloseIO" && called.exec_id.ends_with(CAT);
+    let closes = account.called.iter().filter(is_close);
+    for close in closes.filter(|close| close.outcome.is_ok()) {
+        let when = |is_it: &dyn Fn(&Happening) -> bool| {
+            let its = account.story.iter().find(|(_, happening)| is_it(happening));
+            its.map(|(at, _)| *at)
+        };
+        let began = when(
+            &|it| matches!(it, Happening::ExecBegan { exec_id, .. } if *exec_id == close.exec_id),
+        );
+        let Some(began) = began else { continue };
+        // What is frozen does not end.
+        let mut calls = account.called.iter();
+        if calls.any(|called| called.call == "Pause" && called.id == close.id) {
+            continue;
+        }
+        let over = when(
+            &|it| matches!(it, Happening::Died { exec_id: Some(of), .. } if *of == close.exec_id),
+        );
+        let by = began.max(close.at) + account.slow * 2 + Duration::from_millis(10);
+        broken(over.is_some_and(|over| over <= by), || {
+            let Called { exec_id, at, .. } = close;
+            format!("the stdin of {exec_id} is closed at {at:?}; it ends at {over:?}")
+        })?;
+    }
+    Ok(())
+}
+
+fn no_life_is_hurried(account: &Account<'_>) -> Verdict {
+    let hurried = account.story.iter();
+    let mut hurried = hurried.filter(|(_, it)| matches!(it, Happening::Hurried { .. }));
+    let first = hurried.next();
+    broken(first.is_none(), || format!("{first:?}"))
+}
+
+/// What a container was given by an Update its pod has, too, as long as that container lives.
+fn pods_have_room(account: &Account<'_>) -> Verdict {
+    let is_refused = |it: &Happening| {
+        let deed = Deed::WritePod;
+        matches!(it, Happening::Failed { deed: of, .. } if *of == deed)
+    };
+    if account.story.iter().any(|(_, it)| is_refused(it)) {
+        return Ok(());
+    }
+    let mut limits: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut pod = UNLIMITED;
+    let mut story = account.story.iter().peekable();
+    while let Some((at, happening)) = story.next() {
+        match happening {
+            // A pod is sized by its containers.
+            Happening::Limited { id, .. } if is_sandbox(id) => {}
+            Happening::Limited { id, memory } => drop(limits.insert(id, *memory)),
+            Happening::Died {
+                id, exec_id: None, ..
+            } => drop(limits.remove(id.as_str())),
+            Happening::PodSized {
+                knob: Knob::Memory,
+                value,
+            } => pod = *value,
+            _ => {}
+        }
+        // What happens at one moment is one.
+        if story.peek().is_some_and(|(next, _)| next == at) {
+            continue;
+        }
+        let small = limits.iter().find(|(_, memory)| **memory > pod);
+        broken(small.is_none(), || {
+            format!("at {at:?} the pod has {pod}, and {small:?}")
+        })?;
     }
     Ok(())
 }

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use containerd_shim_protos::api::{
-    CloseIORequest, ConnectRequest, PauseRequest, PidsRequest, ResizePtyRequest, ResumeRequest,
-    StatsRequest, UpdateTaskRequest,
+    CheckpointTaskRequest, CloseIORequest, ConnectRequest, PauseRequest, PidsRequest,
+    ResizePtyRequest, ResumeRequest, StatsRequest, UpdateTaskRequest,
 };
+use containerd_shim_protos::protobuf::MessageField;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim_async::Task;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinHandle};
@@ -24,6 +26,7 @@ use crate::plan::Signal;
 use crate::pod::sim::SimNode;
 use crate::pod::{self, Actor};
 use crate::process::ExitStatus;
+use crate::sizing::{Bytes, Millicores, Size};
 use crate::task::Service;
 
 use super::containerd::Containerd;
@@ -35,6 +38,14 @@ const POD_UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
 /// How the names begin of what others than kubelet execute.
 pub const OTHERS: &str = "other-";
+
+/// How the names end of execs that end when their stdin is closed.
+pub const CAT: &str = "-cat";
+
+const MEBIBYTE: u64 = 1 << 20;
+
+/// The memory that a container may use before anybody changes that, in bytes.
+const MEMORY: u64 = 100 * MEBIBYTE;
 
 /// A node with its time.
 pub struct SimulatedNode {
@@ -321,6 +332,10 @@ impl SimulatedNode {
         let bundle = SimBundle {
             annotations: all,
             oom_score: 900,
+            size: match kubelets(id) {
+                "pause" => Size::UNLIMITED,
+                _ => Size::exactly(Millicores(100), Bytes(MEMORY)),
+            },
             pod_uid: (!self.by_hand).then(|| POD_UID.to_owned()),
             lives: vec![first, program(&script, script.then_exits)],
             exec: Program::exits_after(Duration::from_millis(5), 0),
@@ -587,6 +602,7 @@ fn program(script: &Script, again: Option<u8>) -> Program {
         ready_after: script.ready_after,
         unwell_after: script.unwell_after,
         hook_takes: script.hook_takes,
+        ..Program::default()
     }
 }
 
@@ -668,13 +684,40 @@ async fn ask(
         }
         58..60 => ask!("CloseIO", close_io, CloseIORequest { stdin: true }),
         60..65 => containerd.kill(id, "", (0, false), Some(USUAL)).await,
-        65..75 => ask!("Update", update, UpdateTaskRequest {}),
+        65..75 => {
+            // Now more, now less.
+            let memory = MEMORY + (takes.as_millis() as u64 % 5) * 30 * MEBIBYTE;
+            let change = serde_json::json!({ "memory": { "limit": memory } });
+            let resources = MessageField::some(Any {
+                value: change.to_string().into_bytes(),
+                ..Any::new()
+            });
+            ask!(
+                "Update",
+                update,
+                UpdateTaskRequest {
+                    resources: resources
+                }
+            )
+        }
         75..80 => {
             let paused = ask!("Pause", pause, PauseRequest {});
             sleep(takes / 10).await;
             // Nobody leaves what he has frozen.
             let resumed = ask!("Resume", resume, ResumeRequest {});
             paused.and(resumed)
+        }
+        80..83 => {
+            let path = "/checkpoint".to_owned();
+            ask!(
+                "Checkpoint",
+                checkpoint,
+                CheckpointTaskRequest { path: path }
+            )
+        }
+        83..88 => {
+            cat(containerd, engine, (id, &format!("{exec_id}{CAT}")), takes).await;
+            Ok(0)
         }
         // A probe of kubelet's, or a person.
         _ => {
@@ -692,4 +735,42 @@ async fn ask(
     };
     // What is asked of who is gone is refused: what matters is that it is answered.
     let _ = answer;
+}
+
+/// A person who closes the stdin of what he executes, before it is started, meanwhile or afterwards.
+async fn cat(
+    containerd: &Containerd,
+    engine: &SimEngine,
+    (id, exec_id): (&str, &str),
+    takes: Duration,
+) {
+    let program = Program {
+        reads_stdin: true,
+        ..Program::deaf()
+    };
+    let key = (id.to_owned(), exec_id.to_owned());
+    engine.lock().execs.insert(key, program);
+    let argv = ["/bin/cat".to_owned()];
+    if containerd.exec(id, exec_id, &argv, None).await.is_err() {
+        return;
+    }
+    let closes = async {
+        sleep(takes / 60).await;
+        let request = CloseIORequest {
+            id: id.to_owned(),
+            exec_id: exec_id.to_owned(),
+            stdin: true,
+            ..CloseIORequest::new()
+        };
+        let work = |service: Arc<Service>, context| async move {
+            service.close_io(&context, request).await.map(|_| 0)
+        };
+        let ids = (id, exec_id);
+        let _ = containerd.call("CloseIO", ids, Some(USUAL), work).await;
+    };
+    let starts = async {
+        sleep(takes / 100).await;
+        containerd.run_exec(id, exec_id, USUAL).await;
+    };
+    tokio::join!(closes, starts);
 }

@@ -10,6 +10,7 @@ use nix::unistd::read;
 use tokio::io::unix::AsyncFd;
 
 use super::outlet::Outlet;
+use super::passage::Passage;
 
 /// A terminal gives no more at once.
 const AT_ONCE: usize = 4096;
@@ -27,7 +28,7 @@ enum Taken {
 }
 
 /// Passes on everything that comes out of `from` until it ends; once `last` is over, what is there
-/// already.
+/// already. `passage` counts it.
 ///
 /// # Errors
 ///
@@ -36,7 +37,13 @@ pub(super) async fn copy(
     from: &AsyncFd<OwnedFd>,
     to: &mut Outlet,
     last: impl Future<Output = ()>,
+    passage: Option<&Passage>,
 ) -> io::Result<()> {
+    let count = |bytes| {
+        if let Some(passage) = passage {
+            passage.count(bytes);
+        }
+    };
     let mut last = pin!(last);
     loop {
         let mut ready = tokio::select! {
@@ -44,7 +51,10 @@ pub(super) async fn copy(
             () = &mut last => break,
         };
         match take(from.get_ref(), to)? {
-            Taken::Piece(_, rest) => to.write_all(rest).await,
+            Taken::Piece(length, rest) => {
+                to.write_all(rest).await;
+                count(length);
+            }
             Taken::Nothing => ready.clear_ready(),
             Taken::End => return Ok(()),
         }
@@ -55,6 +65,7 @@ pub(super) async fn copy(
     {
         left = left.saturating_sub(length);
         to.write_all(rest).await;
+        count(length);
     }
     Ok(())
 }

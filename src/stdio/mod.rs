@@ -14,6 +14,7 @@ mod fifo;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod outlet;
+mod passage;
 mod pump;
 mod streams;
 mod terminal;
@@ -34,6 +35,7 @@ use tokio::sync::watch as state;
 use crate::reaper::Reaper;
 use crate::sys;
 
+pub use passage::{TOLD_WITHIN, Unread};
 pub use streams::{Streams, drain, open};
 pub use terminal::Size;
 pub use words::{leave_message, tell};

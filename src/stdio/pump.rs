@@ -3,6 +3,7 @@
 //! From pipe to pipe without copying the bytes, or even seeing them: `splice(2)`. A pump that has
 //! nothing to move sleeps; it owns no buffer.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
@@ -19,11 +20,15 @@ use tokio::task::JoinHandle;
 
 use super::copy::copy;
 use super::outlet::{Keep, Outlet};
+use super::passage::{Passage, Source};
 use super::terminal::Terminal;
 use super::{Phases, deleted, ended, is_ready, watch};
 
 /// The capacity of a pipe on Linux, by default.
 const AT_ONCE: usize = 64 * 1024;
+
+/// A pump, and the count of what it moves if that goes to a FIFO.
+pub(super) type Output = (JoinHandle<()>, Option<Arc<Passage>>);
 
 /// How much of an OCI runtime's output is kept back while its command runs. More than a pipe holds
 /// beside it is passed on at once, since a command that finds its pipe full never ends.
@@ -44,28 +49,39 @@ pub(super) fn spawn_output(
     keep: Keep,
     mut phase: Phases,
     begin: oneshot::Receiver<()>,
-) -> io::Result<JoinHandle<()>> {
-    let from = watch(from, Interest::READABLE)?;
-    Ok(tokio::spawn(async move {
-        let is_kept = keep.is_some();
+) -> io::Result<Output> {
+    let from = Arc::new(watch(from, Interest::READABLE)?);
+    let keep = keep.map(Arc::new);
+    let source = || Source::Pipe(Arc::downgrade(&from));
+    let passage = keep.as_ref().map(|fifo| Passage::new(source(), fifo));
+    let passage = passage.map(Arc::new);
+    let counted = passage.clone();
+    let pump = tokio::spawn(async move {
+        let passage = passage.as_deref();
         let moved = async {
-            let Some(kept_back) = keep_back(&from, begin).await? else {
+            let Some(kept_back) = keep_back(&from, begin, passage).await? else {
                 return Ok(());
             };
+            let length = kept_back.len();
             let rest = to.write(&kept_back).to_vec();
             drop(kept_back);
             to.write_all(rest).await;
+            if let Some(passage) = passage {
+                passage.count(length);
+                passage.keep_back(0);
+            }
             match &to {
-                Outlet::Pipe(to) => move_all(&from, to).await,
-                _ => copy(&from, &mut to, std::future::pending()).await,
+                Outlet::Pipe(to) => move_all(&from, to, passage).await,
+                _ => copy(&from, &mut to, std::future::pending(), passage).await,
             }
         };
         report(until_deleted(moved, keep, &mut phase).await);
         drop(from);
-        if is_kept {
-            to.linger(&mut phase).await;
+        if let Some(passage) = passage {
+            finish(passage, to, &mut phase).await;
         }
-    }))
+    });
+    Ok((pump, counted))
 }
 
 /// Starts to pass on all that comes out of a terminal, until its process has ended or its input is
@@ -76,10 +92,16 @@ pub(super) fn spawn_terminal_output(
     keep: Keep,
     mut phase: Phases,
     input_over: Option<oneshot::Receiver<()>>,
-) -> JoinHandle<()> {
-    tokio::spawn(async move {
+) -> Output {
+    let keep = keep.map(Arc::new);
+    let passage = keep
+        .as_ref()
+        .map(|fifo| Passage::new(Source::Terminal, fifo));
+    let passage = passage.map(Arc::new);
+    let counted = passage.clone();
+    let pump = tokio::spawn(async move {
+        let passage = passage.as_deref();
         let Terminal { master, peer } = terminal;
-        let is_kept = keep.is_some();
         let mut phase_of_process = phase.clone();
         let last = async move {
             let input_over = async {
@@ -95,13 +117,30 @@ pub(super) fn spawn_terminal_output(
             }
             drop(peer);
         };
-        let copied = copy(&master, &mut to, last);
+        let copied = copy(&master, &mut to, last, passage);
         report(until_deleted(copied, keep, &mut phase).await);
         drop(master);
-        if is_kept {
-            to.linger(&mut phase).await;
+        if let Some(passage) = passage {
+            finish(passage, to, &mut phase).await;
         }
-    })
+    });
+    (pump, counted)
+}
+
+/// Closes the FIFO when it has a reader. What that has not read yet is still counted until its process is
+/// deleted.
+async fn finish(passage: &Passage, to: Outlet, phase: &mut Phases) {
+    passage.end();
+    to.linger(phase).await;
+    let Outlet::Pipe(fifo) = &to else { return };
+    match passage.reopen(fifo) {
+        Ok(kept) => {
+            drop(to);
+            deleted(phase).await;
+            drop(kept);
+        }
+        Err(error) => tracing::debug!(%error, "an exit does not wait for its output"),
+    }
 }
 
 /// Starts to pass on what comes out of a FIFO to a process's pipe.
@@ -113,7 +152,7 @@ pub(super) fn spawn_input(from: OwnedFd, to: OwnedFd) -> io::Result<JoinHandle<(
     let from = watch(from, Interest::READABLE)?;
     let to = watch(to, Interest::WRITABLE)?;
     Ok(tokio::spawn(async move {
-        report(move_all(&from, &to).await);
+        report(move_all(&from, &to, None).await);
     }))
 }
 
@@ -130,7 +169,7 @@ pub(super) fn spawn_terminal_input(
     let from = watch(from, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
         let mut to = Outlet::Terminal(to);
-        report(copy(&from, &mut to, std::future::pending()).await);
+        report(copy(&from, &mut to, std::future::pending(), None).await);
         drop((to, over));
     }))
 }
@@ -143,7 +182,11 @@ fn report(moved: io::Result<()>) {
 
 /// Does `work`, and lets go of the shim's own reading end of the FIFO when the process is deleted:
 /// a client that deletes it has read what it wanted, and the rest is for nobody.
-async fn until_deleted<T>(work: impl Future<Output = T>, keep: Keep, phase: &mut Phases) -> T {
+async fn until_deleted<T>(
+    work: impl Future<Output = T>,
+    keep: Option<Arc<File>>,
+    phase: &mut Phases,
+) -> T {
     let mut work = pin!(work);
     tokio::select! {
         biased;
@@ -159,6 +202,7 @@ async fn until_deleted<T>(work: impl Future<Output = T>, keep: Keep, phase: &mut
 async fn keep_back(
     from: &AsyncFd<OwnedFd>,
     mut begin: oneshot::Receiver<()>,
+    passage: Option<&Passage>,
 ) -> io::Result<Option<Vec<u8>>> {
     let mut kept_back = Vec::new();
     while kept_back.len() < KEPT_BACK_AT_MOST {
@@ -170,7 +214,12 @@ async fn keep_back(
         let mut piece = [0; PIECE];
         match read(from.get_ref(), &mut piece) {
             Ok(0) => return Ok(begin.await.ok().map(|()| kept_back)),
-            Ok(length) => kept_back.extend(piece.iter().take(length)),
+            Ok(length) => {
+                kept_back.extend(piece.iter().take(length));
+                if let Some(passage) = passage {
+                    passage.keep_back(kept_back.len());
+                }
+            }
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => readable.clear_ready(),
             Err(error) => return Err(error.into()),
@@ -179,13 +228,22 @@ async fn keep_back(
     Ok(Some(kept_back))
 }
 
-async fn move_all(from: &AsyncFd<OwnedFd>, to: &AsyncFd<OwnedFd>) -> io::Result<()> {
+async fn move_all(
+    from: &AsyncFd<OwnedFd>,
+    to: &AsyncFd<OwnedFd>,
+    passage: Option<&Passage>,
+) -> io::Result<()> {
     loop {
         let mut readable = from.readable().await?;
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
         match splice(from.get_ref(), None, to.get_ref(), None, AT_ONCE, flags) {
             Ok(0) => return Ok(()),
-            Ok(_) | Err(Errno::EINTR) => {}
+            Ok(bytes) => {
+                if let Some(passage) = passage {
+                    passage.count(bytes);
+                }
+            }
+            Err(Errno::EINTR) => {}
             // It does not say which of the two would block.
             Err(Errno::EAGAIN) if is_ready(from.as_fd(), PollFlags::POLLIN) => {
                 let mut writable = to.writable().await?;

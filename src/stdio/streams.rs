@@ -17,6 +17,7 @@ use super::binary::{self, Logger};
 use super::console::ConsoleSocket;
 use super::fifo::{self, End};
 use super::outlet::{Keep, Outlet};
+use super::passage::{Passage, Unread};
 use super::terminal::{Size, Terminal};
 use super::{Paths, Phase, ProcessStdio, Setting, StdioError, pipe, pump, words};
 use crate::sys;
@@ -44,11 +45,25 @@ pub struct Streams {
     size: Option<Size>,
     input: Option<JoinHandle<()>>,
     output: Vec<JoinHandle<()>>,
+    /// Counts of output that goes to FIFOs.
+    passages: Vec<Arc<Passage>>,
     logger: Option<Logger>,
     /// A way of our own to the logging program, while there is a process.
     voice: Option<File>,
     /// For a process that may be followed by another: so its streams do not end with it.
     spare: Option<Spare>,
+    #[cfg(test)]
+    simulated: Simulated,
+}
+
+/// What a simulated process and its client do with streams.
+#[cfg(test)]
+#[derive(Debug, Default)]
+struct Simulated {
+    /// How long the client reads after the exit.
+    reads_for: Option<Duration>,
+    /// Dropped when the client closes stdin.
+    stdin: Option<oneshot::Sender<()>>,
 }
 
 /// What keeps the streams of a process open that has ended.
@@ -164,7 +179,7 @@ async fn open_pipes(
         let (begin, begun) = oneshot::channel();
         let phase = streams.phase.subscribe();
         let output = pump::spawn_output(read, outlet, keep, phase, begun);
-        streams.output.push(output.map_err(failed)?);
+        streams.pumps(output.map_err(failed)?);
         streams.silent.push(begin);
     }
     Ok((process, streams))
@@ -230,8 +245,7 @@ impl Streams {
     }
 
     /// Does what was asked of `others`, which stood in the place of these.
-    pub fn catch_up(&mut self, others: Option<Streams>) {
-        let Some(others) = others else { return };
+    pub fn catch_up(&mut self, others: &Streams) {
         if others.is_closed {
             self.close_stdin();
         }
@@ -278,8 +292,13 @@ impl Streams {
         });
         let phase = self.phase.subscribe();
         let output = pump::spawn_terminal_output(terminal, outlet, keep, phase, input_over);
-        self.output.push(output);
+        self.pumps(output);
         Ok(())
+    }
+
+    fn pumps(&mut self, (pump, passage): pump::Output) {
+        self.output.push(pump);
+        self.passages.extend(passage);
     }
 
     /// Changes the size of the terminal, now or when it is there. Does nothing where there is none,
@@ -295,6 +314,11 @@ impl Streams {
         };
         sys::resize(terminal.get_ref().as_fd(), size.width, size.height)
             .map_err(StdioError::Terminal)
+    }
+
+    /// The size that was asked for last.
+    pub fn size(&self) -> Option<Size> {
+        self.size
     }
 
     /// Connects stdin to the caller's FIFO, when the process is about to be executed. Not earlier:
@@ -331,14 +355,34 @@ impl Streams {
     pub fn close_stdin(&mut self) {
         self.is_closed = true;
         self.stdin = None;
+        #[cfg(test)]
+        drop(self.simulated.stdin.take());
     }
 
     /// The process has ended: of its terminal only what is there already is passed on, whoever else
-    /// has it open.
-    pub fn ended(&mut self) {
+    /// has it open. Returns what its clients have still to read before they hear of the exit.
+    pub fn ended(&mut self) -> Option<Unread> {
         self.spare = None;
         self.voice = None;
         self.reach(Phase::Ended);
+        #[cfg(test)]
+        if let Some(reads_for) = self.simulated.reads_for {
+            return Some(Unread::simulated(reads_for));
+        }
+        Unread::of(&self.passages)
+    }
+
+    /// Streams of a simulated process, whose client reads for so long after the exit, and what ends when the
+    /// client closes stdin.
+    #[cfg(test)]
+    pub fn simulated(reads_for: Option<Duration>) -> (Streams, oneshot::Receiver<()>) {
+        let (stdin, closed) = oneshot::channel();
+        let mut streams = Streams::default();
+        streams.simulated = Simulated {
+            reads_for,
+            stdin: Some(stdin),
+        };
+        (streams, closed)
     }
 
     /// A way into what a logging program reads of it; none where there is none.

@@ -153,6 +153,7 @@ impl Pod {
     /// over, and the next container opens a new one.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
+        self.circles.forget(id);
         match self.containers.remove(id) {
             Some(container) => self.removed(id, &container),
             None => self.out.report(Report::TooLate { id: id.clone() }),

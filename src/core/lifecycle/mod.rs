@@ -60,6 +60,7 @@
 mod action;
 mod allowance;
 mod answer;
+mod circles;
 mod completion;
 mod container;
 mod create;
@@ -121,6 +122,7 @@ pub use time::Time;
 pub use view::{ContainerView, Obstacle, StageView, Status, TerminationView, Then, View, Wait};
 
 use allowance::Allowance;
+use circles::Circles;
 use container::Container;
 use history::History;
 use outbox::Outbox;
@@ -163,6 +165,9 @@ pub struct Pod {
     late_said: Option<Time>,
     /// When the run was over after which the log has named what keeps the pod alive.
     kept_said: Option<Time>,
+    circles: Circles,
+    #[cfg(any(test, feature = "simulator"))]
+    faulty_rules: &'static [(&'static str, rules::PodRule)],
     out: Outbox,
 }
 

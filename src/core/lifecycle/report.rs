@@ -102,6 +102,12 @@ pub enum Report {
     Kept { by: Vec<String> },
     /// A container brought other annotations than its pod's sandbox.
     OtherPlan { name: String },
+    /// A rule goes round in circles, which is a bug, and is set aside for the pod or a container of it.
+    Circle {
+        rule: &'static str,
+        name: Option<String>,
+        pause: Duration,
+    },
 }
 
 impl fmt::Display for Report {
@@ -233,6 +239,11 @@ impl fmt::Display for Report {
             Report::OtherPlan { name } => write!(
                 f,
                 "{name} brings other usher annotations than its sandbox, whose plan stands"
+            ),
+            Report::Circle { rule, name, pause } => write!(
+                f,
+                "internal error: the rule {rule:?} goes round in circles for {}; it is set aside for {pause:?}",
+                name.as_deref().unwrap_or("the pod")
             ),
         }
     }

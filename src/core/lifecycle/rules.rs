@@ -14,10 +14,12 @@ use crate::plan::{Hook, Signal};
 
 use super::Pod;
 use super::action::{Cause, ContainerId, HookKind, Refusal, Why};
+use super::circles::{Followed, Tally};
 use super::container::Container;
 use super::grace::Budget;
 use super::history::End;
 use super::probe::Stretched;
+use super::report::Report;
 use super::termination::{Ends, Termination};
 use super::time::Time;
 
@@ -135,7 +137,7 @@ pub(super) enum Deed {
 }
 
 /// A rule about a pod.
-type PodRule = fn(&Pod) -> Option<Due<PodDeed>>;
+pub(super) type PodRule = fn(&Pod) -> Option<Due<PodDeed>>;
 
 /// A rule about a container.
 type Rule = fn(&Subject<'_>) -> Option<Due<Deed>>;
@@ -205,9 +207,6 @@ pub(super) fn names() -> Vec<&'static str> {
     pods.chain(RULES.iter().map(|(name, _)| *name)).collect()
 }
 
-/// More than any pod has to do at once: whoever wants more goes round in circles.
-const DEEDS_AT_MOST: usize = 20_000;
-
 // === impl Due ===
 
 impl<D> Due<D> {
@@ -235,43 +234,74 @@ impl Pod {
     /// Does what is due. Every event ends here.
     pub(super) fn settle(&mut self, now: Time) {
         self.now = now;
-        for _ in 0..DEEDS_AT_MOST {
-            if !self.follow_one_rule() {
-                self.note_blocking();
-                return;
+        let mut tally = Tally::default();
+        while let Some(followed) = self.follow_one_rule() {
+            if tally.is_too_often(&followed) {
+                self.set_aside(followed);
             }
         }
-        debug_assert!(false, "the rules go round in circles: {self:?}");
+        self.note_blocking();
     }
 
-    /// True if something was due.
-    fn follow_one_rule(&mut self) -> bool {
-        if let Some(deed) = self.deed_of_pod() {
+    /// Does what is due next, and returns by which rule. None if nothing is due.
+    fn follow_one_rule(&mut self) -> Option<Followed> {
+        if let Some((name, deed)) = self.deed_of_pod() {
             self.do_to_pod(deed);
-            return true;
+            return Some((name, None));
         }
-        let Some((id, deed)) = self.deed_of_one() else {
-            return false;
-        };
+        let (name, id, deed) = self.deed_of_one()?;
         self.reach(&id, |hand| hand.carry_out(deed));
-        true
+        Some((name, Some(id)))
     }
 
-    /// What is to be done to the pod next.
-    fn deed_of_pod(&self) -> Option<PodDeed> {
-        POD_RULES.iter().find_map(|(_, rule)| rule(self)?.now())
+    /// Sets a rule aside that goes round in circles.
+    fn set_aside(&mut self, followed: Followed) {
+        #[cfg(any(test, feature = "simulator"))]
+        assert!(
+            !self.faulty_rules.is_empty(),
+            "{followed:?} goes round in circles: {self:?}"
+        );
+        let rule = followed.0;
+        let container = followed.1.as_ref().and_then(|id| self.known(id).ok());
+        let name = container.map(|container| container.name.clone());
+        let pause = self.circles.set_aside(self.now, followed);
+        let report = Report::Circle { rule, name, pause };
+        self.out.report(report);
     }
 
-    /// What is to be done next to one of the containers, and to which: they are asked in the order in
-    /// which they were created.
-    fn deed_of_one(&self) -> Option<(ContainerId, Deed)> {
+    /// What is to be done to the pod next, and by which rule.
+    fn deed_of_pod(&self) -> Option<(&'static str, PodDeed)> {
+        self.pod_rules().find_map(|(name, rule)| {
+            let deed = rule(self)?.now()?;
+            let is_aside = self.circles.until(self.now, name, None).is_some();
+            (!is_aside).then_some((*name, deed))
+        })
+    }
+
+    /// What is to be done next to one of the containers, to which, and by which rule: they are asked in the
+    /// order in which they were created.
+    fn deed_of_one(&self) -> Option<(&'static str, ContainerId, Deed)> {
         let round = self.round();
         let mut subjects: Vec<_> = self.subjects(&round).collect();
         subjects.sort_by_key(|subject| subject.container.number);
-        RULES.iter().find_map(|(_, rule)| {
+        RULES.iter().find_map(|(name, rule)| {
             let mut subjects = subjects.iter();
-            subjects.find_map(|subject| Some((subject.id.clone(), rule(subject)?.now()?)))
+            subjects.find_map(|subject| {
+                let deed = rule(subject)?.now()?;
+                let is_aside = self
+                    .circles
+                    .until(self.now, name, Some(subject.id))
+                    .is_some();
+                (!is_aside).then(|| (*name, subject.id.clone(), deed))
+            })
         })
+    }
+
+    fn pod_rules(&self) -> impl Iterator<Item = &(&'static str, PodRule)> {
+        let rules = POD_RULES.iter();
+        #[cfg(any(test, feature = "simulator"))]
+        let rules = rules.chain(self.faulty_rules);
+        rules
     }
 
     fn subjects<'a>(&'a self, round: &'a Round) -> impl Iterator<Item = Subject<'a>> {
@@ -285,23 +315,28 @@ impl Pod {
 
     /// The next timer and the name of the rule that it is for.
     pub fn next_timer(&self) -> Option<(Time, &'static str)> {
-        let pods = POD_RULES
-            .iter()
-            .filter_map(|(name, rule)| Some((self.time_of(&rule(self)?), *name)));
+        let pods = self.pod_rules().filter_map(|(name, rule)| {
+            let due = rule(self)?;
+            Some((self.time_of((name, None), &due), *name))
+        });
         let round = self.round();
         let containers = self.subjects(&round).flat_map(|subject| {
-            let timer =
-                move |(name, rule): &(_, Rule)| Some((self.time_of(&rule(&subject)?), *name));
+            let timer = move |(name, rule): &(&'static str, Rule)| {
+                let due = rule(&subject)?;
+                Some((self.time_of((name, Some(subject.id)), &due), *name))
+            };
             RULES.iter().filter_map(timer)
         });
         pods.chain(containers).min_by_key(|(at, _)| *at)
     }
 
-    fn time_of<D>(&self, due: &Due<D>) -> Time {
-        match due {
+    fn time_of<D>(&self, (rule, id): (&str, Option<&ContainerId>), due: &Due<D>) -> Time {
+        let at = match due {
             Due::Now(_) => self.now,
             Due::At(at) => *at,
-        }
+        };
+        let asked_again = self.circles.until(self.now, rule, id);
+        asked_again.map_or(at, |again| at.max(again))
     }
 
     /// What is to be done from `at` on: it is decided no sooner.
@@ -320,5 +355,21 @@ impl Pod {
             awaits_defers: self.awaits_defers(),
             next_probe: self.next_to_be_probed(),
         }
+    }
+}
+
+#[cfg(any(test, feature = "simulator"))]
+impl Pod {
+    /// Gives the pod a rule that is a bug: it is always due, or always was.
+    pub fn break_a_rule(&mut self, is_due: bool) {
+        const IN_CIRCLES: &[(&str, PodRule)] = &[("faulty", |pod| {
+            let since = pod.now;
+            Some(Due::Now(PodDeed::NoteLateness { since }))
+        })];
+        const IN_THE_PAST: &[(&str, PodRule)] = &[("faulty", |pod| Some(Due::At(pod.now)))];
+        self.faulty_rules = match is_due {
+            true => IN_CIRCLES,
+            false => IN_THE_PAST,
+        };
     }
 }

@@ -19,6 +19,7 @@ use crate::sizing::{Limit, Limits, Millicores, Requests};
 
 use super::SimEngine;
 use super::fate::Deed;
+use super::machine::Happening;
 
 /// How long a quota lasts, in microseconds.
 const PERIOD: u64 = 100_000;
@@ -225,6 +226,7 @@ impl PodCgroup for SimPodCgroup {
         let met = self.engine.lock().fate(Deed::WritePod, &self.uid);
         met.outcome.map_err(io::Error::other)?;
         self.engine.size_pod(&self.uid, knob, value);
+        self.engine.lock().tell(Happening::PodSized { knob, value });
         Ok(())
     }
 

@@ -39,6 +39,25 @@ pub(super) struct SimContainer {
     pub is_sandbox: bool,
     checkpoint: String,
     lives: AtomicUsize,
+    /// How often it is being forgotten just now, and released.
+    forgettings: AtomicUsize,
+    pub releases: AtomicUsize,
+}
+
+/// Counts what is under way.
+pub(super) struct UnderWay<'a>(&'a AtomicUsize);
+
+impl UnderWay<'_> {
+    pub fn one_more(count: &AtomicUsize) -> UnderWay<'_> {
+        count.fetch_add(1, Ordering::Relaxed);
+        UnderWay(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl SimContainer {
@@ -51,6 +70,8 @@ impl SimContainer {
             is_sandbox: order.sandbox.is_some(),
             checkpoint: order.checkpoint.clone(),
             lives: AtomicUsize::new(0),
+            forgettings: AtomicUsize::new(0),
+            releases: AtomicUsize::new(0),
         }
     }
 
@@ -79,6 +100,14 @@ impl SimContainer {
         for serial in members {
             self.engine
                 .dies(serial, ExitStatus::Signal(Signal::KILL.number()));
+        }
+    }
+
+    /// Tells if what begins now comes too early: something else is under way with the container.
+    fn is_hurried_by(&self, count: &AtomicUsize) {
+        if count.load(Ordering::Relaxed) > 0 {
+            let id = self.id.clone();
+            self.engine.lock().tell(Happening::Hurried { id });
         }
     }
 
@@ -115,7 +144,8 @@ impl Container for Arc<SimContainer> {
     async fn create(&self, _: &Order, wishes: Wishes, halt: &Halt) -> Result<Created, EngineError> {
         self.engine.meet(Deed::Mount, &self.id, None).await?;
         self.engine.lock().mounts.insert(self.directory.clone());
-        let streams = Streams::default();
+        let first = self.bundle.lives.first();
+        let (streams, _) = Streams::simulated(first.and_then(|program| program.is_read_for));
         if !self.checkpoint.is_empty() {
             let beginning = Beginning::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
             return Ok(Created { beginning, streams });
@@ -143,6 +173,7 @@ impl Container for Arc<SimContainer> {
         _: &mut Streams,
         halt: &Halt,
     ) -> Result<Born, EngineError> {
+        self.is_hurried_by(&self.forgettings);
         if halt.is_called() {
             return Err(EngineError::CutShort(
                 "it is not wanted any more".to_owned(),
@@ -167,6 +198,8 @@ impl Container for Arc<SimContainer> {
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
+        self.is_hurried_by(&self.releases);
+        let _forgetting = UnderWay::one_more(&self.forgettings);
         self.engine.meet(Deed::Forget, &self.id, None).await?;
         self.forgotten()?;
         self.engine.answer(Deed::Forget, &self.id).await;

@@ -10,14 +10,15 @@ use tokio::time::{sleep, timeout};
 
 use crate::engine::{
     Attempted, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init, Killing,
-    PidHold, PodCgroup, Process, Sandbox, Vantage,
+    PidHold, PodCgroup, Process, Resources, Sandbox, Vantage,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
+use crate::sizing::{Bytes, Limit, Size};
 use crate::stdio::Streams;
 
 use super::cgroup::{SimCgroup, SimPodCgroup};
-use super::container::SimContainer;
+use super::container::{SimContainer, UnderWay};
 use super::fate::Deed;
 use super::machine::{Happening, Serial, State, ending};
 use super::{Program, SimEngine};
@@ -147,6 +148,7 @@ impl Init for SimInit {
     }
 
     async fn release(&self, gone: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
+        let _release = UnderWay::one_more(&self.container.releases);
         let opened = async {
             let met = self.engine().meet(Deed::Release, self.id(), None).await;
             met.map_err(|error| error.to_string())?;
@@ -197,8 +199,13 @@ impl Init for SimInit {
         Ok(())
     }
 
-    async fn update(&self, _: &[u8], halt: &Halt) -> Result<(), EngineError> {
+    async fn update(&self, resources: &[u8], halt: &Halt) -> Result<(), EngineError> {
         self.meet(Deed::Update, halt).await?;
+        let size = Resources::parse(resources).change(Size::UNLIMITED);
+        if let Limit::Of(Bytes(memory)) = size.limits.memory {
+            let id = self.id().to_owned();
+            self.engine().lock().tell(Happening::Limited { id, memory });
+        }
         self.engine().answer(Deed::Update, self.id()).await;
         Ok(())
     }
@@ -234,6 +241,15 @@ impl Init for SimInit {
             let (serial, pid, end) = machine.spawn(self.id(), exec_id, false, score, running);
             (serial, pid, end, program)
         };
+        let (streams, closed) = Streams::simulated(program.is_read_for);
+        if program.reads_stdin {
+            let engine = self.engine().clone();
+            tokio::spawn(async move {
+                // Nothing is ever sent.
+                let _ = closed.await;
+                engine.dies(serial, ExitStatus::Code(0));
+            });
+        }
         self.engine().execute(serial, program);
         self.engine().answer(Deed::Exec, self.id()).await;
         let process = SimProcess {
@@ -244,7 +260,7 @@ impl Init for SimInit {
         Ok(Executed {
             process: Arc::new(process),
             ending: Ending(Box::pin(ending(end))),
-            streams: Streams::default(),
+            streams,
         })
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
-use crate::engine::{EngineError, Halt};
+use crate::engine::{EngineError, Halt, Knob};
 use crate::lifecycle::Report;
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -107,6 +107,21 @@ pub enum Happening {
     /// The engine knows it no more.
     Forgotten {
         id: String,
+    },
+    /// Its next life was begun while the engine was forgetting the last, or it was to be forgotten while its
+    /// program was being released.
+    Hurried {
+        id: String,
+    },
+    /// It may use so much memory from now on, in bytes.
+    Limited {
+        id: String,
+        memory: u64,
+    },
+    /// A value of its pod's cgroup was written.
+    PodSized {
+        knob: Knob,
+        value: u64,
     },
     /// Its owner was told something.
     Told {

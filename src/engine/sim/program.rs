@@ -19,6 +19,10 @@ pub struct Program {
     pub unwell_after: Option<Duration>,
     /// How long a hook of it takes.
     pub hook_takes: Duration,
+    /// Its program ends with 0 when its client closes stdin.
+    pub reads_stdin: bool,
+    /// How long its client reads its output after the exit.
+    pub is_read_for: Option<Duration>,
 }
 
 /// What it does when it gets a signal that asks a process to stop.
@@ -42,6 +46,8 @@ impl Default for Program {
             ready_after: Some(Duration::ZERO),
             unwell_after: None,
             hook_takes: Duration::ZERO,
+            reads_stdin: false,
+            is_read_for: None,
         }
     }
 }

@@ -12,10 +12,14 @@
 //! | paused | - | yes | - | yes | yes | yes | - | yes |
 //! | between two lives | - | - | yes | - | yes | yes | - | - |
 //! | gone without a start | - | - | yes | - | yes | yes | yes | - |
-//! | stopping: exit not published | - | - | yes | - | yes | - | yes | - |
+//! | stopping: exit not published | - | - | - | - | yes | yes | - | - |
+//! | stopping without a start | - | - | - | - | yes | yes | yes | - |
 //! | stopped | - | - | - | - | yes | - | yes | - |
-//! | being deleted | | | | | | | - | |
+//! | being deleted | | | | | | | yes | |
 //! | being checkpointed, with which it ends | | | | - | | | | |
+//!
+//! A Delete joins one that is under way. While its exit is not published it reads as before, and is dead to
+//! what would need a process.
 //!
 //! While it is being made it does not exist for anybody, but for a Delete, which waits for that. That the
 //! core has a say of its own in Start, Kill and Exec is not in this table.
@@ -52,6 +56,7 @@ enum State {
     BetweenLives,
     Gone,
     Stopping,
+    StoppingUnstarted,
     Stopped,
 }
 
@@ -64,9 +69,7 @@ impl Life {
     pub fn allows(&self, call: Call<'_>, id: &str) -> Result<(), CallError> {
         let state = self.state();
         let is_allowed = match call {
-            Call::Delete if self.is_going || self.deleter.is_some() => {
-                return Err(refusal(call, id, "being deleted"));
-            }
+            Call::Delete if self.is_going || self.has_deleter() => true,
             Call::Checkpoint if !self.has_ended() && self.is_being_forgotten() => {
                 return Err(refusal(call, id, "being checkpointed"));
             }
@@ -74,19 +77,25 @@ impl Life {
             Call::Resume => matches!(state, State::Pausing | State::Paused),
             Call::Exec(_) => !matches!(
                 state,
-                State::Unborn | State::Restoring | State::Paused | State::Stopped
+                State::Unborn
+                    | State::Restoring
+                    | State::Paused
+                    | State::Stopping
+                    | State::StoppingUnstarted
+                    | State::Stopped
             ),
             Call::Checkpoint => {
                 matches!(state, State::Running | State::Pausing | State::Paused)
             }
             Call::Update => !matches!(state, State::Unborn | State::Restoring),
-            Call::Pids => !matches!(
-                state,
-                State::Unborn | State::Restoring | State::Stopping | State::Stopped
-            ),
+            Call::Pids => !matches!(state, State::Unborn | State::Restoring | State::Stopped),
             Call::Delete => matches!(
                 state,
-                State::Unborn | State::Created | State::Gone | State::Stopping | State::Stopped
+                State::Unborn
+                    | State::Created
+                    | State::Gone
+                    | State::StoppingUnstarted
+                    | State::Stopped
             ),
             Call::KillZero => !self.has_ended(),
         };
@@ -108,7 +117,8 @@ impl Life {
             },
             (Stage::Ended(..), true) => State::BetweenLives,
             (Stage::Ended(..), false) => State::Gone,
-            (Stage::Reported { .. }, _) => State::Stopping,
+            (Stage::Reported { .. }, true) => State::Stopping,
+            (Stage::Reported { .. }, false) => State::StoppingUnstarted,
             (Stage::Exited(..), _) => State::Stopped,
         }
     }
@@ -125,7 +135,7 @@ impl State {
             State::Pausing => "being paused",
             State::Paused => "paused",
             State::BetweenLives | State::Gone => "without a process",
-            State::Stopping | State::Stopped => "stopped",
+            State::Stopping | State::StoppingUnstarted | State::Stopped => "stopped",
         }
     }
 }
@@ -144,7 +154,7 @@ fn refusal(call: Call<'_>, id: &str, word: &str) -> CallError {
         Call::Delete => {
             let word = match word {
                 // As its caller sees it.
-                "being paused" | "paused" | "without a process" => "running",
+                "being paused" | "paused" | "without a process" | "stopped" => "running",
                 word => word,
             };
             format!("cannot delete task {id}: it is {word}, expected stopped or created")
@@ -180,17 +190,22 @@ mod tests {
         if is_born {
             life.born(SimEngine::default().parked("web").await);
         }
-        if !matches!(row, "created" | "gone without a start") {
+        if !matches!(
+            row,
+            "created" | "gone without a start" | "stopping without a start"
+        ) {
             life.started();
         }
         match row {
             "to be restored, or lost" | "restoring" | "created" | "running" => {}
             "being deleted" => life.goes(),
-            "being checkpointed, with which it ends" => life.forgetting_begins(),
+            "being checkpointed, with which it ends" => drop(life.begin_forgetting()),
             "being paused" => life.freezes(),
             "paused" => life.frozen(true, true),
             "between two lives" | "gone without a start" => drop(life.ended(UNIX_EPOCH)),
-            "stopping: exit not published" => life.reported(0, UNIX_EPOCH),
+            "stopping: exit not published" | "stopping without a start" => {
+                life.reported(0, UNIX_EPOCH);
+            }
             "stopped" => {
                 life.reported(0, UNIX_EPOCH);
                 life.publishes();
@@ -215,7 +230,7 @@ mod tests {
         let page = include_str!("calls.rs").lines();
         let table = page.filter_map(|line| line.strip_prefix("//! | "));
         let rows: Vec<_> = table.filter(|row| !row.starts_with('|')).collect();
-        assert_eq!(rows.len(), 12);
+        assert_eq!(rows.len(), 13);
         for row in rows {
             let mut cells = row.trim_end_matches('|').split('|').map(str::trim);
             let name = cells.next().unwrap();
@@ -233,16 +248,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_for_its_deletion_is_not_deleted_twice() {
-        let mut life = life("created").await;
-        let (deleter, _deleted) = oneshot::channel();
-        life.is_to_go(deleter);
+    async fn a_delete_of_a_running_task_is_refused_until_another_one_is_under_way() {
+        let mut life = life("running").await;
         let refused = life.allows(Call::Delete, "web").unwrap_err();
         assert_eq!(
             refused.message,
-            "cannot delete task web: it is being deleted, expected stopped or created"
+            "cannot delete task web: it is running, expected stopped or created"
         );
-        assert!(life.take_deleter().is_some());
+        let (deleter, _deleted) = oneshot::channel();
+        life.is_to_go(deleter);
         assert_eq!(life.allows(Call::Delete, "web"), Ok(()));
+        assert_eq!(life.take_deleters().len(), 1);
+        assert!(life.allows(Call::Delete, "web").is_err());
     }
 }

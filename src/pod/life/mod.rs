@@ -13,7 +13,7 @@
 //!    Ended <-----------'       its process is gone, and its caller does not know
 //!      | reported
 //!      v
-//!   Reported                   how it ended is known; its execs are to end first
+//!   Reported                   how it ended is known; its execs are to end, and its output is to be read first
 //!      | published
 //!      v
 //!   Exited
@@ -46,6 +46,7 @@ use remains::Remains;
 use stage::{Alive, Body, Freezer, Stage};
 
 pub(super) use calls::Call;
+pub(super) use remains::Forgetting;
 
 /// Where a task is in its life.
 #[derive(Debug)]
@@ -59,8 +60,8 @@ pub(super) struct Life {
     is_known: bool,
     /// Its removal is under way.
     is_going: bool,
-    /// Who wants it deleted as soon as it can be.
-    deleter: Option<Reply<Deleted>>,
+    /// Callers that wait for its deletion.
+    deleters: Vec<Reply<Deleted>>,
     remains: Remains,
 }
 
@@ -73,7 +74,7 @@ impl Life {
             is_started: false,
             is_known: false,
             is_going: false,
-            deleter: None,
+            deleters: Vec::new(),
             remains: Remains::All,
         }
     }
@@ -81,7 +82,7 @@ impl Life {
     /// What its caller is told.
     pub fn status(&self) -> Status {
         match (&self.stage, self.stage.freezer()) {
-            (Stage::Reported { exit, .. } | Stage::Exited(_, exit), _) => Status::Stopped(*exit),
+            (Stage::Exited(_, exit), _) => Status::Stopped(*exit),
             (_, Some(Freezer::Freezing)) => Status::Pausing,
             (_, Some(Freezer::Frozen)) => Status::Paused,
             _ if self.is_started => Status::Running,
@@ -346,16 +347,35 @@ impl Life {
         self.stage = Stage::Reported {
             dead: self.stage.dies(),
             exit: Exit { code, at },
-            awaits_execs: false,
+            is_timed: false,
+            awaits_reader: false,
         };
     }
 
-    /// Its exit waits for its execs to end. False if it did so before, or need not be told.
-    pub fn awaits_execs(&mut self) -> bool {
+    /// Begins the wait of its exit until it is told. False if it has begun before, or need not be told.
+    pub fn begins_to_wait(&mut self) -> bool {
         match &mut self.stage {
-            Stage::Reported { awaits_execs, .. } => !std::mem::replace(awaits_execs, true),
+            Stage::Reported { is_timed, .. } => !std::mem::replace(is_timed, true),
             _ => false,
         }
+    }
+
+    /// Notes whether its exit waits for its caller to read output.
+    pub fn awaits_reader(&mut self, awaits: bool) {
+        if let Stage::Reported { awaits_reader, .. } = &mut self.stage {
+            *awaits_reader = awaits;
+        }
+    }
+
+    /// Its exit waits for its caller to read output.
+    pub fn is_awaiting_reader(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Reported {
+                awaits_reader: true,
+                ..
+            }
+        )
     }
 
     /// Its exit is published now; none if there is none to be published.
@@ -365,19 +385,23 @@ impl Life {
         Some(exit)
     }
 
-    /// Somebody wants it deleted, as soon as it can be.
+    /// A caller wants it deleted, as soon as it can be.
     pub fn is_to_go(&mut self, deleter: Reply<Deleted>) {
-        self.deleter = Some(deleter);
+        // Callers that have given up are not kept, but for the one by which there is a deletion.
+        let mut is_first = true;
+        self.deleters
+            .retain(|waiting| std::mem::take(&mut is_first) || !waiting.is_closed());
+        self.deleters.push(deleter);
     }
 
-    /// Whether somebody waits for its deletion.
+    /// A caller waits for its deletion, or has.
     pub fn has_deleter(&self) -> bool {
-        self.deleter.is_some()
+        !self.deleters.is_empty()
     }
 
-    /// Who waits for its deletion, which is about to begin or to be refused.
-    pub fn take_deleter(&mut self) -> Option<Reply<Deleted>> {
-        self.deleter.take()
+    /// The callers that wait for its deletion, which is over, about to begin or to be refused.
+    pub fn take_deleters(&mut self) -> Vec<Reply<Deleted>> {
+        std::mem::take(&mut self.deleters)
     }
 
     /// Its removal begins, and ends whatever is under way in it or with it.
@@ -410,8 +434,9 @@ mod tests {
             code: 3,
             at: UNIX_EPOCH,
         };
-        assert_eq!(life.status(), Status::Stopped(exit));
+        assert_eq!(life.status(), Status::Created, "nobody is told");
         assert_eq!(life.publishes(), Some(exit));
+        assert_eq!(life.status(), Status::Stopped(exit));
         assert_eq!(life.publishes(), None);
         life.reported(4, SystemTime::now());
         assert_eq!(life.published(), Some(exit));

@@ -18,6 +18,12 @@ pub(super) enum Remains {
     Gone,
 }
 
+/// The right to say that the engine forgets a container no more, for the work that it does so for. No other
+/// work can clear the mark.
+#[derive(Debug)]
+#[must_use]
+pub struct Forgetting(());
+
 /// What the next life of a container has of the last.
 #[derive(Debug)]
 pub struct NextLife {
@@ -38,13 +44,14 @@ impl Life {
         self.remains == Remains::Gone
     }
 
-    /// The engine begins to forget it.
-    pub fn forgetting_begins(&mut self) {
+    /// Marks that the engine begins to forget it.
+    pub fn begin_forgetting(&mut self) -> Forgetting {
         self.remains = Remains::Going { is_next_due: false };
+        Forgetting(())
     }
 
-    /// That is over, well or not. Whether the next life has waited for it.
-    pub fn forgetting_is_over(&mut self, is_forgotten: bool) -> bool {
+    /// Marks that this is over, well or not. Returns true if the next life has waited for it.
+    pub fn end_forgetting(&mut self, _: Forgetting, is_forgotten: bool) -> bool {
         let remains = match is_forgotten {
             true => Remains::Gone,
             false => Remains::All,
@@ -93,16 +100,16 @@ mod tests {
         life.born(SimEngine::default().parked("web").await);
         life.halt().call();
         life.ended(UNIX_EPOCH);
-        life.forgetting_begins();
+        let forgetting = life.begin_forgetting();
         assert!(life.begins_anew().is_none());
-        assert!(life.forgetting_is_over(true));
+        assert!(life.end_forgetting(forgetting, true));
         let next = life.begins_anew().unwrap();
         assert!(next.is_forgotten && next.last_cgroup.is_some());
         assert!(!next.halt.is_called() && !life.is_forgotten());
         // One that is unwanted meanwhile does not begin.
-        life.forgetting_begins();
+        let forgetting = life.begin_forgetting();
         assert!(life.begins_anew().is_none());
         assert!(life.next_is_unwanted());
-        assert!(!life.forgetting_is_over(false));
+        assert!(!life.end_forgetting(forgetting, false));
     }
 }

@@ -23,8 +23,10 @@ pub(super) enum Stage {
     Reported {
         dead: Dead,
         exit: Exit,
-        /// It is waited for its execs to end.
-        awaits_execs: bool,
+        /// The time that its telling may take has begun.
+        is_timed: bool,
+        /// Its caller has still to read output.
+        awaits_reader: bool,
     },
     Exited(Dead, Exit),
 }

@@ -1,5 +1,9 @@
 //! What an actor does on a simulated node where something goes wrong.
 
+mod exits;
+mod liveness;
+mod overlaps;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -8,7 +12,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::engine::sim::{Deed, Fate, Fates, Left, OnStop, Program, SimBundle};
 use crate::engine::{Knob, Order};
-use crate::pod::{Actor, CreateCall, ExecCall, KillCall, Pod};
+use crate::pod::{Actor, CallError, CreateCall, Deleted, ExecCall, KillCall, Kind, Pod, Status};
 use crate::process::ExitStatus;
 use crate::sizing::{Bytes, Millicores, Size};
 use crate::stdio::Paths;
@@ -153,15 +157,7 @@ fn an_exec_whose_caller_has_gone_before_it_was_told_of_it_does_not_run_on() {
         start(&pod, "proxy").await;
         let key = ("proxy".to_owned(), "sh".to_owned());
         node.engine.lock().execs.insert(key, Program::default());
-        let call = ExecCall {
-            id: "proxy".to_owned(),
-            exec_id: "sh".to_owned(),
-            paths: Paths::default(),
-            spec: b"{}".to_vec(),
-            has_deadline: false,
-        };
-        let added = pod.ask(move |actor, reply| actor.exec(call, reply)).await;
-        assert_eq!(added, Ok(()));
+        assert_eq!(exec(&pod, "proxy", "sh").await, Ok(()));
         let started = pod.ask(|actor, reply| actor.start_exec("proxy", "sh", reply));
         let gives_up = Duration::from_secs(1);
         assert!(tokio::time::timeout(gives_up, started).await.is_err());
@@ -212,6 +208,27 @@ async fn start(pod: &Pod, id: &'static str) -> i32 {
     let (_here, gone) = oneshot::channel();
     let started = pod.ask(move |actor, reply| actor.start(id, None, gone, reply));
     started.await.unwrap()
+}
+
+async fn exec(pod: &Pod, id: &str, exec_id: &str) -> Result<(), CallError> {
+    let call = ExecCall {
+        id: id.to_owned(),
+        exec_id: exec_id.to_owned(),
+        paths: Paths::default(),
+        spec: b"{}".to_vec(),
+        has_deadline: false,
+    };
+    pod.ask(move |actor, reply| actor.exec(call, reply)).await
+}
+
+async fn delete(pod: &Pod, id: &'static str, exec_id: &'static str) -> Result<Deleted, CallError> {
+    let deleted = pod.ask(move |actor, reply| actor.delete(id, exec_id, reply));
+    deleted.await
+}
+
+async fn status(pod: &Pod, id: &'static str, exec_id: &'static str) -> Status {
+    let state = pod.ask(move |actor, reply| actor.state(id, exec_id, reply));
+    state.await.unwrap().status
 }
 
 async fn kill(pod: &Pod, id: &str, signal: u32) {

@@ -2,6 +2,7 @@
 
 mod allowance;
 mod chaos;
+mod circles;
 mod completion;
 mod corners;
 mod decided_ends;

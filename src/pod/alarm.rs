@@ -1,0 +1,71 @@
+//! When the core is woken.
+
+use std::time::Duration;
+
+use crate::lifecycle::Time;
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Wakes the core. A timer that is due again at the moment that it was just heeded at is a bug, and is put off:
+/// no timer keeps messages from being handled.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    /// When the core was last woken.
+    rang: Option<Time>,
+    pause: Duration,
+    /// Until when a timer is put off that is due again.
+    until: Option<Time>,
+}
+
+impl Alarm {
+    /// Returns when to wake the core, which wants that `at`.
+    pub fn set(&mut self, at: Time) -> Time {
+        let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
+            self.pause = Duration::ZERO;
+            self.until = None;
+            return at;
+        };
+        if let Some(until) = self.until {
+            return until;
+        }
+        self.pause = self.pause.saturating_mul(2).clamp(FIRST_PAUSE, LAST_PAUSE);
+        tracing::error!(
+            pause = ?self.pause,
+            "internal error: a timer of the pod is due again as soon as it was heeded, and is put off"
+        );
+        *self.until.insert(rang.after(self.pause))
+    }
+
+    /// Notes that the core is woken.
+    pub fn ring(&mut self, now: Time) {
+        self.rang = Some(now);
+        self.until = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_origin(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_timer_that_is_due_again_is_put_off_for_longer_each_time() {
+        let mut alarm = Alarm::default();
+        assert_eq!(alarm.set(at(0)), at(0));
+        let mut now = at(0);
+        for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
+            alarm.ring(now);
+            let then = alarm.set(now);
+            assert_eq!(then.since(now), Duration::from_secs(pause));
+            assert_eq!(alarm.set(now), then, "no message moves it");
+            now = then;
+        }
+        alarm.ring(now);
+        assert_eq!(alarm.set(now.after(FIRST_PAUSE)), now.after(FIRST_PAUSE));
+        assert_eq!(alarm.set(now).since(now), FIRST_PAUSE);
+    }
+}

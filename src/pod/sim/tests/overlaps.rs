@@ -1,0 +1,316 @@
+//! Calls that come before, beside or after others that they have to do with.
+
+use super::*;
+use crate::pod::CheckpointCall;
+
+/// What each deed meets, and when it was begun.
+#[derive(Clone)]
+struct Script {
+    begun: Arc<Mutex<Vec<(Instant, Deed)>>>,
+    /// For the deed that comes so often before: zero for the first.
+    fate: fn(Deed, usize) -> Fate,
+    answers_after: fn(Deed) -> Duration,
+}
+
+impl Script {
+    fn new(fate: fn(Deed, usize) -> Fate) -> Script {
+        Script {
+            begun: Arc::default(),
+            fate,
+            answers_after: |_| Duration::ZERO,
+        }
+    }
+
+    fn when(&self, deed: Deed) -> Vec<Instant> {
+        let begun = self.begun.lock().unwrap();
+        let its = begun.iter().filter(|(_, it)| *it == deed);
+        its.map(|(at, _)| *at).collect()
+    }
+}
+
+impl std::fmt::Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Script").finish_non_exhaustive()
+    }
+}
+
+impl Fates for Script {
+    fn of(&mut self, deed: Deed, _: &str) -> Fate {
+        let before = self.when(deed).len();
+        self.begun.lock().unwrap().push((Instant::now(), deed));
+        (self.fate)(deed, before)
+    }
+
+    fn answers_after(&mut self, deed: Deed, _: &str) -> Duration {
+        (self.answers_after)(deed)
+    }
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// An exec whose program ends when its stdin is closed.
+async fn cat(node: &SimNode, pod: &Pod) {
+    create(node, pod, "web", Program::default()).await;
+    start(pod, "web").await;
+    let key = ("web".to_owned(), "cat".to_owned());
+    let program = Program {
+        reads_stdin: true,
+        ..Program::deaf()
+    };
+    node.engine.lock().execs.insert(key, program);
+    exec(pod, "web", "cat").await.unwrap();
+}
+
+async fn close_stdin(pod: &Pod) {
+    let closed = pod.ask(|actor, reply| actor.close_stdin("web", "cat", reply));
+    closed.await.unwrap();
+}
+
+async fn start_cat(pod: &Pod) {
+    let started = pod.ask(|actor, reply| actor.start_exec("web", "cat", reply));
+    started.await.unwrap();
+}
+
+async fn end_of_cat(pod: &Pod) -> u32 {
+    let ended = pod.ask(|actor, reply| actor.wait("web", "cat", reply));
+    let ended = tokio::time::timeout(secs(60), ended).await;
+    ended.expect("it ends").unwrap().code
+}
+
+#[test]
+fn a_stdin_that_is_closed_before_the_start_of_an_exec_is_closed() {
+    on_a_node(async |node, pod| {
+        cat(&node, &pod).await;
+        close_stdin(&pod).await;
+        start_cat(&pod).await;
+        assert_eq!(end_of_cat(&pod).await, 0);
+    });
+}
+
+#[test]
+fn a_stdin_that_is_closed_while_its_exec_starts_is_closed() {
+    on_a_node_with(SimEngine::with_fates(Slow), async |node, pod| {
+        cat(&node, &pod).await;
+        let closes = async {
+            tokio::time::sleep(secs(1)).await;
+            close_stdin(&pod).await;
+        };
+        tokio::join!(start_cat(&pod), closes);
+        assert_eq!(end_of_cat(&pod).await, 0);
+    });
+}
+
+/// A container that has ended, and whose cgroup and state are there until its deletion.
+async fn ended(node: &SimNode, pod: &Pod) {
+    let mut bundle = bundle("web", Program::default());
+    bundle.has_poststop_hooks = true;
+    create_from(node, pod, "web", bundle).await;
+    start(pod, "web").await;
+    kill(pod, "web", 9).await;
+    let ended = pod.ask(|actor, reply| actor.wait("web", "", reply));
+    ended.await.unwrap();
+}
+
+#[test]
+fn a_second_delete_joins_the_first() {
+    let script = Script::new(|deed, _| match deed {
+        Deed::Delete => Fate::well_after(secs(5)),
+        _ => Fate::well(),
+    });
+    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
+        ended(&node, &pod).await;
+        let second = async {
+            tokio::time::sleep(secs(1)).await;
+            delete(&pod, "web", "").await
+        };
+        let (first, second) = tokio::join!(delete(&pod, "web", ""), second);
+        assert_eq!(first.as_ref().map(|deleted| deleted.exit.code), Ok(137));
+        assert_eq!(first, second);
+        assert_eq!(script.when(Deed::Delete).len(), 1);
+        let later = delete(&pod, "web", "").await;
+        assert_eq!(later.unwrap_err().kind, Kind::NotFound);
+    });
+}
+
+#[test]
+fn deletes_that_fail_together_can_be_tried_again() {
+    let script = Script::new(|deed, before| match (deed, before) {
+        (Deed::Delete, 0) => Fate::fails_after(secs(5), "out of order"),
+        _ => Fate::well(),
+    });
+    on_a_node_with(SimEngine::with_fates(script), async |node, pod| {
+        ended(&node, &pod).await;
+        let both = tokio::join!(delete(&pod, "web", ""), delete(&pod, "web", ""));
+        assert_eq!(both.0.as_ref().unwrap_err().message, "out of order");
+        assert_eq!(both.0, both.1);
+        assert!(delete(&pod, "web", "").await.is_ok());
+        assert_eq!(node.engine.lock().left(), Left::default());
+    });
+}
+
+#[test]
+fn a_second_delete_joins_one_that_waits_for_the_creation() {
+    on_a_node_with(SimEngine::with_fates(Slow), async |node, pod| {
+        let deletion = async |after| {
+            tokio::time::sleep(secs(after)).await;
+            delete(&pod, "web", "").await
+        };
+        let creation = create(&node, &pod, "web", Program::default());
+        let (created, one, two) = tokio::join!(creation, deletion(1), deletion(2));
+        assert_eq!(one.as_ref().map(|deleted| deleted.pid), Ok(created));
+        assert_eq!(one, two);
+    });
+}
+
+#[test]
+fn a_failed_checkpoint_does_not_hurry_the_next_life_of_a_container() {
+    let script = Script::new(|deed, _| match deed {
+        Deed::Checkpoint => Fate::fails_after(secs(3), "no criu"),
+        Deed::Forget => Fate::well_after(secs(10)),
+        _ => Fate::well(),
+    });
+    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
+        create(&node, &pod, "proxy", Program::default()).await;
+        start(&pod, "proxy").await;
+        let crash = async {
+            tokio::time::sleep(secs(1)).await;
+            node.engine.init_dies("proxy", ExitStatus::Code(1));
+        };
+        let checkpoint = pod.ask(|actor, reply| {
+            let call = CheckpointCall {
+                id: "proxy".to_owned(),
+                path: "/checkpoint".to_owned(),
+                options: None,
+            };
+            actor.checkpoint(call, reply);
+        });
+        let (written, ()) = tokio::join!(checkpoint, crash);
+        assert!(written.is_err());
+        tokio::time::sleep(secs(60)).await;
+        assert!(node.engine.lock().is_running("proxy"));
+        let (forgotten, again) = (script.when(Deed::Forget), script.when(Deed::CreateAgain));
+        assert_eq!((forgotten.len(), again.len()), (1, 1));
+        assert!(again[0] >= forgotten[0] + secs(10));
+    });
+}
+
+/// Changes the memory that a container may use, and what becomes of that.
+async fn update(pod: &Pod, mebibytes: u64) -> Result<(), CallError> {
+    let limit = mebibytes << 20;
+    let resources = format!(r#"{{"memory":{{"limit":{limit}}}}}"#).into_bytes();
+    let updated = pod.ask(move |actor, reply| actor.update("web", resources, reply));
+    updated.await
+}
+
+/// A pod of one app of 100 MiB, sized by its phase.
+async fn sized(node: &SimNode, pod: &Pod) {
+    node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
+    let mut bundle = bundle("web", Program::default());
+    for (key, value) in [
+        ("usher/cgroup-sizing", "Phase"),
+        ("io.kubernetes.cri.sandbox-uid", UID),
+    ] {
+        bundle.annotations.insert(key.to_owned(), value.to_owned());
+    }
+    bundle.annotations.remove("usher/sidecars");
+    bundle.size = Size::exactly(Millicores(100), Bytes(100 << 20));
+    bundle.pod_uid = Some(UID.to_owned());
+    create_from(node, pod, "web", bundle).await;
+    start(pod, "web").await;
+    a_moment().await;
+    assert_eq!(memory(node), 100);
+}
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000003";
+
+fn memory(node: &SimNode) -> u64 {
+    node.engine.pod_size(UID, Knob::Memory) >> 20
+}
+
+#[test]
+fn updates_that_overlap_follow_one_another_and_one_that_fails_undoes_itself_alone() {
+    let script = Script::new(|deed, before| match (deed, before) {
+        (Deed::Update, 0) => Fate::fails_after(secs(5), "no such cpu"),
+        (Deed::Update, 1) => Fate::well_after(secs(1)),
+        (Deed::Update, 2) => Fate::fails_after(secs(1), "no such cpu"),
+        _ => Fate::well(),
+    });
+    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
+        sized(&node, &pod).await;
+        let fails = update(&pod, 300);
+        let (one, two, three) = tokio::join!(fails, update(&pod, 200), update(&pod, 150));
+        assert!(one.is_err() && two.is_ok() && three.is_err());
+        assert_eq!(memory(&node), 200);
+        let begun = script.when(Deed::Update);
+        let apart: Vec<_> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(apart, [secs(5), secs(1)]);
+    });
+}
+
+#[test]
+fn an_update_that_waits_ends_with_its_task() {
+    let script = Script::new(|deed, _| match deed {
+        Deed::Update => Fate::well_after(secs(10)),
+        _ => Fate::well(),
+    });
+    on_a_node_with(SimEngine::with_fates(script), async |node, pod| {
+        sized(&node, &pod).await;
+        let deletion = async {
+            tokio::time::sleep(secs(1)).await;
+            kill(&pod, "web", 9).await;
+            let ended = pod.ask(|actor, reply| actor.wait("web", "", reply));
+            ended.await.unwrap();
+            delete(&pod, "web", "").await
+        };
+        let (one, two, deleted) = tokio::join!(update(&pod, 300), update(&pod, 200), deletion);
+        assert!(deleted.is_ok());
+        assert!(one.is_err() && two.is_err(), "{one:?} {two:?}");
+    });
+}
+
+/// A program ends while its release is under way, in the moment in which another container is to be told.
+#[test]
+fn what_is_being_released_is_not_cleared_away_by_a_timer() {
+    let mut script = Script::new(|_, _| Fate::well());
+    script.answers_after = |deed| match deed {
+        Deed::Release => Duration::from_millis(20),
+        _ => Duration::ZERO,
+    };
+    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
+        let of = |id, program| {
+            let mut bundle = bundle(id, program);
+            let annotations = [
+                ("usher/sidecars", "logs"),
+                ("grace-period.usher/logs", "1s"),
+            ];
+            let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            bundle.annotations.extend(annotations);
+            bundle
+        };
+        create_from(&node, &pod, "logs", of("logs", Program::deaf())).await;
+        start(&pod, "logs").await;
+        kill(&pod, "logs", 15).await;
+        let asked = Instant::now();
+        tokio::time::sleep(Duration::from_millis(970)).await;
+        create_from(&node, &pod, "web", of("web", Program::deaf())).await;
+        let begun = pod.clone();
+        let started = tokio::spawn(async move {
+            start(&begun, "web").await;
+            Instant::now()
+        });
+        tokio::time::sleep_until(asked + Duration::from_millis(998)).await;
+        assert!(node.engine.lock().is_running("web"));
+        node.engine.init_dies("web", ExitStatus::Code(1));
+        // The actor hears of that before its timer has fired.
+        tokio::time::advance(Duration::from_millis(2)).await;
+        let told = started.await.unwrap();
+        tokio::time::sleep(secs(1)).await;
+        let forgotten = script.when(Deed::Forget);
+        assert!(
+            forgotten.iter().all(|at| *at >= told),
+            "{forgotten:?} {told:?}"
+        );
+    });
+}

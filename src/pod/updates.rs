@@ -1,0 +1,153 @@
+//! Update: changes of a container's resources, one after another.
+//!
+//! An Update that fails gives the container back the size that it had before. That is the size after all
+//! Updates that came earlier only if these are over, so each waits for the one before.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::engine::Resources;
+use crate::lifecycle::ContainerId;
+use crate::sizing::Size;
+
+use super::life::Call;
+use super::{Actor, CallError, Kind, Reply};
+
+/// Updates of one task that may wait for another.
+const WAIT_AT_MOST: usize = 64;
+
+/// The Updates of a task.
+#[derive(Debug, Default)]
+pub(super) struct Updates {
+    is_under_way: bool,
+    waiting: VecDeque<Update>,
+}
+
+/// A change of a task's resources.
+#[derive(Debug)]
+struct Update {
+    /// The OCI specification's `LinuxResources` as JSON.
+    resources: Vec<u8>,
+    reply: Reply<()>,
+}
+
+impl Updates {
+    /// Refuses those that wait: their task is gone.
+    pub fn refuse(&mut self, why: &CallError) {
+        for update in self.waiting.drain(..) {
+            let _ = update.reply.send(Err(why.clone()));
+        }
+    }
+
+    /// Keeps an Update until those before it are over.
+    fn put_off(&mut self, id: &str, update: Update) {
+        // An Update whose caller has given up need not begin.
+        self.waiting.retain(|waiting| !waiting.reply.is_closed());
+        if self.waiting.len() < WAIT_AT_MOST {
+            return self.waiting.push_back(update);
+        }
+        let message = format!("cannot update task {id}: {WAIT_AT_MOST} updates wait already");
+        let refusal = CallError::new(Kind::FailedPrecondition, message);
+        let _ = update.reply.send(Err(refusal));
+    }
+
+    /// The next that has a caller.
+    fn next(&mut self) -> Option<Update> {
+        self.waiting.retain(|waiting| !waiting.reply.is_closed());
+        self.waiting.pop_front()
+    }
+}
+
+impl Actor {
+    /// Changes a container's resources: the OCI specification's `LinuxResources` as JSON.
+    pub fn update(&mut self, id: &str, resources: Vec<u8>, reply: Reply<()>) {
+        let task = match self.task_mut(id) {
+            Err(error) => return drop(reply.send(Err(error))),
+            Ok(task) => task,
+        };
+        let update = Update { resources, reply };
+        match task.updates.is_under_way {
+            true => task.updates.put_off(id, update),
+            false => self.begin_updates(&ContainerId::from(id), update),
+        }
+    }
+
+    /// Carries out an Update, and all that have waited for it.
+    fn begin_updates(&mut self, id: &ContainerId, update: Update) {
+        let mut next = Some(update);
+        while let Some(update) = next {
+            if self.begin_update(id, update) {
+                return;
+            }
+            let task = self.tasks.get_mut(id);
+            next = task.and_then(|task| task.updates.next());
+        }
+    }
+
+    /// Carries out an Update. Returns true if it is under way, false if it is over.
+    fn begin_update(&mut self, id: &ContainerId, update: Update) -> bool {
+        let Update { resources, reply } = update;
+        let Some(task) = self.tasks.get_mut(id) else {
+            return false;
+        };
+        if let Err(error) = task.life.allows(Call::Update, id.as_str()) {
+            let _ = reply.send(Err(error));
+            return false;
+        }
+        if task.life.is_without_process() {
+            task.lives.keep_resources(&resources);
+            self.resize_container(id, &resources);
+            let _ = reply.send(Ok(()));
+            return false;
+        }
+        let (init, halt) = match task.life.init_and_halt() {
+            Ok(living) => living,
+            Err(error) => {
+                let _ = reply.send(Err(error));
+                return false;
+            }
+        };
+        task.updates.is_under_way = true;
+        let container = Arc::clone(&task.container);
+        let id = id.clone();
+        // What is raised has to be so for all before it is for one.
+        let before = self.resize_container(&id, &resources);
+        let update = async move {
+            let updated = init.update(&resources, &halt).await;
+            updated.map(|()| resources)
+        };
+        self.job(update, move |actor, outcome| {
+            let task = actor.tasks.get_mut(&id);
+            // Another container may have the id by now.
+            let task = task.filter(|task| Arc::ptr_eq(&task.container, &container));
+            let Some(task) = task else {
+                let gone = || CallError::not_found(id.as_str(), "");
+                return drop(reply.send(outcome.map(drop).map_err(|_| gone())));
+            };
+            task.updates.is_under_way = false;
+            match &outcome {
+                Ok(resources) if task.lives.first_pid().is_some() => {
+                    task.lives.keep_resources(resources);
+                }
+                Ok(_) => {}
+                Err(_) => actor.core.handle_resized(&id, before),
+            }
+            actor.settle_size_now(true);
+            let _ = reply.send(outcome.map(drop).map_err(CallError::unknown));
+            let task = actor.tasks.get_mut(&id);
+            if let Some(next) = task.and_then(|task| task.updates.next()) {
+                actor.begin_updates(&id, next);
+            }
+        });
+        true
+    }
+
+    /// Sizes the pod for an Update of a container. Returns the container's size before.
+    fn resize_container(&mut self, id: &ContainerId, resources: &[u8]) -> Size {
+        let before = self.core.size_of(id).unwrap_or_default();
+        let size = Resources::parse(resources).change(before);
+        self.core.handle_resized(id, size);
+        self.settle_size();
+        before
+    }
+}

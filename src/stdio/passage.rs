@@ -1,0 +1,351 @@
+//! Output on its way from a process to the reader of its FIFO, counted.
+//!
+//! A client closes its FIFO when it hears of the exit, and loses what it has not read. So the shim tells an
+//! exit when the client has read what the process had written. The kernel reports no read of a FIFO: the shim
+//! counts what it moves in, looks at what is still there, and waits until the difference is large enough.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use nix::libc;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep};
+
+use crate::sys;
+
+/// The longest pause of a reader before its process's exit is told.
+const STILL_FOR: Duration = Duration::from_millis(200);
+
+/// The longest delay of an exit: of an exec, or of an init together with its execs.
+pub const TOLD_WITHIN: Duration = Duration::from_secs(2);
+
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LAST_LOOK: Duration = Duration::from_millis(8);
+
+/// One stream's way from a process into a FIFO.
+#[derive(Debug)]
+pub(super) struct Passage {
+    source: Source,
+    /// Bytes moved into the FIFO.
+    moved: AtomicU64,
+    /// Bytes that the pump has read and keeps back until the OCI runtime's command is over.
+    kept_back: AtomicU64,
+    /// The pump moves no more.
+    is_over: AtomicBool,
+    /// The shim's own reading end of the FIFO, while it has one.
+    fifo: Mutex<Weak<File>>,
+}
+
+/// Where the bytes come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Pipe(Weak<AsyncFd<OwnedFd>>),
+    /// The pump ends soon after the process, with the last of its bytes.
+    Terminal,
+}
+
+/// Output of a process that has ended, not read yet by its clients.
+#[derive(Debug, Default)]
+pub struct Unread {
+    /// Each passage, and the count of bytes that are to have been read from its FIFO.
+    passages: Vec<(Arc<Passage>, u64)>,
+    #[cfg(test)]
+    simulated: Option<Duration>,
+}
+
+impl Passage {
+    pub fn new(source: Source, fifo: &Arc<File>) -> Passage {
+        Passage {
+            source,
+            moved: AtomicU64::new(0),
+            kept_back: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            fifo: Mutex::new(Arc::downgrade(fifo)),
+        }
+    }
+
+    /// Counts bytes that the pump has moved into the FIFO.
+    pub fn count(&self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or_default();
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes how many bytes the pump keeps back.
+    pub fn keep_back(&self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or_default();
+        self.kept_back.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that the pump moves no more.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Opens another reading end through the FIFO's writing end, which may be closed then.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened; no exit waits for this stream then.
+    pub fn reopen(&self, to: &impl AsFd) -> io::Result<Arc<File>> {
+        let path = format!("/proc/self/fd/{}", to.as_fd().as_raw_fd());
+        let mut options = OpenOptions::new();
+        let fifo = options.read(true).custom_flags(libc::O_NONBLOCK);
+        let fifo = Arc::new(fifo.open(path)?);
+        *self.fifo.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&fifo);
+        Ok(fifo)
+    }
+
+    /// The count of bytes that the process has written, as far as that is known now.
+    fn written(&self) -> u64 {
+        let moved = self.moved.load(Ordering::Relaxed);
+        match &self.source {
+            _ if self.is_over.load(Ordering::Relaxed) => moved,
+            Source::Terminal => u64::MAX,
+            Source::Pipe(pipe) => {
+                let pipe = pipe.upgrade();
+                let left = pipe.and_then(|pipe| sys::unread(pipe.get_ref().as_fd()).ok());
+                let kept_back = self.kept_back.load(Ordering::Relaxed);
+                moved
+                    .saturating_add(kept_back)
+                    .saturating_add(left.unwrap_or_default())
+            }
+        }
+    }
+
+    /// How many of the first `written` bytes no client has read. None where nobody can be waited for.
+    fn left(&self, written: u64) -> u64 {
+        let fifo = self.fifo.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(fifo) = fifo.upgrade() else {
+            return 0;
+        };
+        let Ok(held) = sys::unread(fifo.as_fd()) else {
+            return 0;
+        };
+        let moved = self.moved.load(Ordering::Relaxed);
+        let written = match self.is_over.load(Ordering::Relaxed) {
+            true => written.min(moved),
+            false => written,
+        };
+        written.saturating_sub(moved.saturating_sub(held))
+    }
+}
+
+impl Unread {
+    /// What clients have not read of these. `None` if they have read all of it.
+    pub(super) fn of(passages: &[Arc<Passage>]) -> Option<Unread> {
+        let passages = passages.iter();
+        let passages = passages.map(|passage| (Arc::clone(passage), passage.written()));
+        let unread = Unread {
+            passages: passages.collect(),
+            #[cfg(test)]
+            simulated: None,
+        };
+        (unread.left() > 0).then_some(unread)
+    }
+
+    /// Waits until clients have read it, but for no reader that pauses longer than [`STILL_FOR`], and no
+    /// longer than [`TOLD_WITHIN`].
+    pub async fn is_read(self) {
+        #[cfg(test)]
+        if let Some(simulated) = self.simulated {
+            return sleep(simulated.min(TOLD_WITHIN)).await;
+        }
+        let begun = Instant::now();
+        let (mut left, mut moved_at) = (self.left(), begun);
+        let mut pause = FIRST_LOOK;
+        while left > 0 && moved_at.elapsed() < STILL_FOR && begun.elapsed() < TOLD_WITHIN {
+            sleep(pause).await;
+            pause = pause.saturating_mul(2).min(LAST_LOOK);
+            let now_left = self.left();
+            if now_left < left {
+                (left, moved_at) = (now_left, Instant::now());
+            }
+        }
+    }
+
+    fn left(&self) -> u64 {
+        let left = self.passages.iter();
+        let left = left.map(|(passage, written)| passage.left(*written));
+        left.fold(0, u64::saturating_add)
+    }
+
+    /// Output that a simulated client reads for so long.
+    #[cfg(test)]
+    pub fn simulated(lasts: Duration) -> Unread {
+        Unread {
+            simulated: Some(lasts),
+            ..Unread::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::path::PathBuf;
+
+    use nix::fcntl::OFlag;
+    use nix::sys::stat::Mode;
+    use nix::unistd::{mkfifo, pipe2};
+    use tokio::sync::{oneshot, watch};
+    use tokio::task::{JoinHandle, yield_now};
+
+    use super::*;
+    use crate::stdio::Phase;
+    use crate::stdio::outlet::Outlet;
+    use crate::stdio::pump::spawn_output;
+
+    /// A process that writes to a FIFO through a pump.
+    struct Stage {
+        _directory: tempfile::TempDir,
+        fifo: PathBuf,
+        process: File,
+        passage: Arc<Passage>,
+        _pump: JoinHandle<()>,
+        _phase: watch::Sender<Phase>,
+    }
+
+    impl Stage {
+        fn new() -> Stage {
+            let directory = tempfile::tempdir().unwrap();
+            let fifo = directory.path().join("stdout");
+            mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+            let (outlet, keep) = Outlet::open("stdout", fifo.to_str().unwrap()).unwrap();
+            let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+            let phase = watch::Sender::new(Phase::Alive);
+            let (begin, begins) = oneshot::channel();
+            begin.send(()).unwrap();
+            let subscribed = phase.subscribe();
+            let (pump, passage) = spawn_output(read, outlet, keep, subscribed, begins).unwrap();
+            Stage {
+                _directory: directory,
+                fifo,
+                process: File::from(write),
+                passage: passage.expect("it goes to a FIFO"),
+                _pump: pump,
+                _phase: phase,
+            }
+        }
+
+        fn unread(&self) -> Option<Unread> {
+            Unread::of(std::slice::from_ref(&self.passage))
+        }
+
+        fn client(&self) -> File {
+            let mut options = OpenOptions::new();
+            let client = options.read(true).custom_flags(libc::O_NONBLOCK);
+            client.open(&self.fifo).unwrap()
+        }
+    }
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Lets the pump do what it can.
+    async fn pumped() {
+        for _ in 0..20 {
+            yield_now().await;
+        }
+        sleep(ms(1)).await;
+    }
+
+    /// A client that reads so much at once, so far apart, until there is nothing more. Returns how much.
+    async fn reads(mut client: File, piece: usize, apart: Duration) -> usize {
+        let mut read = 0;
+        loop {
+            sleep(apart).await;
+            match client.read(&mut vec![0; piece]) {
+                Ok(0) => return read,
+                Ok(length) => read += length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return read,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_a_process_has_written_is_waited_for() {
+        let mut stage = Stage::new();
+        let client = stage.client();
+        // More than the FIFO holds; the rest stays in the pipe.
+        for _ in 0..2 {
+            stage.process.write_all(&[b'x'; 60_000]).unwrap();
+            pumped().await;
+        }
+        let unread = stage.unread().expect("it is not read");
+        let begun = Instant::now();
+        let (read, took) = tokio::join!(reads(client, 20_000, ms(150)), async {
+            unread.is_read().await;
+            begun.elapsed()
+        });
+        assert_eq!(read, 120_000);
+        assert!(took >= ms(900) && took < ms(950), "{took:?}");
+        assert!(stage.unread().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_output_is_not_waited_for() {
+        let mut stage = Stage::new();
+        let mut client = stage.client();
+        stage.process.write_all(b"ten bytes.").unwrap();
+        let unread = stage.unread().expect("it is not read");
+        stage.process.write_all(b"later").unwrap();
+        pumped().await;
+        client.read_exact(&mut [0; 10]).unwrap();
+        let begun = Instant::now();
+        unread.is_read().await;
+        assert!(begun.elapsed() < ms(50));
+        assert!(stage.unread().is_some(), "the rest is there");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn output_that_ended_before_its_process_is_waited_for() {
+        let mut stage = Stage::new();
+        let mut client = stage.client();
+        stage.process.write_all(b"words").unwrap();
+        stage.process = File::open("/dev/null").unwrap();
+        pumped().await;
+        let unread = stage.unread().expect("it is not read");
+        let mut words = String::new();
+        client.read_to_string(&mut words).unwrap();
+        assert_eq!(words, "words", "and the FIFO has ended");
+        let begun = Instant::now();
+        unread.is_read().await;
+        assert!(begun.elapsed() < ms(50));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_pauses_is_not_waited_for() {
+        let mut stage = Stage::new();
+        let _client = stage.client();
+        stage.process.write_all(b"words").unwrap();
+        pumped().await;
+        let begun = Instant::now();
+        stage.unread().expect("it is not read").is_read().await;
+        let took = begun.elapsed();
+        assert!(took >= STILL_FOR && took < STILL_FOR + ms(20), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_is_waited_for_two_seconds() {
+        let mut stage = Stage::new();
+        let client = stage.client();
+        stage.process.write_all(&[b'x'; 60_000]).unwrap();
+        pumped().await;
+        let slow = tokio::spawn(reads(client, 1_000, ms(100)));
+        let begun = Instant::now();
+        stage.unread().expect("it is not read").is_read().await;
+        let took = begun.elapsed();
+        assert!(
+            took >= TOLD_WITHIN && took < TOLD_WITHIN + ms(20),
+            "{took:?}"
+        );
+        slow.abort();
+    }
+}
