@@ -23,6 +23,7 @@
 //! | [`cri`] | messages of the Container Runtime Interface |
 //! | [`grpc`] | one call by gRPC |
 //! | [`reaper`] | the one owner of all child processes |
+//! | [`offload`] | threads for work that a disk can stall |
 //! | [`events`] | events out, in order |
 //! | [`clock`] | the time on the wall, and that of the CPU |
 //! | [`record`] | what has happened to a pod |
@@ -72,6 +73,7 @@ pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod grpc;
+pub mod offload;
 mod packed;
 pub mod pod;
 pub mod probe;

@@ -7,8 +7,9 @@
 
 mod ending;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use crate::offload::Threads;
 use crate::process::ExitStatus;
 use crate::sys::{self, Exit};
 
@@ -40,6 +42,7 @@ pub struct Reaper {
     table: Arc<Mutex<Table>>,
     /// What is spawned here is counted there.
     meter: Option<Meter>,
+    threads: Threads,
 }
 
 /// Counts the CPU time of commands. Clones count together.
@@ -60,6 +63,17 @@ struct Table {
     is_incomplete: bool,
     /// Processes that are not collected when they end, and whether their ends are known.
     reserved: BTreeMap<i32, bool>,
+    spawning: Spawning,
+}
+
+/// How many commands are being spawned on threads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spawning(usize);
+
+/// A command that was spawned, and is killed if its caller does not take it.
+struct Spawned {
+    child: Option<Child>,
+    reaper: Reaper,
 }
 
 #[derive(Debug)]
@@ -117,7 +131,21 @@ impl Reaper {
         Reaper {
             table: Arc::clone(&self.table),
             meter: Some(meter.clone()),
+            threads: self.threads.clone(),
         }
+    }
+
+    /// The same, with threads of its own for what can stall: those of a container.
+    pub fn with_own_threads(&self) -> Reaper {
+        Reaper {
+            threads: Threads::default(),
+            ..self.clone()
+        }
+    }
+
+    /// The threads for what can stall.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
     }
 
     /// Collects exits for as long as the runtime lives.
@@ -136,17 +164,52 @@ impl Reaper {
         Ok(())
     }
 
-    /// Spawns a command.
+    /// Spawns a command on a thread, since the disk of its program may stall. A command whose caller is gone
+    /// by then is killed.
     ///
     /// # Errors
     ///
     /// If it cannot be spawned.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+    pub async fn spawn(&self, command: Command) -> io::Result<Child> {
+        let reaper = self.clone();
+        let spawned = self.threads.run(move || reaper.spawn_here(command)).await;
+        spawned??.keep()
+    }
+
+    /// Spawns the shim's own program once more. It runs already, so that no disk can stall its start. And it
+    /// may ask for a signal when its parent ends, which is the thread that spawns it
+    /// (`PR_SET_PDEATHSIG(2const)`): so it is the serving thread.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be spawned.
+    pub fn spawn_self(&self, command: &mut Command) -> io::Result<Child> {
         // The lock is held from before the child exists until it is in the table: its exit cannot
         // be collected in between. std's own Child neither waits nor kills when it is dropped.
         let mut table = self.lock();
-        let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
+        let pid = pid_of(&command.spawn()?)?;
         Ok(table.wait_for(pid, self.meter.clone()))
+    }
+
+    /// Spawns a command on the calling thread, for as long as the disk of its program stalls. Meanwhile no
+    /// child of this thread is collected: its number is not known yet, and std itself waits for one whose
+    /// program cannot be executed.
+    fn spawn_here(&self, mut command: Command) -> io::Result<Spawned> {
+        self.lock().spawning.begin();
+        let spawned = command.spawn().and_then(|child| pid_of(&child));
+        // The copies of its streams have to go, or their readers never see the end.
+        drop(command);
+        let child = {
+            let mut table = self.lock();
+            table.spawning.end();
+            spawned.map(|pid| table.wait_for(pid, self.meter.clone()))
+        };
+        // What was not collected meanwhile has told of its end already.
+        self.reap();
+        Ok(Spawned {
+            child: Some(child?),
+            reaper: self.clone(),
+        })
     }
 
     /// Announces a command whose process is to be claimed when the command is over; the process
@@ -206,8 +269,12 @@ impl Reaper {
         if !table.reserved.is_empty() {
             return table.reap_all_but_reserved();
         }
+        let is_own_only = table.spawning.is_under_way();
+        if is_own_only {
+            table.reap_known();
+        }
         loop {
-            match sys::wait_any() {
+            match sys::wait_any(is_own_only) {
                 Ok(Some(exit)) => table.collect(exit),
                 Ok(None) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -266,6 +333,36 @@ impl Drop for Expectation {
     }
 }
 
+impl Spawning {
+    fn begin(&mut self) {
+        self.0 = self.0.saturating_add(1);
+    }
+
+    fn end(&mut self) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    fn is_under_way(self) -> bool {
+        self.0 > 0
+    }
+}
+
+impl Spawned {
+    fn keep(mut self) -> io::Result<Child> {
+        let child = self.child.take();
+        child.ok_or_else(|| io::Error::other("internal error: a command was taken twice"))
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        if let Some(child) = &self.child {
+            // It may have ended by itself.
+            let _ = self.reaper.kill(child.pid(), nix::libc::SIGKILL);
+        }
+    }
+}
+
 impl Table {
     fn wait_for(&mut self, pid: i32, meter: Option<Meter>) -> Child {
         let (sender, exit) = oneshot::channel();
@@ -277,9 +374,31 @@ impl Table {
         Child { pid, exit }
     }
 
+    /// Collects those that somebody waits for, whichever thread has spawned them.
+    fn reap_known(&mut self) {
+        let known: Vec<_> = self.waiting.keys().copied().collect();
+        for pid in known {
+            if let Ok(Some(exit)) = sys::wait_for(pid, false) {
+                self.collect(exit);
+            }
+        }
+    }
+
+    /// The children that may be collected.
+    fn children(&self) -> BTreeSet<i32> {
+        if !self.spawning.is_under_way() {
+            return children_of("self").into_iter().collect();
+        }
+        // Orphans go to the first thread of this process.
+        let first = format!("/proc/self/task/{}", std::process::id());
+        let own = children_of_thread(Path::new(&first));
+        let known = self.waiting.keys().chain(self.reserved.keys());
+        own.into_iter().chain(known.copied()).collect()
+    }
+
     /// wait(2) for any child would find the same zombie again and again.
     fn reap_all_but_reserved(&mut self) {
-        for pid in children_of("self") {
+        for pid in self.children() {
             let is_known = match self.reserved.get(&pid) {
                 Some(true) => continue,
                 Some(false) => true,
@@ -325,11 +444,18 @@ impl Table {
 /// (`proc_pid_children(5)`).
 fn children_of(process: &str) -> Vec<i32> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));
-    let threads = threads.into_iter().flatten();
-    let lists = threads
-        .flatten()
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    lists.flat_map(|list| pids(&list)).collect()
+    let threads = threads.into_iter().flatten().flatten();
+    threads
+        .flat_map(|thread| children_of_thread(&thread.path()))
+        .collect()
+}
+
+fn children_of_thread(thread: &Path) -> Vec<i32> {
+    pids(&std::fs::read_to_string(thread.join("children")).unwrap_or_default())
+}
+
+fn pid_of(child: &std::process::Child) -> io::Result<i32> {
+    i32::try_from(child.id()).map_err(io::Error::other)
 }
 
 fn pids(list: &str) -> Vec<i32> {

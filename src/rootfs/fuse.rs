@@ -57,8 +57,7 @@ impl Helper {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
-        let mut child = reaper.spawn(&mut command).map_err(failed)?;
-        drop(command);
+        let mut child = reaper.spawn(command).await.map_err(failed)?;
         let waited = child.wait_within(reaper, MOUNTED_WITHIN, pending());
         match waited.await.map_err(failed)? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),

@@ -88,12 +88,8 @@ impl Engine for OciEngine {
         options.systemd_cgroup |= options::implies_systemd_cgroup(given, &bundle);
         let joins = Namespaces::named(bundle.namespaces(), sandbox)
             .map_err(|error| EngineError::Precondition(error.to_string()))?;
-        let runtime = OciRuntime::new(
-            &options,
-            &self.namespace,
-            &order.bundle,
-            self.reaper.clone(),
-        );
+        let reaper = self.reaper.with_own_threads();
+        let runtime = OciRuntime::new(&options, &self.namespace, &order.bundle, reaper.clone());
         let kubelet = KubeletFacts::read(&bundle.annotations);
         let message = kubelet.termination_message_path.as_deref();
         let message = message.and_then(|path| bundle.mount_source(path));
@@ -104,7 +100,7 @@ impl Engine for OciEngine {
             paths: order.paths.clone(),
             options,
             runtime,
-            reaper: self.reaper.clone(),
+            reaper,
             joins,
             shares: sandbox.and_then(|sandbox| sandbox.bundle.clone()),
             termination_message: message.map(ToOwned::to_owned),

@@ -184,7 +184,7 @@ impl PodSandbox {
         let expectation = self.reaper.expect();
         let maker = self
             .reaper
-            .spawn(&mut command)
+            .spawn_self(&mut command)
             .map_err(|error| failed(&error))?;
         // With its own end of the pipe.
         drop(command);
