@@ -75,7 +75,16 @@ impl Container for Arc<OciContainer> {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         if let Some(sandbox) = &self.shares {
-            config::share(&self.bundle, &sandbox::shared(sandbox)).map_err(EngineError::failed)?;
+            // Whether what the owner has mounted there exists, a disk says that may stall.
+            let (bundle, files) = (self.bundle.clone(), sandbox::shared(sandbox));
+            let shared = self
+                .reaper
+                .threads()
+                .run(move || config::share(&bundle, &files));
+            shared
+                .await
+                .map_err(EngineError::failed)?
+                .map_err(EngineError::failed)?;
         }
         self.write_score(wishes.oom_score);
         exit::forget(&self.bundle);
@@ -89,7 +98,10 @@ impl Container for Arc<OciContainer> {
         mounted.map_err(EngineError::Failed)?;
         let restore = self.restore(&order.checkpoint);
         let created = caught(self.create_in(&runtime, restore, wishes.may_live_again)).await;
-        created.inspect_err(|_| rootfs::unmount(&self.bundle))
+        if created.is_err() {
+            rootfs::unmount(&self.bundle, self.reaper.threads()).await;
+        }
+        created
     }
 
     async fn create_again(
@@ -120,7 +132,8 @@ impl Container for Arc<OciContainer> {
         if completed.is_err() {
             // Somebody waits for its exit then, and what the runtime knows goes with its deletion.
             if halt.is_called() {
-                rootfs::unmount_state(&runtime.state_dir(&self.id));
+                let state = runtime.state_dir(&self.id);
+                rootfs::unmount_state(&state, self.reaper.threads()).await;
                 remains::raze(&self.remains()).await;
             } else if let Err(error) = self.discard(&runtime).await {
                 tracing::warn!(container = self.id, %error, "not deleted");
@@ -156,7 +169,7 @@ impl Container for Arc<OciContainer> {
             Ok::<_, EngineError>(())
         };
         let drained = caught(drained).await;
-        rootfs::unmount(&self.bundle);
+        rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         deleted?;
         drained
     }
@@ -305,7 +318,8 @@ impl OciContainer {
     /// fail, and one that was ended in the middle leaves cgroups that nobody knows of.
     async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         let cgroups = self.remains();
-        rootfs::unmount_state(&runtime.state_dir(&self.id));
+        let state = runtime.state_dir(&self.id);
+        rootfs::unmount_state(&state, self.reaper.threads()).await;
         let deleted = match runtime.halt.is_called() {
             false => insist(|| runtime.delete(&self.id, true)).await,
             // Somebody waits for the end, and what runs there is ended below.
