@@ -33,6 +33,7 @@ mod restarting;
 mod shimless;
 mod sizes;
 mod slow;
+mod stalled_disks;
 mod starting;
 mod stopping;
 mod streams;

@@ -13,7 +13,7 @@ use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
 use crate::record::Record;
 
 use super::bill::Bill;
-use super::process::Task;
+use super::process::{LastWords, Task};
 use super::sandbox::SandboxEnd;
 use super::scores::ScoreLog;
 use super::shim_end::ShimEnd;
@@ -251,9 +251,13 @@ impl Actor {
 
     fn tell(&mut self, id: &ContainerId, message: &str, last_words: bool) {
         info!(container = %id, "{message}");
-        if let Some(task) = self.tasks.get(id) {
-            let streams = task.init.streams.as_ref();
-            task.container.tell(streams, message, last_words);
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let streams = task.init.streams.as_ref();
+        if let Some(left) = task.container.tell(streams, message, last_words) {
+            task.last_words = LastWords::UnderWay;
+            self.await_last_words(id, left);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::record::What;
 
 use super::life::Life;
 use super::lives::Lives;
-use super::process::{Facts, Process, Task};
+use super::process::{Facts, LastWords, Process, Task};
 use super::scores::Score;
 use super::stop::known_end;
 use super::{Actor, CallError, CreateCall, Kind, Reply};
@@ -98,6 +98,7 @@ impl Actor {
                 life,
                 score: Score::new(read.oom_score),
                 lives: Lives::default(),
+                last_words: LastWords::default(),
             },
         );
         Ok((container, halt))

@@ -13,6 +13,7 @@ mod copy;
 mod fifo;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod log;
 mod outlet;
 mod pump;
 mod streams;
@@ -36,7 +37,7 @@ use crate::sys;
 
 pub use streams::{Streams, drain, open};
 pub use terminal::Size;
-pub use words::{leave_message, tell};
+pub use words::{Rest, leave_message, tell};
 
 /// The paths and addresses that the caller gave for a process's streams; an empty one means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,6 +121,8 @@ enum Phase {
     Alive,
     Ended,
     Deleted,
+    /// What has not come out of its pipes by now will not be waited for.
+    Over,
 }
 
 /// Tells pumps of their process.
@@ -132,6 +135,10 @@ async fn ended(phase: &mut Phases) {
 
 async fn deleted(phase: &mut Phases) {
     let _ = phase.wait_for(|phase| *phase >= Phase::Deleted).await;
+}
+
+async fn over(phase: &mut Phases) {
+    let _ = phase.wait_for(|phase| *phase >= Phase::Over).await;
 }
 
 /// Watches our end of a pipe or terminal. Only ours is made non-blocking: the other end is an open

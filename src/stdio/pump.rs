@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::copy::copy;
 use super::outlet::{Keep, Outlet};
 use super::terminal::Terminal;
-use super::{Phases, deleted, ended, is_ready, watch};
+use super::{Phases, deleted, ended, is_ready, over, watch};
 
 /// The capacity of a pipe on Linux, by default.
 const AT_ONCE: usize = 64 * 1024;
@@ -38,14 +38,16 @@ pub(super) fn spawn_output(
     let from = watch(from, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
         let is_kept = keep.is_some();
+        let mut phase_of_process = phase.clone();
         let moved = async {
             match &to {
                 Outlet::Pipe(to) => move_all(&from, to).await,
-                _ => copy(&from, &mut to, std::future::pending()).await,
+                _ => copy(&from, &mut to, over(&mut phase_of_process)).await,
             }
         };
         report(until_deleted(moved, keep, &mut phase).await);
         drop(from);
+        to.finish().await;
         if is_kept {
             to.linger(&mut phase).await;
         }
@@ -82,6 +84,7 @@ pub(super) fn spawn_terminal_output(
         let copied = copy(&master, &mut to, last);
         report(until_deleted(copied, keep, &mut phase).await);
         drop(master);
+        to.finish().await;
         if is_kept {
             to.linger(&mut phase).await;
         }

@@ -11,7 +11,7 @@ use crate::caught::caught;
 use crate::cgroup::remains;
 use crate::engine::{
     Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
-    Order, Wishes, sandbox,
+    Order, Wishes, Work, sandbox,
 };
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
@@ -21,6 +21,7 @@ use super::checkpoint::Restore;
 use super::error::RuntimeError;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
+use super::words::Words;
 use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options, shim_path};
 
 /// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
@@ -51,6 +52,7 @@ pub(super) struct OciContainer {
     pub options: Options,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
+    pub words: Words,
     /// The namespaces that each of its lives is to be in.
     pub joins: Namespaces,
     /// The bundle of its pod's sandbox, where that has the files which they share.
@@ -178,11 +180,22 @@ impl Container for Arc<OciContainer> {
         exit::record(&self.bundle, &self.id, pid, code, at);
     }
 
-    fn tell(&self, streams: Option<&Streams>, message: &str, last_words: bool) {
-        stdio::tell(streams, &self.paths, message);
-        if last_words && let Some(file) = &self.termination_message {
-            stdio::leave_message(file, message);
+    fn tell(&self, streams: Option<&Streams>, message: &str, last_words: bool) -> Option<Work<()>> {
+        let rest = stdio::tell(streams, &self.paths, message);
+        let file = self.termination_message.clone().filter(|_| last_words);
+        if rest.is_none() && file.is_none() {
+            return None;
         }
+        let message = message.to_owned();
+        let said = self.words.say(Box::new(move || {
+            if let Some(rest) = rest {
+                rest();
+            }
+            if let Some(file) = file {
+                stdio::leave_message(&file, &message);
+            }
+        }));
+        said.filter(|_| last_words)
     }
 }
 

@@ -33,6 +33,7 @@ mod restoration;
 mod runtime;
 mod shim_path;
 mod state;
+mod words;
 
 use std::sync::Arc;
 
@@ -54,6 +55,7 @@ pub use options::Options;
 pub use runtime::{DEFAULT_BINARY, OciRuntime, insist};
 
 use container::OciContainer;
+use words::Words;
 
 /// OCI runtimes, each container with the one that its options name.
 #[derive(Clone, Debug)]
@@ -101,6 +103,7 @@ impl Engine for OciEngine {
             options,
             runtime,
             reaper,
+            words: Words::default(),
             joins,
             shares: sandbox.and_then(|sandbox| sandbox.bundle.clone()),
             termination_message: message.map(ToOwned::to_owned),
