@@ -1,5 +1,7 @@
 //! Tests against a real containerd; see `harness`.
 
+#![allow(clippy::disallowed_methods, reason = "tests may wait")]
+
 mod away;
 mod bootstrap;
 mod callers;

@@ -50,6 +50,8 @@
     )
 )]
 #![deny(unsafe_code)]
+// Only the shim serves.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
 // What is shared with the integration tests calls this crate by its name.
 #[cfg(test)]
@@ -60,12 +62,20 @@ pub use usher_core::{judgement, lifecycle, manifest, plan, process, sizing, text
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+#[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 pub mod api;
 mod caught;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc, /sys and cgroups are in memory; a limit of memory is lowered only where nothing has to be reclaimed for it"
+)]
 pub mod cgroup;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 pub mod cli;
 pub mod clock;
+#[expect(clippy::disallowed_methods, reason = "read before the shim serves")]
 pub mod config;
+#[expect(clippy::disallowed_methods, reason = "/proc, and sockets below /run")]
 pub mod control;
 pub mod cri;
 pub mod engine;
@@ -77,6 +87,10 @@ pub mod offload;
 mod packed;
 pub mod pod;
 pub mod probe;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc; only the program that runs already is spawned by the serving thread"
+)]
 pub mod reaper;
 pub mod record;
 pub mod rootfs;

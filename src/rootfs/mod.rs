@@ -10,13 +10,33 @@
 //! | `fuse.rs` | file systems that a program mounts |
 //! | `below.rs` | what a shim that died has left mounted |
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod below;
 mod fuse;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod idmap;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod layers;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod loop_device;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod mounting;
 mod options;
 
@@ -64,6 +84,7 @@ pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(
 }
 
 /// Mounts on a thread, since devices, network file systems and the layers of an overlay may stall.
+#[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), String> {
     let rootfs = of(bundle);
     let helper = fuse::Helper::of(&mount.type_);
@@ -109,12 +130,20 @@ pub async fn unmount_state(state: &Path, threads: &Threads) {
 }
 
 /// The same, in a process that serves nothing.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 pub fn unmount_state_now(state: &Path) {
     if state.exists() {
         below::unmount(state);
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 fn unmount_at(target: &Path) {
     loop {
         match umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {

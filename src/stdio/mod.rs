@@ -7,9 +7,15 @@
 //! as well.
 
 mod address;
+#[expect(clippy::disallowed_methods, reason = "/proc")]
 mod binary;
+#[expect(clippy::disallowed_methods, reason = "the bundle is in memory")]
 mod console;
 mod copy;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the caller's FIFOs are in containerd's own directory, in memory; other files are opened on a thread"
+)]
 mod fifo;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

@@ -181,6 +181,7 @@ enum Opened {
 }
 
 impl Opened {
+    #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
     fn at(path: &Path, create: bool) -> io::Result<Opened> {
         if create && let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;

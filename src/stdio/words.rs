@@ -64,6 +64,10 @@ fn report(voice: &str, written: io::Result<()>) {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a FIFO in containerd's own directory, in memory, or on a thread"
+)]
 fn append(path: &Path, line: &str) -> io::Result<()> {
     let stream = OpenOptions::new()
         .append(true)
@@ -86,6 +90,7 @@ fn bounded(line: &str, end: &str) -> String {
 /// # Errors
 ///
 /// If it cannot be opened.
+#[expect(clippy::disallowed_methods, reason = "/proc")]
 pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
     // A copy of the descriptor would share whether it blocks with whoever has the pipe.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
@@ -100,6 +105,7 @@ pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
 /// The file lies in a directory that is kubelet's alone, but it is mounted into the container: what
 /// is behind its name may be anything by now, so nothing is followed and no reader is waited for. Its disk may
 /// stall.
+#[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 pub fn leave_message(file: &Path, message: &str) {
     let written = OpenOptions::new()
         .append(true)

@@ -35,6 +35,7 @@ impl OciRuntime {
     /// # Errors
     ///
     /// [`RuntimeError`], with the runtime's own words and the path of criu's log.
+    #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
     pub async fn checkpoint(&self, id: &str, checkpoint: &Checkpoint) -> Result<(), RuntimeError> {
         let own_work = self.scratch("criu-work");
         let work = checkpoint.work.as_deref().unwrap_or(&own_work.0);
@@ -79,6 +80,7 @@ impl OciRuntime {
 
     /// The first line of criu's complaint, and where its log is found when its work directory is
     /// gone.
+    #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
     async fn with_log(&self, error: RuntimeError, work: &Path) -> RuntimeError {
         let RuntimeError::Failed { verb, message } = error else {
             return error;

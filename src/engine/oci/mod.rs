@@ -12,26 +12,74 @@
 
 #[cfg(test)]
 mod agreement;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod bundle;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle, in memory, and a process that serves nothing"
+)]
 mod cgroup;
 mod checkpoint;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod command;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod config;
 mod container;
 mod error;
 mod exec;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 pub mod exit;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod forget;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod init;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod log;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle, in memory; known to be wrong: a file of options that the administrator has named"
+)]
 pub mod options;
 mod patience;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the OCI runtime's state is in memory; sleeps take a fraction of a millisecond"
+)]
 mod release;
 mod restoration;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod runtime;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod shim_path;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod state;
 mod words;
 
