@@ -7,6 +7,8 @@
 //!
 //! And makes Rust of `protos`, with a parser that is itself Rust: no `protoc` is needed.
 
+#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -5,6 +5,8 @@
 //! shown was recorded by the containers themselves. With `--svg FILE` the picture that `usher timeline`
 //! makes of it goes into a file, too.
 
+#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+
 mod demo_pod;
 #[path = "harness/mod.rs"]
 mod harness;

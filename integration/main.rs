@@ -1,5 +1,7 @@
 //! Tests against a real containerd; see `harness`.
 
+#![allow(clippy::disallowed_methods, reason = "tests may wait")]
+
 mod away;
 mod bootstrap;
 mod callers;
@@ -33,6 +35,7 @@ mod restarting;
 mod shimless;
 mod sizes;
 mod slow;
+mod stalled_disks;
 mod starting;
 mod stopping;
 mod streams;

@@ -30,6 +30,8 @@
 //!
 //! Durations are `250ms`, `2s`, `1.5s`.
 
+#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+
 use std::ffi::{c_int, c_void};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

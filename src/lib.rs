@@ -23,6 +23,7 @@
 //! | [`cri`] | messages of the Container Runtime Interface |
 //! | [`grpc`] | one call by gRPC |
 //! | [`reaper`] | the one owner of all child processes |
+//! | [`offload`] | threads for work that a disk can stall |
 //! | [`events`] | events out, in order |
 //! | [`clock`] | the time on the wall, and that of the CPU |
 //! | [`record`] | what has happened to a pod |
@@ -49,6 +50,8 @@
     )
 )]
 #![deny(unsafe_code)]
+// Only the shim serves.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
 // What is shared with the integration tests calls this crate by its name.
 #[cfg(test)]
@@ -59,12 +62,20 @@ pub use usher_core::{judgement, lifecycle, manifest, plan, process, sizing, text
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+#[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 pub mod api;
 mod caught;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc, /sys and cgroups are in memory; a limit of memory is lowered only where nothing has to be reclaimed for it"
+)]
 pub mod cgroup;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 pub mod cli;
 pub mod clock;
+#[expect(clippy::disallowed_methods, reason = "read before the shim serves")]
 pub mod config;
+#[expect(clippy::disallowed_methods, reason = "/proc, and sockets below /run")]
 pub mod control;
 pub mod cri;
 pub mod engine;
@@ -72,9 +83,14 @@ pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod grpc;
+pub mod offload;
 mod packed;
 pub mod pod;
 pub mod probe;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc; only the program that runs already is spawned by the serving thread"
+)]
 pub mod reaper;
 pub mod record;
 pub mod rootfs;

@@ -24,6 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use crate::offload::Threads;
 use crate::process::ExitStatus;
 use crate::sys::{self, Exit};
 
@@ -53,6 +54,7 @@ pub struct Reaper {
     /// What is spawned here is counted there.
     meter: Option<Meter>,
     search: Search,
+    threads: Threads,
 }
 
 /// Counts the CPU time of commands. Clones count together.
@@ -77,6 +79,17 @@ struct Table {
     next_search: Option<Instant>,
     /// Orphans may have ended that only a search finds.
     is_search_due: bool,
+    spawning: Spawning,
+}
+
+/// How many commands are being spawned on threads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spawning(usize);
+
+/// A command that was spawned, and is killed if its caller does not take it.
+struct Spawned {
+    child: Option<Child>,
+    reaper: Reaper,
 }
 
 #[derive(Debug)]
@@ -135,7 +148,21 @@ impl Reaper {
             table: Arc::clone(&self.table),
             meter: Some(meter.clone()),
             search: self.search,
+            threads: self.threads.clone(),
         }
+    }
+
+    /// The same, with threads of its own for what can stall: those of a container.
+    pub fn with_own_threads(&self) -> Reaper {
+        Reaper {
+            threads: Threads::default(),
+            ..self.clone()
+        }
+    }
+
+    /// The threads for what can stall.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
     }
 
     /// Collects exits for as long as the runtime lives.
@@ -170,17 +197,52 @@ impl Reaper {
         }
     }
 
-    /// Spawns a command.
+    /// Spawns a command on a thread, since the disk of its program may stall. A command whose caller is gone
+    /// by then is killed.
     ///
     /// # Errors
     ///
     /// If it cannot be spawned.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+    pub async fn spawn(&self, command: Command) -> io::Result<Child> {
+        let reaper = self.clone();
+        let spawned = self.threads.run(move || reaper.spawn_here(command)).await;
+        spawned??.keep()
+    }
+
+    /// Spawns the shim's own program once more. It runs already, so that no disk can stall its start. And it
+    /// may ask for a signal when its parent ends, which is the thread that spawns it
+    /// (`PR_SET_PDEATHSIG(2const)`): so it is the serving thread.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be spawned.
+    pub fn spawn_self(&self, command: &mut Command) -> io::Result<Child> {
         // The lock is held from before the child exists until it is in the table: its exit cannot
         // be collected in between. std's own Child neither waits nor kills when it is dropped.
         let mut table = self.lock();
-        let pid = i32::try_from(sys::spawn(command)?.id()).map_err(io::Error::other)?;
+        let pid = pid_of(&sys::spawn(command)?)?;
         Ok(table.wait_for(pid, self.meter.clone()))
+    }
+
+    /// Spawns a command on the calling thread, for as long as the disk of its program stalls. Meanwhile no
+    /// child of this thread is collected: its number is not known yet, and std itself waits for one whose
+    /// program cannot be executed.
+    fn spawn_here(&self, mut command: Command) -> io::Result<Spawned> {
+        self.lock().spawning.begin();
+        let spawned = sys::spawn(&mut command).and_then(|child| pid_of(&child));
+        // The copies of its streams have to go, or their readers never see the end.
+        drop(command);
+        let child = {
+            let mut table = self.lock();
+            table.spawning.end();
+            spawned.map(|pid| table.wait_for(pid, self.meter.clone()))
+        };
+        // What was not collected meanwhile has told of its end already.
+        self.reap();
+        Ok(Spawned {
+            child: Some(child?),
+            reaper: self.clone(),
+        })
     }
 
     /// Announces a command whose process is to be claimed when the command is over; the process
@@ -298,6 +360,36 @@ impl Drop for Expectation {
     }
 }
 
+impl Spawning {
+    fn begin(&mut self) {
+        self.0 = self.0.saturating_add(1);
+    }
+
+    fn end(&mut self) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    fn is_under_way(self) -> bool {
+        self.0 > 0
+    }
+}
+
+impl Spawned {
+    fn keep(mut self) -> io::Result<Child> {
+        let child = self.child.take();
+        child.ok_or_else(|| io::Error::other("internal error: a command was taken twice"))
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        if let Some(child) = &self.child {
+            // It may have ended by itself.
+            let _ = self.reaper.kill(child.pid(), nix::libc::SIGKILL);
+        }
+    }
+}
+
 impl Table {
     fn wait_for(&mut self, pid: i32, meter: Option<Meter>) -> Child {
         let (sender, exit) = oneshot::channel();
@@ -310,8 +402,13 @@ impl Table {
     }
 
     fn reap_all(&mut self) {
+        let is_own_only = self.spawning.is_under_way();
+        if is_own_only {
+            let known: Vec<_> = self.waiting.keys().copied().collect();
+            known.into_iter().for_each(|pid| self.collect_if_ended(pid));
+        }
         loop {
-            match sys::wait_any() {
+            match sys::wait_any(is_own_only) {
                 Ok(Some(exit)) => self.collect(exit),
                 Ok(None) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -330,9 +427,10 @@ impl Table {
         for pid in known {
             self.collect_if_ended(pid);
         }
+        let is_own_only = self.spawning.is_under_way();
         let mut last = None;
         loop {
-            match sys::first_ended() {
+            match sys::first_ended(is_own_only) {
                 // It is not collected, and hides others.
                 Ok(first) if first.is_some_and(|pid| self.reserved.contains_key(&pid)) => break,
                 // Nor is one that the kernel does not give away.
@@ -347,7 +445,10 @@ impl Table {
                 Err(error) => return tracing::error!(%error, "exits cannot be collected"),
             }
         }
-        self.reap_hidden(search);
+        // A search would find what is being spawned; exits are collected again when that is over.
+        if !is_own_only {
+            self.reap_hidden(search);
+        }
     }
 
     /// Collects orphans behind a zombie that is reserved.
@@ -407,6 +508,10 @@ impl Table {
             None => {}
         }
     }
+}
+
+fn pid_of(child: &std::process::Child) -> io::Result<i32> {
+    i32::try_from(child.id()).map_err(io::Error::other)
 }
 
 /// Whether `pid` is a child of ours that has not been collected.

@@ -1,6 +1,8 @@
 //! The system calls that have no safe wrapper, each with the reason why it is sound.
 
 pub mod holder;
+#[cfg(test)]
+pub mod lease;
 pub mod mounts;
 
 use std::io;
@@ -131,7 +133,8 @@ pub struct Exit {
     pub cpu: Duration,
 }
 
-/// Collects the exit of any child that has ended; none if no child has.
+/// Collects the exit of any child that has ended; none if no child has. `is_own_only` leaves alone the children
+/// of other threads.
 ///
 /// nix's `waitpid` fails for a child that died of a real-time signal, after the kernel has
 /// forgotten it: its exit would be lost, and whoever waits for it would wait for ever.
@@ -139,12 +142,14 @@ pub struct Exit {
 /// # Errors
 ///
 /// `ECHILD` if there are no children at all, `EINTR`.
-pub fn wait_any() -> io::Result<Option<Exit>> {
+pub fn wait_any(is_own_only: bool) -> io::Result<Option<Exit>> {
+    let own = if is_own_only { libc::__WNOTHREAD } else { 0 };
+    let flags = libc::WNOHANG | own;
     let mut status = 0;
     // SAFETY: rusage is plain data, for which zeroes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: wait4(2) writes one integer and one rusage, to variables that outlive the call.
-    let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
+    let pid = unsafe { libc::wait4(-1, &raw mut status, flags, &raw mut usage) };
     let status = match pid {
         0 => return Ok(None),
         pid if pid < 0 => return Err(io::Error::last_os_error()),
@@ -183,12 +188,14 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
 }
 
 /// The first child, in the kernel's order, that has ended and has not been collected; it stays so.
+/// `is_own_only` leaves out the children of other threads.
 ///
 /// # Errors
 ///
 /// `ECHILD` if there are no children at all, `EINTR`.
-pub fn first_ended() -> io::Result<Option<i32>> {
-    let exit = wait(libc::P_ALL, 0, libc::WNOWAIT)?;
+pub fn first_ended(is_own_only: bool) -> io::Result<Option<i32>> {
+    let own = if is_own_only { libc::__WNOTHREAD } else { 0 };
+    let exit = wait(libc::P_ALL, 0, libc::WNOWAIT | own)?;
     Ok(exit.map(|exit| exit.pid))
 }
 

@@ -6,6 +6,8 @@
 //! that libcontainer makes. All times are taken by this program, by
 //! the containers or by the kernel, all other figures are the kernel's. The figures go to standard output as Markdown.
 
+#![allow(clippy::disallowed_methods, reason = "tests may wait")]
+
 #[path = "../harness/mod.rs"]
 mod harness;
 

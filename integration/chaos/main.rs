@@ -6,6 +6,8 @@
 //! `scripts/chaos` runs it. Standard output gets a table, standard error the findings, each with the seed
 //! of its round: `--seed` repeats what is chosen, but not the timing, which is the machine's.
 
+#![allow(clippy::disallowed_methods, reason = "tests may wait")]
+
 #[path = "../harness/mod.rs"]
 mod harness;
 

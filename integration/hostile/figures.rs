@@ -4,6 +4,8 @@
 //! `scripts/hostile` runs it; `--quick` tries each pod with one policy, and words choose pods by parts of
 //! their names. The figures go to standard output as Markdown.
 
+#![allow(clippy::disallowed_methods, reason = "tests may wait")]
+
 #[path = "../harness/mod.rs"]
 mod harness;
 

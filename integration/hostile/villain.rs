@@ -17,6 +17,8 @@
 //! villain namespaces N    in N namespaces of each kind, one inside another; deaf
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{Read, Write};

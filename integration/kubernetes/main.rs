@@ -6,6 +6,8 @@
 //! words given as arguments choose those whose name contains one of them, and `--test-threads N` says how
 //! many run at a time.
 
+#![allow(clippy::disallowed_methods, reason = "tests may wait")]
+
 #[path = "../harness/mod.rs"]
 mod harness;
 

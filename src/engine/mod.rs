@@ -18,9 +18,14 @@ mod error;
 mod halt;
 #[cfg(test)]
 pub(crate) mod laws;
+#[expect(clippy::disallowed_methods, reason = "/proc")]
 mod namespaces;
 pub mod oci;
 mod resources;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle, in memory, and other processes; known to be wrong: the search for a holder sleeps"
+)]
 pub(crate) mod sandbox;
 #[cfg(test)]
 pub mod sim;
@@ -218,8 +223,9 @@ pub trait Container: fmt::Debug + Send + Sync {
 
     /// Says something to the owner of the container, in the stream for its errors; `last_words`, why it
     /// was ended, are left where its caller reads them as well. It never waits, and what nobody can hear
-    /// is lost. `streams` are those of its init.
-    fn tell(&self, streams: Option<&Streams>, words: &str, last_words: bool);
+    /// is lost. `streams` are those of its init. What is given back ends when last words are left that a
+    /// disk may stall: the caller reads them when it hears of the exit.
+    fn tell(&self, streams: Option<&Streams>, words: &str, last_words: bool) -> Option<Work<()>>;
 }
 
 /// What a container is to be created with, beside what its bundle says.

@@ -15,7 +15,7 @@ use crate::record::Record;
 
 use super::alarm::Alarm;
 use super::bill::Bill;
-use super::process::Task;
+use super::process::{LastWords, Task};
 use super::sandbox::SandboxEnd;
 use super::scores::ScoreLog;
 use super::shim_end::ShimEnd;
@@ -257,9 +257,13 @@ impl Actor {
 
     fn tell(&mut self, id: &ContainerId, message: &str, last_words: bool) {
         info!(container = %id, "{message}");
-        if let Some(task) = self.tasks.get(id) {
-            let streams = Some(&task.init.streams);
-            task.container.tell(streams, message, last_words);
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let streams = Some(&task.init.streams);
+        if let Some(left) = task.container.tell(streams, message, last_words) {
+            task.last_words = LastWords::UnderWay;
+            self.await_last_words(id, left);
         }
     }
 }

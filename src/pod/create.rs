@@ -17,7 +17,7 @@ use crate::record::What;
 use super::delete::answer;
 use super::life::Life;
 use super::lives::Lives;
-use super::process::{Facts, Process, Task};
+use super::process::{Facts, LastWords, Process, Task};
 use super::scores::Score;
 use super::stop::known_end;
 use super::updates::Updates;
@@ -104,6 +104,7 @@ impl Actor {
                 score: Score::new(read.oom_score),
                 lives: Lives::default(),
                 updates: Updates::default(),
+                last_words: LastWords::default(),
             },
         );
         Ok((container, halt))

@@ -49,6 +49,18 @@ pub(super) struct Task {
     pub score: Score,
     pub lives: Lives,
     pub updates: Updates,
+    pub last_words: LastWords,
+}
+
+/// What has become of a container's last words, which its caller reads when it hears of the exit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LastWords {
+    /// They are left, or there are none.
+    #[default]
+    Over,
+    UnderWay,
+    /// They are under way, and the exit is published as soon as they are left.
+    BeforeExit,
 }
 
 /// What the bundle says that matters later.

@@ -1,10 +1,12 @@
 //! Kill, and the end of a container's init process.
 
 use std::io;
+use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::caught::Panicked;
-use crate::engine::{Killing, Process};
+use crate::engine::{Killing, Process, Work};
 use crate::lifecycle::{ContainerId, Kill};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -14,8 +16,12 @@ use crate::stdio::TOLD_WITHIN;
 use super::actor::RELEASES_WITHIN;
 use super::exec::{exit_event, read};
 use super::life::Call;
+use super::process::LastWords;
 use super::signals::named;
 use super::{Actor, CallError, KillCall, Kind, Reply};
+
+/// How long the exit of a container waits for its last words, should their disk stall.
+pub(crate) const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Actor {
     /// Sends a signal to a container or one of its execs.
@@ -218,6 +224,28 @@ impl Actor {
         }
     }
 
+    /// Has the exit of a container wait until its last words are `left`, but not for long: their disk may
+    /// stall.
+    pub(super) fn await_last_words(&self, id: &ContainerId, left: Work<()>) {
+        let patience = async {
+            // Those that are late are left all the same.
+            let _ = tokio::time::timeout(LAST_WORDS_WITHIN, left).await;
+            Ok::<_, Panicked>(())
+        };
+        let id = id.clone();
+        let init = self.tasks.get(&id).map(|task| task.init.pid);
+        self.job(patience, move |actor, _| {
+            // Another container may have the id by now.
+            let task = actor.tasks.get_mut(&id);
+            let Some(task) = task.filter(|task| Some(task.init.pid) == init) else {
+                return;
+            };
+            if mem::take(&mut task.last_words) == LastWords::BeforeExit {
+                actor.publish_exit(&id);
+            }
+        });
+    }
+
     fn publish_exit(&mut self, id: &ContainerId) {
         let task = self.tasks.get(id);
         let untold = task.filter(|task| task.life.unpublished().is_some());
@@ -228,6 +256,10 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
+        if task.last_words != LastWords::Over && task.life.unpublished().is_some() {
+            task.last_words = LastWords::BeforeExit;
+            return;
+        }
         let Some(exit) = task.life.publishes() else {
             return;
         };

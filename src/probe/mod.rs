@@ -10,6 +10,7 @@ pub(crate) mod fuzz;
 mod grpc;
 mod http;
 mod limits;
+#[expect(clippy::disallowed_methods, reason = "/proc")]
 mod netns;
 pub mod prober;
 mod tcp;

@@ -121,7 +121,7 @@ mod tests {
 
     fn shell(reaper: &Reaper, script: &str) -> Child {
         let mut command = Command::new("/bin/sh");
-        reaper.spawn(command.args(["-c", script])).unwrap()
+        reaper.spawn_self(command.args(["-c", script])).unwrap()
     }
 
     async fn ended(child: &mut Child) -> ExitStatus {

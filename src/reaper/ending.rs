@@ -149,11 +149,14 @@ mod tests {
     use std::future::pending;
     use std::process::Command;
 
+    use crate::sys::lease::Lease;
+
     use super::*;
 
-    fn shell(reaper: &Reaper, script: &str) -> Child {
+    async fn shell(reaper: &Reaper, script: &str) -> Child {
         let mut command = Command::new("/bin/sh");
-        reaper.spawn(command.args(["-c", script])).unwrap()
+        command.args(["-c", script]);
+        reaper.spawn(command).await.unwrap()
     }
 
     fn is_there(pid: i32) -> bool {
@@ -178,7 +181,7 @@ mod tests {
                      mv {0}.new {0}; wait) & wait; wait",
                     file.display()
                 );
-                let mut command = shell(&reaper, &script);
+                let mut command = shell(&reaper, &script).await;
                 while !file.exists() {
                     sleep(Duration::from_millis(5)).await;
                 }
@@ -209,7 +212,7 @@ mod tests {
         alone(
             "a_command_that_nobody_waits_for_any_more_ends_at_once",
             async |reaper| {
-                let mut command = shell(&reaper, "exec sleep 1000");
+                let mut command = shell(&reaper, "exec sleep 1000").await;
                 let pid = command.pid();
                 let halted = async {};
                 let long = Duration::from_secs(60);
@@ -235,7 +238,7 @@ mod tests {
                     begun.display(),
                     cleared.display()
                 );
-                let mut command = shell(&reaper, &script);
+                let mut command = shell(&reaper, &script).await;
                 let halt = async {
                     while !begun.exists() {
                         sleep(Duration::from_millis(5)).await;
@@ -245,6 +248,65 @@ mod tests {
                 let waited = command.wait_within(&reaper, limit, halt).await;
                 assert_eq!(waited.unwrap(), Waited::Halted);
                 assert!(cleared.exists());
+            },
+        );
+    }
+
+    #[test]
+    fn a_program_whose_file_stalls_keeps_no_other_exit_from_being_told() {
+        alone(
+            "a_program_whose_file_stalls_keeps_no_other_exit_from_being_told",
+            async |reaper| {
+                let dir = tempfile::tempdir().unwrap();
+                let lease = Lease::on_copy("/bin/true", dir.path());
+                let (one, command) = (reaper.with_own_threads(), Command::new(lease.path()));
+                let stalled = tokio::spawn(async move { one.spawn(command).await });
+                while !lease.is_wanted() {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                reaper.reserve(0);
+                for is_reserving in [true, false] {
+                    let other = reaper.with_own_threads();
+                    let mut command = shell(&other, "exit 3").await;
+                    assert_eq!(command.wait().await.unwrap(), ExitStatus::Code(3));
+                    let missing = other.spawn(Command::new("/no/such/program")).await;
+                    let missing = missing.map(|_| ()).unwrap_err();
+                    assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+                    if is_reserving {
+                        reaper.free(0);
+                    }
+                }
+                assert!(!stalled.is_finished());
+                drop(lease);
+                let mut command = stalled.await.unwrap().unwrap();
+                assert_eq!(command.wait().await.unwrap(), ExitStatus::Code(0));
+            },
+        );
+    }
+
+    #[test]
+    fn a_command_whose_caller_is_gone_when_its_program_is_there_is_killed() {
+        alone(
+            "a_command_whose_caller_is_gone_when_its_program_is_there_is_killed",
+            async |reaper| {
+                let dir = tempfile::tempdir().unwrap();
+                let lease = Lease::on_copy("/bin/sleep", dir.path());
+                let mut command = Command::new(lease.path());
+                command.arg("1000");
+                let given_up = timeout(Duration::from_millis(50), reaper.spawn(command)).await;
+                assert!(given_up.is_err());
+                drop(lease);
+                let own = i32::try_from(std::process::id()).unwrap();
+                let gone = async {
+                    while !crate::reaper::Search::default()
+                        .look()
+                        .children_of(own)
+                        .is_empty()
+                    {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                };
+                assert!(timeout(Duration::from_secs(20), gone).await.is_ok());
             },
         );
     }

@@ -59,8 +59,7 @@ impl Helper {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
-        let mut child = reaper.spawn(&mut command).map_err(failed)?;
-        drop(command);
+        let mut child = reaper.spawn(command).await.map_err(failed)?;
         let mut complaint = Complaint::of(said);
         let waited = tokio::select! {
             biased;

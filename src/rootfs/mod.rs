@@ -10,22 +10,44 @@
 //! | `fuse.rs` | file systems that a program mounts |
 //! | `below.rs` | what a shim that died has left mounted |
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod below;
 mod fuse;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod idmap;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod layers;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod loop_device;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 mod mounting;
 mod options;
 
+use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 
 use containerd_shim_protos::types::mount::Mount;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
+use crate::offload::Threads;
 use crate::reaper::Reaper;
 
 use mounting::Mounting;
@@ -45,53 +67,54 @@ pub fn of(bundle: &Path) -> PathBuf {
 ///
 /// One sentence that names the mount. Nothing is left mounted then.
 pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(), String> {
-    let rootfs = of(bundle);
-    if !mounts.is_empty()
-        && let Err(error) = std::fs::create_dir_all(&rootfs)
-    {
-        return Err(format!("rootfs {}: {error}", rootfs.display()));
-    }
     for mount in mounts {
         if let Err(error) = mount_one(mount, bundle, reaper).await {
-            unmount(bundle);
+            unmount(bundle, reaper.threads()).await;
             return Err(format!(
                 "rootfs mount of {:?} (type {:?}) at {}: {error}",
                 mount.source,
                 mount.type_,
-                rootfs.join(mount.target.trim_start_matches('/')).display()
+                of(bundle)
+                    .join(mount.target.trim_start_matches('/'))
+                    .display()
             ));
         }
     }
     Ok(())
 }
 
+/// Mounts on a thread, since devices, network file systems and the layers of an overlay may stall.
+#[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), String> {
-    if let Some(helper) = fuse::Helper::of(&mount.type_) {
-        return helper.mount(mount, &of(bundle), reaper).await;
+    let rootfs = of(bundle);
+    let helper = fuse::Helper::of(&mount.type_);
+    let mounting = match &helper {
+        Some(_) => None,
+        None => Some(Mounting::new(mount, bundle)?),
+    };
+    let mounted = reaper.threads().run(move || {
+        create_dir_all(&rootfs).map_err(|error| format!("{}: {error}", rootfs.display()))?;
+        mounting.map_or(Ok(()), Mounting::carry_out)
+    });
+    mounted.await.map_err(|error| error.to_string())??;
+    match helper {
+        Some(helper) => helper.mount(mount, &of(bundle), reaper).await,
+        None => Ok(()),
     }
-    let mounting = Mounting::new(mount, bundle)?;
-    if mounting.is_quick() {
-        return mounting.carry_out();
-    }
-    // A device may be slow to answer, and the working directory belongs to a thread only if the
-    // thread is one of its own.
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    std::thread::Builder::new()
-        .name("mount".to_owned())
-        .spawn(move || drop(sender.send(mounting.carry_out_apart())))
-        .map_err(|error| error.to_string())?;
-    receiver
-        .await
-        .unwrap_or_else(|_| Err("the mounting thread died".to_owned()))
 }
 
 /// Unmounts everything at the root file system of `bundle`, and below it; whatever still uses it
 /// keeps it until it ends.
-pub fn unmount(bundle: &Path) {
-    unmount_at(&of(bundle));
+pub async fn unmount(bundle: &Path, threads: &Threads) {
+    let rootfs = of(bundle);
+    let unmounted = threads.run(move || unmount_at(&rootfs));
+    if let Err(error) = unmounted.await {
+        tracing::warn!(bundle = %bundle.display(), %error, "rootfs not unmounted");
+    }
 }
 
-/// The same for what a shim has left that was killed, perhaps in the midst of mounting.
+/// Unmounts what a shim has left that was killed, perhaps in the midst of mounting. Any disk may stall it: it is
+/// for a process that serves nothing.
 pub fn unmount_all(bundle: &Path) {
     below::unmount(&of(bundle));
     layers::unmount(bundle);
@@ -99,12 +122,28 @@ pub fn unmount_all(bundle: &Path) {
 
 /// Unmounts what a command of the OCI runtime that was killed has mounted in its own state of a container:
 /// runc's create mounts the program that it is, for a moment, and its delete stumbles over that.
-pub fn unmount_state(state: &Path) {
+pub async fn unmount_state(state: &Path, threads: &Threads) {
+    let owned = state.to_owned();
+    if let Err(error) = threads.run(move || unmount_state_now(&owned)).await {
+        tracing::warn!(state = %state.display(), %error, "not unmounted");
+    }
+}
+
+/// The same, in a process that serves nothing.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
+pub fn unmount_state_now(state: &Path) {
     if state.exists() {
         below::unmount(state);
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread of its own, or in a process that serves nothing"
+)]
 fn unmount_at(target: &Path) {
     loop {
         match umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {

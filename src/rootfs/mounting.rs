@@ -43,27 +43,16 @@ impl Mounting {
         })
     }
 
-    /// Whether it takes neither a device, nor another process, nor another working directory.
-    pub fn is_quick(&self) -> bool {
-        let is_in_memory = self.is_overlay()
-            || self.kind == "tmpfs"
-            || self.options.flags.contains(MsFlags::MS_BIND);
-        is_in_memory
-            && !self.options.is_loop
-            && !self.options.is_mapped()
-            && self.options.data().is_ok()
-    }
-
     fn is_overlay(&self) -> bool {
         self.kind == "overlay"
     }
 
-    /// Makes the mount, on a thread that ends with it.
+    /// Makes the mount. The calling thread ends with it: it is left with a working directory of its own.
     ///
     /// # Errors
     ///
     /// One sentence.
-    pub fn carry_out_apart(mut self) -> Result<(), String> {
+    pub fn carry_out(mut self) -> Result<(), String> {
         // From here on the working directory is this thread's own.
         unshare(CloneFlags::CLONE_FS).map_err(|error| format!("working directory: {error}"))?;
         let users = match (&self.options.uidmap, &self.options.gidmap) {
@@ -73,9 +62,9 @@ impl Mounting {
         match &users {
             None if self.is_overlay() && self.options.data().is_err() => {
                 layers::shorten(&mut self.options.data)?;
-                self.carry_out()
+                self.mount_at(&self.target()?)
             }
-            None => self.carry_out(),
+            None => self.mount_at(&self.target()?),
             // An overlay has no owners of its own to map: its layers have.
             Some(users) if self.is_overlay() => {
                 let target = self.target()?;
@@ -83,21 +72,12 @@ impl Mounting {
                 self.mount_at(&target)
             }
             Some(users) => {
-                self.carry_out()?;
+                self.mount_at(&self.target()?)?;
                 // Opened anew: what is there now is the mount that was just made.
                 let target = self.target()?;
                 users.remount(&path_of(&target))
             }
         }
-    }
-
-    /// Makes the mount.
-    ///
-    /// # Errors
-    ///
-    /// One sentence.
-    pub fn carry_out(&self) -> Result<(), String> {
-        self.mount_at(&self.target()?)
     }
 
     /// The directory to mount at. The image may hold symbolic links to anywhere, which lead nowhere

@@ -78,11 +78,6 @@ impl Options {
             _ => Ok(Some(data)),
         }
     }
-
-    /// Whether the mount is of other owners than the file system's.
-    pub fn is_mapped(&self) -> bool {
-        self.uidmap.is_some() || self.gidmap.is_some()
-    }
 }
 
 fn effect(word: &str) -> Option<Effect> {

@@ -53,7 +53,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let state = runtime.state_dir(&flags.id);
     if was_busy || state.exists() {
         let cgroups = runtime.remains(&flags.id, &config);
-        rootfs::unmount_state(&state);
+        rootfs::unmount_state_now(&state);
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
     }

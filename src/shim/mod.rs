@@ -6,20 +6,29 @@
 //! [prober](crate::probe::prober), and to make the namespaces of a pod without a pause container.
 //! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>)
 
+#[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 mod address;
 mod bootstrap;
 mod callers;
+#[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 mod control;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod delete;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod info;
+#[expect(clippy::disallowed_methods, reason = "/proc")]
 mod kernel;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod leftovers;
+#[expect(clippy::disallowed_methods, reason = "a FIFO in the bundle")]
 mod log;
 mod placement;
 pub(crate) mod serve;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod start;
+#[expect(clippy::disallowed_methods, reason = "/proc")]
 mod starter;
 
 use std::ffi::OsString;

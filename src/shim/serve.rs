@@ -76,6 +76,7 @@ pub(crate) fn this_node(namespace: &str, publisher: Publisher, reaper: Reaper) -
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "before the shim serves")]
 fn take_socket() -> Result<UnixListener, String> {
     let failed = |error| {
         format!(

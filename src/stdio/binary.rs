@@ -81,9 +81,9 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
     command
         .fd_mappings(theirs.into())
         .map_err(|error| not_run(io::Error::other(error)))?;
-    let child = setting.reaper.spawn(&mut command).map_err(not_run)?;
-    // Our copies have to go, or the ends are never seen.
-    drop(command);
+    let spawned = timeout(READY_WITHIN, setting.reaper.spawn(command)).await;
+    let child = spawned.map_err(|_| failed(format!("was not executed within {READY_WITHIN:?}")))?;
+    let child = child.map_err(not_run)?;
     let mut logger = Logger {
         name: name.clone(),
         child,

@@ -12,8 +12,8 @@ use tokio::io::unix::AsyncFd;
 use super::outlet::Outlet;
 use super::passage::Passage;
 
-/// A terminal gives no more at once.
-const AT_ONCE: usize = 4096;
+/// Several pages of a pipe. A terminal gives one at once.
+const AT_ONCE: usize = 16 * 1024;
 
 /// How much is still read from a terminal when its process has ended: far more than a terminal
 /// holds, and not all that some other process may write to it without end.

@@ -7,12 +7,19 @@
 //! as well.
 
 mod address;
+#[expect(clippy::disallowed_methods, reason = "/proc")]
 mod binary;
+#[expect(clippy::disallowed_methods, reason = "the bundle is in memory")]
 mod console;
 mod copy;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the caller's FIFOs are in containerd's own directory, in memory; other files are opened on a thread"
+)]
 mod fifo;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod log;
 mod outlet;
 mod passage;
 mod pump;
@@ -38,7 +45,7 @@ use crate::sys;
 pub use passage::{TOLD_WITHIN, Unread};
 pub use streams::{Streams, drain, open};
 pub use terminal::Size;
-pub use words::{leave_message, tell};
+pub use words::{Rest, leave_message, tell};
 
 /// The paths and addresses that the caller gave for a process's streams; an empty one means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,6 +129,8 @@ enum Phase {
     Alive,
     Ended,
     Deleted,
+    /// What has not come out of its pipes by now will not be waited for.
+    Over,
 }
 
 /// Tells pumps of their process.
@@ -134,6 +143,10 @@ async fn ended(phase: &mut Phases) {
 
 async fn deleted(phase: &mut Phases) {
     let _ = phase.wait_for(|phase| *phase >= Phase::Deleted).await;
+}
+
+async fn over(phase: &mut Phases) {
+    let _ = phase.wait_for(|phase| *phase >= Phase::Over).await;
 }
 
 /// Watches our end of a pipe or terminal. Only ours is made non-blocking: the other end is an open

@@ -1,10 +1,11 @@
 //! The far end of a process's output: whoever reads it, or the file that keeps it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,10 @@ use tokio::time::{sleep, timeout};
 
 use super::address::Address;
 use super::fifo::{self, End};
+use super::log::Log;
+use super::words::Voice;
 use super::{Phases, StdioError, deleted, is_ready, watch};
+use crate::offload::Threads;
 
 /// How long the end of a process's output waits for its first reader. containerd's runc shim waits
 /// that long as well, but with its answer to Create.
@@ -32,41 +36,52 @@ pub(super) enum Outlet {
     Pipe(AsyncFd<OwnedFd>),
     /// The input of a terminal.
     Terminal(Arc<AsyncFd<OwnedFd>>),
-    File(LogFile),
+    File(Log),
     /// It is broken, or there never was one.
     Nowhere,
-}
-
-/// A file that output is appended to.
-#[derive(Debug)]
-pub(super) struct LogFile {
-    file: File,
-    is_failing: bool,
 }
 
 /// An end for reading of a FIFO: without any reader it breaks, and readers come and go.
 pub(super) type Keep = Option<File>;
 
 impl Outlet {
-    /// Opens what a stream's text names, without waiting for a reader.
+    /// True if the output goes to a log file.
+    pub fn is_file(&self) -> bool {
+        matches!(self, Outlet::File(_))
+    }
+
+    /// Opens what a stream's text names, without waiting for a reader. A disk that stalls is waited for.
     ///
     /// # Errors
     ///
     /// [`StdioError`]. A logging program is none of its own: it takes both streams.
-    pub fn open(stream: &'static str, text: &str) -> Result<(Outlet, Keep), StdioError> {
+    pub async fn open(
+        stream: &'static str,
+        text: &str,
+        threads: &Threads,
+    ) -> Result<(Outlet, Keep), StdioError> {
         let failed = |source| StdioError::stream(stream, text, source);
-        match Address::parse(text) {
-            Address::Path(path) => open_path(Path::new(path), false).map_err(failed),
-            Address::File(path) => open_path(&path, true).map_err(failed),
-            Address::Binary(_) => Err(StdioError::LoneLogger {
-                stream,
-                path: text.to_owned(),
-            }),
-            Address::Unknown { scheme } => Err(StdioError::UnknownScheme {
-                stream,
-                path: text.to_owned(),
-                scheme: scheme.to_owned(),
-            }),
+        let (path, create) = match Address::parse(text) {
+            Address::Path(path) => (PathBuf::from(path), false),
+            Address::File(path) => (path, true),
+            Address::Binary(_) => {
+                return Err(StdioError::LoneLogger {
+                    stream,
+                    path: text.to_owned(),
+                });
+            }
+            Address::Unknown { scheme } => {
+                return Err(StdioError::UnknownScheme {
+                    stream,
+                    path: text.to_owned(),
+                    scheme: scheme.to_owned(),
+                });
+            }
+        };
+        let opened = threads.run(move || Opened::at(&path, create)).await;
+        match opened.and_then(|opened| opened).map_err(failed)? {
+            Opened::File(file) => Ok((Outlet::File(Log::new(file)), None)),
+            Opened::Fifo { keep, to } => Ok((Outlet::pipe(to.into()).map_err(failed)?, Some(keep))),
         }
     }
 
@@ -85,10 +100,7 @@ impl Outlet {
             Outlet::Nowhere => Ok(piece.len()),
             Outlet::Pipe(to) => write(to.get_ref(), piece).map_err(io::Error::from),
             Outlet::Terminal(to) => write(to.get_ref(), piece).map_err(io::Error::from),
-            Outlet::File(log) => {
-                log.append(piece);
-                Ok(piece.len())
-            }
+            Outlet::File(log) => return log.write(piece),
         };
         match written {
             Ok(length) => piece.get(length..).unwrap_or_default(),
@@ -114,7 +126,11 @@ impl Outlet {
         let to: &AsyncFd<OwnedFd> = match self {
             Outlet::Pipe(to) => to,
             Outlet::Terminal(to) => to,
-            Outlet::File(_) | Outlet::Nowhere => return false,
+            Outlet::File(log) => {
+                log.has_room().await;
+                return true;
+            }
+            Outlet::Nowhere => return false,
         };
         while let Ok(mut writable) = to.writable().await {
             if is_ready(to.as_fd(), PollFlags::POLLOUT) {
@@ -123,6 +139,24 @@ impl Outlet {
             writable.clear_ready();
         }
         false
+    }
+
+    /// Waits until what was written is where it is to be, and lets go of it.
+    pub async fn finish(&mut self) {
+        if matches!(self, Outlet::File(_))
+            && let Outlet::File(log) = mem::replace(self, Outlet::Nowhere)
+        {
+            log.finish().await;
+        }
+    }
+
+    /// The shim's own way to it; none where nobody listens.
+    pub fn voice(&self) -> Option<Voice> {
+        match self {
+            Outlet::Pipe(_) => Some(Voice::Fifo),
+            Outlet::File(log) => Some(Voice::Log(log.voice())),
+            Outlet::Terminal(_) | Outlet::Nowhere => None,
+        }
     }
 
     /// Keeps a FIFO open that nobody reads: its reader may be about to come, and would find neither
@@ -145,42 +179,35 @@ impl Outlet {
     }
 }
 
-impl LogFile {
-    /// What cannot be written is lost: a disk that is full for a while is no reason to end the
-    /// process, nor the log.
-    fn append(&mut self, piece: &[u8]) {
-        let appended = self.file.write_all(piece);
-        if let (Err(error), false) = (&appended, self.is_failing) {
-            tracing::warn!(%error, "output is lost: the log file cannot be written");
-        }
-        self.is_failing = appended.is_err();
-    }
+/// What was opened for output, before it is watched.
+enum Opened {
+    File(File),
+    Fifo { keep: File, to: File },
 }
 
-fn open_path(path: &Path, create: bool) -> io::Result<(Outlet, Keep)> {
-    if create && let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
+impl Opened {
+    #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
+    fn at(path: &Path, create: bool) -> io::Result<Opened> {
+        if create && let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        if fifo::is_fifo(path).or_else(|error| match create && is_missing(&error) {
+            true => Ok(false),
+            false => Err(error),
+        })? {
+            let keep = fifo::open(path, End::Read)?;
+            let to = fifo::open(path, End::Write)?;
+            return Ok(Opened::Fifo { keep, to });
+        }
+        let file = OpenOptions::new()
+            .append(true)
+            .create(create)
+            .mode(0o644)
+            // Whatever it is by now, it is not waited for.
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)?;
+        Ok(Opened::File(file))
     }
-    if fifo::is_fifo(path).or_else(|error| match create && is_missing(&error) {
-        true => Ok(false),
-        false => Err(error),
-    })? {
-        let keep = fifo::open(path, End::Read)?;
-        let to = watch(fifo::open(path, End::Write)?.into(), Interest::WRITABLE)?;
-        return Ok((Outlet::Pipe(to), Some(keep)));
-    }
-    let file = OpenOptions::new()
-        .append(true)
-        .create(create)
-        .mode(0o644)
-        // Whatever it is by now, it is not waited for.
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)?;
-    let log = LogFile {
-        file,
-        is_failing: false,
-    };
-    Ok((Outlet::File(log), None))
 }
 
 fn is_temporary(error: &io::Error) -> bool {

@@ -137,8 +137,7 @@ impl Passage {
 
 impl Unread {
     /// What clients have not read of these. `None` if they have read all of it.
-    pub(super) fn of(passages: &[Arc<Passage>]) -> Option<Unread> {
-        let passages = passages.iter();
+    pub(super) fn of<'a>(passages: impl Iterator<Item = &'a Arc<Passage>>) -> Option<Unread> {
         let passages = passages.map(|passage| (Arc::clone(passage), passage.written()));
         let unread = Unread {
             passages: passages.collect(),
@@ -196,6 +195,7 @@ mod tests {
     use tokio::task::{JoinHandle, yield_now};
 
     use super::*;
+    use crate::offload::Threads;
     use crate::stdio::Phase;
     use crate::stdio::outlet::Outlet;
     use crate::stdio::pump::spawn_output;
@@ -211,29 +211,32 @@ mod tests {
     }
 
     impl Stage {
-        fn new() -> Stage {
+        async fn new() -> Stage {
             let directory = tempfile::tempdir().unwrap();
             let fifo = directory.path().join("stdout");
             mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-            let (outlet, keep) = Outlet::open("stdout", fifo.to_str().unwrap()).unwrap();
+            let (outlet, keep) =
+                Outlet::open("stdout", fifo.to_str().unwrap(), &Threads::default())
+                    .await
+                    .unwrap();
             let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
             let phase = watch::Sender::new(Phase::Alive);
             let (begin, begins) = oneshot::channel();
             begin.send(()).unwrap();
             let subscribed = phase.subscribe();
-            let (pump, passage) = spawn_output(read, outlet, keep, subscribed, begins).unwrap();
+            let pumped = spawn_output(read, outlet, keep, subscribed, begins).unwrap();
             Stage {
                 _directory: directory,
                 fifo,
                 process: File::from(write),
-                passage: passage.expect("it goes to a FIFO"),
-                _pump: pump,
+                passage: pumped.passage.expect("it goes to a FIFO"),
+                _pump: pumped.pump,
                 _phase: phase,
             }
         }
 
         fn unread(&self) -> Option<Unread> {
-            Unread::of(std::slice::from_ref(&self.passage))
+            Unread::of(std::iter::once(&self.passage))
         }
 
         fn client(&self) -> File {
@@ -271,7 +274,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_that_a_process_has_written_is_waited_for() {
-        let mut stage = Stage::new();
+        let mut stage = Stage::new().await;
         let client = stage.client();
         // More than the FIFO holds; the rest stays in the pipe.
         for _ in 0..2 {
@@ -291,7 +294,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn later_output_is_not_waited_for() {
-        let mut stage = Stage::new();
+        let mut stage = Stage::new().await;
         let mut client = stage.client();
         stage.process.write_all(b"ten bytes.").unwrap();
         let unread = stage.unread().expect("it is not read");
@@ -306,7 +309,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn output_that_ended_before_its_process_is_waited_for() {
-        let mut stage = Stage::new();
+        let mut stage = Stage::new().await;
         let mut client = stage.client();
         stage.process.write_all(b"words").unwrap();
         stage.process = File::open("/dev/null").unwrap();
@@ -322,7 +325,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_pauses_is_not_waited_for() {
-        let mut stage = Stage::new();
+        let mut stage = Stage::new().await;
         let _client = stage.client();
         stage.process.write_all(b"words").unwrap();
         pumped().await;
@@ -334,7 +337,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_is_waited_for_two_seconds() {
-        let mut stage = Stage::new();
+        let mut stage = Stage::new().await;
         let client = stage.client();
         stage.process.write_all(&[b'x'; 60_000]).unwrap();
         pumped().await;

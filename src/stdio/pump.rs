@@ -22,13 +22,20 @@ use super::copy::copy;
 use super::outlet::{Keep, Outlet};
 use super::passage::{Passage, Source};
 use super::terminal::Terminal;
-use super::{Phases, deleted, ended, is_ready, watch};
+use super::{Phases, deleted, ended, is_ready, over, watch};
 
 /// The capacity of a pipe on Linux, by default.
 const AT_ONCE: usize = 64 * 1024;
 
-/// A pump, and the count of what it moves if that goes to a FIFO.
-pub(super) type Output = (JoinHandle<()>, Option<Arc<Passage>>);
+/// A pump of output.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub pump: JoinHandle<()>,
+    /// Counts what the pump moves into a FIFO.
+    pub passage: Option<Arc<Passage>>,
+    /// The output goes to a log file: no reader is late, but the disk may stall.
+    pub is_logged: bool,
+}
 
 /// How much of an OCI runtime's output is kept back while its command runs. More than a pipe holds
 /// beside it is passed on at once, since a command that finds its pipe full never ends.
@@ -56,8 +63,10 @@ pub(super) fn spawn_output(
     let passage = keep.as_ref().map(|fifo| Passage::new(source(), fifo));
     let passage = passage.map(Arc::new);
     let counted = passage.clone();
+    let is_logged = to.is_file();
     let pump = tokio::spawn(async move {
         let passage = passage.as_deref();
+        let mut phase_of_process = phase.clone();
         let moved = async {
             let Some(kept_back) = keep_back(&from, begin, passage).await? else {
                 return Ok(());
@@ -72,16 +81,21 @@ pub(super) fn spawn_output(
             }
             match &to {
                 Outlet::Pipe(to) => move_all(&from, to, passage).await,
-                _ => copy(&from, &mut to, std::future::pending(), passage).await,
+                _ => copy(&from, &mut to, over(&mut phase_of_process), passage).await,
             }
         };
         report(until_deleted(moved, keep, &mut phase).await);
         drop(from);
+        to.finish().await;
         if let Some(passage) = passage {
             finish(passage, to, &mut phase).await;
         }
     });
-    Ok((pump, counted))
+    Ok(Output {
+        pump,
+        passage: counted,
+        is_logged,
+    })
 }
 
 /// Starts to pass on all that comes out of a terminal, until its process has ended or its input is
@@ -99,6 +113,7 @@ pub(super) fn spawn_terminal_output(
         .map(|fifo| Passage::new(Source::Terminal, fifo));
     let passage = passage.map(Arc::new);
     let counted = passage.clone();
+    let is_logged = to.is_file();
     let pump = tokio::spawn(async move {
         let passage = passage.as_deref();
         let Terminal { master, peer } = terminal;
@@ -120,11 +135,16 @@ pub(super) fn spawn_terminal_output(
         let copied = copy(&master, &mut to, last, passage);
         report(until_deleted(copied, keep, &mut phase).await);
         drop(master);
+        to.finish().await;
         if let Some(passage) = passage {
             finish(passage, to, &mut phase).await;
         }
     });
-    (pump, counted)
+    Output {
+        pump,
+        passage: counted,
+        is_logged,
+    }
 }
 
 /// Closes the FIFO when it has a reader. What that has not read yet is still counted until its process is
@@ -304,8 +324,8 @@ mod tests {
         let (begin, begun) = oneshot::channel();
         let to = Outlet::pipe(to.into()).unwrap();
         let (_, phase) = tokio::sync::watch::channel(super::super::Phase::default());
-        let pump = spawn_output(from.into(), to, None, phase, begun).unwrap();
-        (pump, begin, output)
+        let pumped = spawn_output(from.into(), to, None, phase, begun).unwrap();
+        (pumped.pump, begin, output)
     }
 
     #[test]

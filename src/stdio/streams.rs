@@ -17,8 +17,9 @@ use super::binary::{self, Logger};
 use super::console::ConsoleSocket;
 use super::fifo::{self, End};
 use super::outlet::{Keep, Outlet};
-use super::passage::{Passage, Unread};
+use super::passage::Unread;
 use super::terminal::{Size, Terminal};
+use super::words::Voice;
 use super::{Paths, Phase, ProcessStdio, Setting, StdioError, pipe, pump, words};
 use crate::sys;
 
@@ -44,12 +45,10 @@ pub struct Streams {
     /// What the caller wants of a terminal that is not there yet.
     size: Option<Size>,
     input: Option<JoinHandle<()>>,
-    output: Vec<JoinHandle<()>>,
-    /// Counts of output that goes to FIFOs.
-    passages: Vec<Arc<Passage>>,
+    output: Vec<pump::Output>,
     logger: Option<Logger>,
-    /// A way of our own to the logging program, while there is a process.
-    voice: Option<File>,
+    /// A way of our own to whoever takes its errors, while there is a process.
+    voice: Option<Voice>,
     /// For a process that may be followed by another: so its streams do not end with it.
     spare: Option<Spare>,
     #[cfg(test)]
@@ -111,7 +110,7 @@ pub async fn open(
         false => open_pipes(paths, setting).await?,
     };
     if setting.is_shared {
-        streams.keep_for_another(paths, &process)?;
+        streams.keep_for_another(paths, setting, &process).await?;
     }
     Ok((process, streams))
 }
@@ -129,11 +128,17 @@ async fn open_terminal(
             let ready = binary::start(&program, setting).await?;
             streams.logger = Some(ready.logger);
             let failed = |source| StdioError::stream("stdout", &paths.stdout, source);
-            streams.voice = Some(words::voice(&ready.stdout).map_err(failed)?);
+            let voice = words::voice(&ready.stdout).map_err(failed)?;
+            streams.voice = Some(Voice::Program(voice));
             let outlet = Outlet::pipe(ready.stdout);
             (outlet.map_err(failed)?, None)
         }
-        _ => Outlet::open("stdout", &paths.stdout)?,
+        _ => {
+            let threads = setting.reaper.threads();
+            let opened = Outlet::open("stdout", &paths.stdout, threads).await?;
+            streams.voice = opened.0.voice();
+            opened
+        }
     };
     let process = ProcessStdio {
         console_socket: Some(socket.name()),
@@ -160,7 +165,8 @@ async fn open_pipes(
         let ready = binary::start(&program, setting).await?;
         streams.logger = Some(ready.logger);
         let failed = |source| StdioError::stream("stderr", &paths.stdout, source);
-        streams.voice = Some(words::voice(&ready.stderr).map_err(failed)?);
+        let voice = words::voice(&ready.stderr).map_err(failed)?;
+        streams.voice = Some(Voice::Program(voice));
         process.stdout = Some(ready.stdout);
         process.stderr = Some(ready.stderr);
         return Ok((process, streams));
@@ -172,14 +178,17 @@ async fn open_pipes(
         if path.is_empty() {
             continue;
         }
-        let (outlet, keep) = Outlet::open(stream, path)?;
+        let threads = setting.reaper.threads();
+        let (outlet, keep) = Outlet::open(stream, path, threads).await?;
+        // That of the errors comes last.
+        streams.voice = outlet.voice();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
         *slot = Some(write);
         let (begin, begun) = oneshot::channel();
         let phase = streams.phase.subscribe();
         let output = pump::spawn_output(read, outlet, keep, phase, begun);
-        streams.pumps(output.map_err(failed)?);
+        streams.output.push(output.map_err(failed)?);
         streams.silent.push(begin);
     }
     Ok((process, streams))
@@ -187,9 +196,10 @@ async fn open_pipes(
 
 impl Streams {
     /// Has the streams outlive the process, so that [another](Streams::hand_over) can have them.
-    fn keep_for_another(
+    async fn keep_for_another(
         &mut self,
         paths: &Paths,
+        setting: &Setting<'_>,
         process: &ProcessStdio,
     ) -> Result<(), StdioError> {
         let copied = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
@@ -208,9 +218,11 @@ impl Streams {
                 Address::Binary(_) => Spare::Terminal {
                     _kept_open: Outlet::Nowhere,
                 },
-                _ => Spare::Terminal {
-                    _kept_open: Outlet::open("stdout", &paths.stdout)?.0,
-                },
+                _ => {
+                    let threads = setting.reaper.threads();
+                    let (outlet, _) = Outlet::open("stdout", &paths.stdout, threads).await?;
+                    Spare::Terminal { _kept_open: outlet }
+                }
             },
         });
         Ok(())
@@ -292,13 +304,8 @@ impl Streams {
         });
         let phase = self.phase.subscribe();
         let output = pump::spawn_terminal_output(terminal, outlet, keep, phase, input_over);
-        self.pumps(output);
+        self.output.push(output);
         Ok(())
-    }
-
-    fn pumps(&mut self, (pump, passage): pump::Output) {
-        self.output.push(pump);
-        self.passages.extend(passage);
     }
 
     /// Changes the size of the terminal, now or when it is there. Does nothing where there is none,
@@ -369,7 +376,11 @@ impl Streams {
         if let Some(reads_for) = self.simulated.reads_for {
             return Some(Unread::simulated(reads_for));
         }
-        Unread::of(&self.passages)
+        Unread::of(
+            self.output
+                .iter()
+                .filter_map(|output| output.passage.as_ref()),
+        )
     }
 
     /// Streams of a simulated process, whose client reads for so long after the exit, and what ends when the
@@ -385,8 +396,8 @@ impl Streams {
         (streams, closed)
     }
 
-    /// A way into what a logging program reads of it; none where there is none.
-    pub(super) fn voice(&self) -> Option<&File> {
+    /// The shim's own way to whoever takes its errors; none where there is none.
+    pub(super) fn voice(&self) -> Option<&Voice> {
         self.voice.as_ref()
     }
 
@@ -400,7 +411,8 @@ impl Streams {
 }
 
 /// Waits until the output of processes that have ended has been passed on, all of it within
-/// [`DRAIN_FOR`], and lets go of their streams. Logging programs have ended then as well.
+/// [`DRAIN_FOR`], and lets go of their streams. Logging programs have ended then as well. Only a log file whose
+/// disk stalls is waited for without a bound: what was taken for it is not lost.
 pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
     let mut streams: Vec<_> = streams.into_iter().collect();
     let drained = async {
@@ -413,14 +425,23 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
             streams.reach(Phase::Deleted);
         }
         for streams in &mut streams {
-            for pump in &mut streams.output {
+            for output in &mut streams.output {
                 // A pump that has panicked has ended as well.
-                let _ = pump.await;
+                let _ = (&mut output.pump).await;
             }
         }
     };
-    // What is late is ended when the streams are dropped.
     let _ = tokio::time::timeout(DRAIN_FOR, drained).await;
+    for streams in &mut streams {
+        streams.reach(Phase::Over);
+        let late = streams.output.iter_mut();
+        for output in late.filter(|output| !output.pump.is_finished()) {
+            match output.is_logged {
+                true => drop((&mut output.pump).await),
+                false => output.pump.abort(),
+            }
+        }
+    }
     let loggers: Vec<_> = streams
         .iter_mut()
         .filter_map(|streams| streams.logger.take())
@@ -436,9 +457,8 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
 impl Drop for Streams {
     fn drop(&mut self) {
         // Nobody reads stdin any more; output that is still under way gets its time in [`drain`].
-        for pump in self.input.iter().chain(&self.output) {
-            pump.abort();
-        }
+        let output = self.output.iter().map(|output| &output.pump);
+        self.input.iter().chain(output).for_each(JoinHandle::abort);
         // A process that never came to be has one, too.
         if let Some(logger) = self.logger.take()
             && let Ok(runtime) = Handle::try_current()

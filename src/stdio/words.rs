@@ -4,20 +4,35 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::libc;
 
 use super::Paths;
 use super::address::Address;
+use super::log::LogVoice;
 use super::streams::Streams;
 
 /// The longest line: what a pipe takes at once, and never a part of it (`PIPE_BUF`, pipe(7)).
 const LONGEST: usize = 4096;
 
+/// The shim's own way to whoever takes the errors of a process.
+#[derive(Debug)]
+pub(super) enum Voice {
+    /// A pipe to a logging program, which is not waited for.
+    Program(File),
+    Log(LogVoice),
+    /// The FIFO that the caller has given: its directory is containerd's own, in memory, and no disk can
+    /// keep it from being opened.
+    Fifo,
+}
+
+/// What is left to do on a thread, since a disk can stall it.
+pub type Rest = Box<dyn FnOnce() + Send>;
+
 /// Writes a line of the shim's own into the errors of a container, or to its terminal. Never waits: where
 /// nobody listens, or nobody takes what is there already, it is lost.
-pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) {
+pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest> {
     let line = bounded(line, if paths.terminal { "\r\n" } else { "\n" });
     let voice = match (paths.terminal, paths.stderr.as_str()) {
         (true, _) | (false, "") => &paths.stdout,
@@ -25,17 +40,34 @@ pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) {
     };
     let own = streams.and_then(Streams::voice);
     let written = match (own, Address::parse(voice)) {
-        (Some(mut pipe), _) => pipe.write_all(line.as_bytes()),
-        (None, Address::Path(path)) if !path.is_empty() => append(Path::new(path), &line),
-        (None, Address::File(path)) => append(&path, &line),
+        (Some(Voice::Program(pipe)), _) => (&*pipe).write_all(line.as_bytes()),
+        (Some(Voice::Log(log)), _) => log.say(line.as_bytes()),
+        (Some(Voice::Fifo), Address::Path(path)) => append(Path::new(path), &line),
+        (None, Address::Path(path)) if !path.is_empty() => return rest(path.into(), line),
+        (None, Address::File(path)) => return rest(path, line),
         // Nobody takes its output, or not any more.
-        (None, _) => return,
+        _ => return None,
     };
+    report(voice, written);
+    None
+}
+
+fn rest(path: PathBuf, line: String) -> Option<Rest> {
+    Some(Box::new(move || {
+        report(&path.to_string_lossy(), append(&path, &line));
+    }))
+}
+
+fn report(voice: &str, written: io::Result<()>) {
     if let Err(error) = written {
         tracing::debug!(stream = voice, %error, "a container's stream could not be written to");
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a FIFO in containerd's own directory, in memory, or on a thread"
+)]
 fn append(path: &Path, line: &str) -> io::Result<()> {
     let stream = OpenOptions::new()
         .append(true)
@@ -58,6 +90,7 @@ fn bounded(line: &str, end: &str) -> String {
 /// # Errors
 ///
 /// If it cannot be opened.
+#[expect(clippy::disallowed_methods, reason = "/proc")]
 pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
     // A copy of the descriptor would share whether it blocks with whoever has the pipe.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
@@ -70,7 +103,9 @@ pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
 /// Leaves a message in the file that the kubelet reads when a container has ended.
 ///
 /// The file lies in a directory that is kubelet's alone, but it is mounted into the container: what
-/// is behind its name may be anything by now, so nothing is followed and nothing is waited for.
+/// is behind its name may be anything by now, so nothing is followed and no reader is waited for. Its disk may
+/// stall.
+#[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 pub fn leave_message(file: &Path, message: &str) {
     let written = OpenOptions::new()
         .append(true)
@@ -111,8 +146,10 @@ mod tests {
     #[test]
     fn a_line_on_a_terminal_begins_where_the_next_one_does() {
         let log = tempfile::NamedTempFile::new().unwrap();
-        tell(None, &file(false, log.path()), "on a pipe");
-        tell(None, &file(true, log.path()), "on a terminal");
+        for (is_terminal, line) in [(false, "on a pipe"), (true, "on a terminal")] {
+            let rest = tell(None, &file(is_terminal, log.path()), line);
+            rest.expect("a disk may stall")();
+        }
         let read = std::fs::read_to_string(log.path()).unwrap();
         assert_eq!(read, "on a pipe\non a terminal\r\n");
     }

@@ -127,7 +127,7 @@ impl PodCgroup for OciPodCgroup {
         let mut command = systemctl();
         command.args(["set-property", "--runtime", unit]);
         command.args(properties);
-        let spawned = self.reaper.spawn(&mut command);
+        let spawned = self.reaper.spawn(command).await;
         let mut child = spawned.map_err(|error| error.to_string())?;
         let waited = child.wait_within(&self.reaper, SYSTEMD_ANSWERS_WITHIN, pending());
         match waited.await.map_err(|error| error.to_string())? {

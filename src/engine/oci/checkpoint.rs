@@ -1,6 +1,7 @@
 //! Checkpoints: a container written to files by criu, and made again from them.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Checkpoint;
@@ -34,6 +35,7 @@ impl OciRuntime {
     /// # Errors
     ///
     /// [`RuntimeError`], with the runtime's own words and the path of criu's log.
+    #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
     pub async fn checkpoint(&self, id: &str, checkpoint: &Checkpoint) -> Result<(), RuntimeError> {
         let own_work = self.scratch("criu-work");
         let work = checkpoint.work.as_deref().unwrap_or(&own_work.0);
@@ -62,23 +64,31 @@ impl OciRuntime {
         }
         command.arg(id);
         let outcome = self.run(command, None).await;
-        let outcome = outcome.map_err(|error| self.with_log(error, work));
-        if checkpoint.work.is_none()
-            && let Err(error) = std::fs::remove_dir_all(&own_work.0)
-        {
-            tracing::debug!(%error, "criu has left no work directory");
+        let outcome = match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.with_log(error, work).await),
+        };
+        if checkpoint.work.is_none() {
+            let own_work = own_work.0.clone();
+            let removed = self.reaper.threads().run(|| fs::remove_dir_all(own_work));
+            if let Err(error) = removed.await.and_then(|removed| removed) {
+                tracing::debug!(%error, "criu has left no work directory");
+            }
         }
         outcome
     }
 
     /// The first line of criu's complaint, and where its log is found when its work directory is
     /// gone.
-    fn with_log(&self, error: RuntimeError, work: &Path) -> RuntimeError {
+    #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
+    async fn with_log(&self, error: RuntimeError, work: &Path) -> RuntimeError {
         let RuntimeError::Failed { verb, message } = error else {
             return error;
         };
         let copy = self.bundle.join(COPIED_LOG);
-        if let Err(error) = std::fs::copy(work.join(DUMP_LOG), &copy) {
+        let (log, to) = (work.join(DUMP_LOG), copy.clone());
+        let copied = self.reaper.threads().run(move || fs::copy(log, to));
+        if let Err(error) = copied.await.and_then(|copied| copied) {
             tracing::debug!(%error, "criu has left no log");
         }
         let complaint = message.lines().next().unwrap_or_default();

@@ -1,11 +1,15 @@
 //! A command of the OCI runtime: its environment, its log, how long it may take, and what ends it.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use tokio::time::sleep;
 
 use crate::cgroup::Place;
 use crate::process::ExitStatus;
@@ -117,19 +121,13 @@ impl OciRuntime {
         command.stdin(stream(stdio.stdin));
         command.stdout(stream(stdio.stdout));
         command.stderr(stream(stdio.stderr));
-        let mut child = self
-            .reaper
-            .spawn(&mut command)
-            .map_err(|source| self.not_run(source))?;
-        // Our copies of the streams have to go, or their readers never see the end.
-        drop(command);
         let halt = async {
             match can_be_halted {
                 true => self.halt.called().await,
                 false => std::future::pending().await,
             }
         };
-        let waited = child.wait_within(&self.reaper, limit, halt).await;
+        let waited = self.wait_for(command, limit, halt).await;
         match waited.map_err(|source| self.not_run(source))? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => {
@@ -152,6 +150,23 @@ impl OciRuntime {
             }
             Waited::Halted => Err(RuntimeError::Halted { verb }),
         }
+    }
+
+    /// Spawns a command and waits for it. The disk of its program may stall, which is part of its time.
+    async fn wait_for(
+        &self,
+        command: Command,
+        limit: Duration,
+        halt: impl Future<Output = ()>,
+    ) -> io::Result<Waited> {
+        let mut halt = pin!(halt);
+        let spawned = tokio::select! {
+            biased;
+            child = self.reaper.spawn(command) => child,
+            () = &mut halt => return Ok(Waited::Halted),
+            () = sleep(limit) => return Ok(Waited::Late),
+        };
+        spawned?.wait_within(&self.reaper, limit, halt).await
     }
 
     /// A name in the bundle that no other command uses.

@@ -11,7 +11,7 @@ use crate::caught::caught;
 use crate::cgroup::remains;
 use crate::engine::{
     Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
-    Order, OwnSandbox, Wishes,
+    Order, OwnSandbox, Wishes, Work,
 };
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
@@ -21,6 +21,7 @@ use super::checkpoint::Restore;
 use super::error::RuntimeError;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
+use super::words::Words;
 use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options, shim_path};
 
 /// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
@@ -51,6 +52,7 @@ pub(super) struct OciContainer {
     pub options: Options,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
+    pub words: Words,
     /// The namespaces that each of its lives is to be in.
     pub joins: Namespaces,
     /// The sandbox of its pod, where the shim has made it.
@@ -75,7 +77,16 @@ impl Container for Arc<OciContainer> {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         if let Some(sandbox) = &self.shares {
-            config::share(&self.bundle, &sandbox.files).map_err(EngineError::failed)?;
+            // Whether what the owner has mounted there exists, a disk says that may stall.
+            let (bundle, files) = (self.bundle.clone(), sandbox.files.clone());
+            let shared = self
+                .reaper
+                .threads()
+                .run(move || config::share(&bundle, &files));
+            shared
+                .await
+                .map_err(EngineError::failed)?
+                .map_err(EngineError::failed)?;
         }
         self.write_score(wishes.oom_score);
         exit::forget(&self.bundle);
@@ -89,7 +100,10 @@ impl Container for Arc<OciContainer> {
         mounted.map_err(EngineError::Failed)?;
         let restore = self.restore(&order.checkpoint);
         let created = caught(self.create_in(&runtime, restore, wishes.may_live_again)).await;
-        created.inspect_err(|_| rootfs::unmount(&self.bundle))
+        if created.is_err() {
+            rootfs::unmount(&self.bundle, self.reaper.threads()).await;
+        }
+        created
     }
 
     async fn create_again(
@@ -120,7 +134,8 @@ impl Container for Arc<OciContainer> {
         if completed.is_err() {
             // Somebody waits for its exit then, and what the runtime knows goes with its deletion.
             if halt.is_called() {
-                rootfs::unmount_state(&runtime.state_dir(&self.id));
+                let state = runtime.state_dir(&self.id);
+                rootfs::unmount_state(&state, self.reaper.threads()).await;
                 remains::raze(&self.remains()).await;
             } else if let Err(error) = self.discard(&runtime).await {
                 tracing::warn!(container = self.id, %error, "not deleted");
@@ -156,7 +171,7 @@ impl Container for Arc<OciContainer> {
             Ok::<_, EngineError>(())
         };
         let drained = caught(drained).await;
-        rootfs::unmount(&self.bundle);
+        rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         deleted?;
         drained
     }
@@ -165,11 +180,22 @@ impl Container for Arc<OciContainer> {
         exit::record(&self.bundle, &self.id, pid, code, at);
     }
 
-    fn tell(&self, streams: Option<&Streams>, message: &str, last_words: bool) {
-        stdio::tell(streams, &self.paths, message);
-        if last_words && let Some(file) = &self.termination_message {
-            stdio::leave_message(file, message);
+    fn tell(&self, streams: Option<&Streams>, message: &str, last_words: bool) -> Option<Work<()>> {
+        let rest = stdio::tell(streams, &self.paths, message);
+        let file = self.termination_message.clone().filter(|_| last_words);
+        if rest.is_none() && file.is_none() {
+            return None;
         }
+        let message = message.to_owned();
+        let said = self.words.say(Box::new(move || {
+            if let Some(rest) = rest {
+                rest();
+            }
+            if let Some(file) = file {
+                stdio::leave_message(&file, &message);
+            }
+        }));
+        said.filter(|_| last_words)
     }
 }
 
@@ -305,7 +331,8 @@ impl OciContainer {
     /// fail, and one that was ended in the middle leaves cgroups that nobody knows of.
     async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         let cgroups = self.remains();
-        rootfs::unmount_state(&runtime.state_dir(&self.id));
+        let state = runtime.state_dir(&self.id);
+        rootfs::unmount_state(&state, self.reaper.threads()).await;
         let deleted = match runtime.halt.is_called() {
             false => insist(|| runtime.delete(&self.id, true)).await,
             // Somebody waits for the end, and what runs there is ended below.

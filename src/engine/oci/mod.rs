@@ -12,27 +12,76 @@
 
 #[cfg(test)]
 mod agreement;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod bundle;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle, in memory, and a process that serves nothing"
+)]
 mod cgroup;
 mod checkpoint;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod command;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod config;
 mod container;
 mod error;
 mod exec;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 pub mod exit;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod forget;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod init;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod log;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle, in memory; known to be wrong: a file of options that the administrator has named"
+)]
 pub mod options;
 mod patience;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the OCI runtime's state is in memory; sleeps take a fraction of a millisecond"
+)]
 mod release;
 mod restoration;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod runtime;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod shim_path;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
+)]
 mod state;
+mod words;
 
 use std::sync::Arc;
 
@@ -54,6 +103,7 @@ pub use options::Options;
 pub use runtime::{DEFAULT_BINARY, OciRuntime, insist};
 
 use container::OciContainer;
+use words::Words;
 
 /// OCI runtimes, each container with the one that its options name.
 #[derive(Clone, Debug)]
@@ -88,12 +138,8 @@ impl Engine for OciEngine {
         options.systemd_cgroup |= options::implies_systemd_cgroup(given, &bundle);
         let joins = Namespaces::named(bundle.namespaces(), sandbox)
             .map_err(|error| EngineError::Precondition(error.to_string()))?;
-        let runtime = OciRuntime::new(
-            &options,
-            &self.namespace,
-            &order.bundle,
-            self.reaper.clone(),
-        );
+        let reaper = self.reaper.with_own_threads();
+        let runtime = OciRuntime::new(&options, &self.namespace, &order.bundle, reaper.clone());
         let kubelet = KubeletFacts::read(&bundle.annotations);
         let message = kubelet.termination_message_path.as_deref();
         let message = message.and_then(|path| bundle.mount_source(path));
@@ -104,7 +150,8 @@ impl Engine for OciEngine {
             paths: order.paths.clone(),
             options,
             runtime,
-            reaper: self.reaper.clone(),
+            reaper,
+            words: Words::default(),
             joins,
             shares: sandbox.and_then(|sandbox| sandbox.own.clone()),
             termination_message: message.map(ToOwned::to_owned),

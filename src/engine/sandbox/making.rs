@@ -77,7 +77,7 @@ impl Maker {
         let mut command = maker::command(making, end).map_err(failed)?;
         command.stdout(says.into_blocking_fd().map_err(failed)?);
         let other = reaper.expect();
-        let child = reaper.spawn(&mut command).map_err(failed)?;
+        let child = reaper.spawn_self(&mut command).map_err(failed)?;
         // With `command` its own ends of the pipes are closed.
         Ok(Maker {
             child,

@@ -154,8 +154,9 @@ impl Container for Arc<PodSandbox> {
         exit::record(&self.bundle, &self.id, pid, code, at);
     }
 
-    fn tell(&self, _: Option<&Streams>, words: &str, _: bool) {
+    fn tell(&self, _: Option<&Streams>, words: &str, _: bool) -> Option<super::Work<()>> {
         tracing::info!(sandbox = self.id, "{words}");
+        None
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use crate::caught::caught;
 use crate::engine::{
     Beginning, Born, Container, Created, Deletion, Ending, EngineError, Halt, LastLife, Order,
-    Restoration, Wishes,
+    Restoration, Wishes, Work,
 };
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -242,9 +242,10 @@ impl Container for Arc<SimContainer> {
         self.engine.lock().tell(recorded);
     }
 
-    fn tell(&self, _: Option<&Streams>, words: &str, _: bool) {
+    fn tell(&self, _: Option<&Streams>, words: &str, _: bool) -> Option<Work<()>> {
         let (id, words) = (self.id.clone(), words.to_owned());
         self.engine.lock().tell(Happening::Told { id, words });
+        None
     }
 }
 

@@ -99,7 +99,7 @@ impl Prober {
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(namespace);
-        let child = target.reaper.spawn(&mut command).map_err(failed)?;
+        let child = target.reaper.spawn_self(&mut command).map_err(failed)?;
         let prober = Prober {
             child,
             reaper: target.reaper.clone(),

@@ -12,6 +12,7 @@
 mod ask;
 mod confine;
 mod filter;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod process;
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,382 @@
+//! Disks that stall under one container of a pod. What is asked of the other containers is answered, and nothing
+//! is lost when the disk goes on.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use containerd_shim_protos::api::{CreateTaskRequest, Status};
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::protobuf::{Message, MessageField};
+use containerd_shim_protos::shim::oci::Options;
+use containerd_shim_protos::types::mount::Mount;
+use nix::libc;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    BareShim, Containerd, Finished, PATIENCE, copy_program, eventually, installed_program,
+    oci_runtime, run, runtime_under_test, scaled,
+};
+
+/// Calls that have nothing to do with the disk are answered within this time. The disk stalls for longer.
+const PROMPTLY: Duration = Duration::from_secs(5);
+
+/// Calls that the disk stalls are given this time, which includes the checks meanwhile.
+const PATIENTLY: Duration = Duration::from_secs(60);
+
+/// Chooses the signal that says that a process waits for a lease (`F_SETSIG(2const)`).
+const F_SETSIG: i32 = 10;
+
+/// A disk of its own, on a file, which the shims see. It is detached when dropped.
+struct Disk<'host> {
+    host: &'host Containerd,
+    at: PathBuf,
+}
+
+/// A disk whose writes wait until this is dropped.
+struct Frozen<'disk>(&'disk Disk<'disk>);
+
+/// A program whose execution waits until this is dropped.
+struct Leased {
+    path: PathBuf,
+    file: File,
+}
+
+impl<'host> Disk<'host> {
+    #[track_caller]
+    fn new(host: &'host Containerd) -> Disk<'host> {
+        let at = host.dir().join("disk");
+        let image = host.dir().join("disk.img");
+        fs::create_dir(&at).expect("a directory");
+        let mut make = Command::new("mke2fs");
+        make.args(["-q", "-t", "ext4"]).arg(&image).arg("32M");
+        let made = run(make, PATIENCE);
+        assert!(made.ok(), "mke2fs: {}", made.err());
+        let disk = Disk { host, at };
+        disk.must("mount", &["-o", "loop", text(&image), text(&disk.at)]);
+        disk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    /// Runs a program where the disk is mounted.
+    fn run(&self, program: &str, arguments: &[&str]) -> Finished {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        self.host.enter(&mut command);
+        run(command, PATIENCE)
+    }
+
+    #[track_caller]
+    fn must(&self, program: &str, arguments: &[&str]) -> String {
+        let finished = self.run(program, arguments);
+        assert!(finished.ok(), "{program}: {}", finished.err());
+        finished.out()
+    }
+
+    #[track_caller]
+    fn read(&self, name: &str) -> String {
+        self.must("cat", &[text(&self.path(name))])
+    }
+
+    #[track_caller]
+    fn freeze(&self) -> Frozen<'_> {
+        self.must("fsfreeze", &["--freeze", text(&self.at)]);
+        Frozen(self)
+    }
+}
+
+impl Drop for Disk<'_> {
+    fn drop(&mut self) {
+        // Its loop device goes with it.
+        let unmounted = self.run("umount", &["--lazy", text(&self.at)]);
+        if !unmounted.ok() && !thread::panicking() {
+            panic!("umount: {}", unmounted.err());
+        }
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let thawed = self.0.run("fsfreeze", &["--unfreeze", text(&self.0.at)]);
+        if !thawed.ok() && !thread::panicking() {
+            panic!("fsfreeze: {}", thawed.err());
+        }
+    }
+}
+
+impl Leased {
+    #[track_caller]
+    fn copy_of(program: &Path, path: PathBuf) -> Leased {
+        copy_program(program, &path);
+        let file = File::open(&path).expect("the copy");
+        let leased = Leased { path, file };
+        // One that is ignored.
+        leased.control(F_SETSIG, libc::SIGURG);
+        leased.control(libc::F_SETLEASE, libc::F_WRLCK);
+        leased
+    }
+
+    /// True if a process waits for the program.
+    fn is_wanted(&self) -> bool {
+        self.control(libc::F_GETLEASE, 0) != libc::F_WRLCK
+    }
+
+    #[track_caller]
+    fn control(&self, command: i32, value: i32) -> i32 {
+        // SAFETY: these commands of fcntl(2) take and give integers.
+        let answer = unsafe { libc::fcntl(self.file.as_raw_fd(), command, value) };
+        assert!(answer >= 0, "fcntl: {}", io::Error::last_os_error());
+        answer
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        self.control(libc::F_SETLEASE, libc::F_UNLCK);
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("plain text")
+}
+
+fn in_pod(config: &mut Value, name: &str, annotations: &[(&str, &str)]) {
+    let mut all = json!({
+        "io.kubernetes.cri.sandbox-id": "pod1",
+        "io.kubernetes.cri.container-name": name,
+    });
+    for (key, value) in annotations {
+        all[key] = json!(value);
+    }
+    config["annotations"] = all;
+}
+
+/// The other container of the pod, which runs.
+#[track_caller]
+fn neighbor<'host>(
+    host: &'host Containerd,
+    name: &str,
+    annotations: &[(&str, &str)],
+) -> BareShim<'host> {
+    let args = ["/bin/sleep", "1000"];
+    let shim = BareShim::start(host, &runtime_under_test(), "b", &args, |config| {
+        in_pod(config, name, annotations);
+    });
+    shim.api().create(&shim.create_request()).expect("create b");
+    shim.api().start("b", "").expect("start b");
+    shim
+}
+
+/// The container whose disk stalls, of which there is the bundle.
+#[track_caller]
+fn stalled<'host>(
+    host: &'host Containerd,
+    script: &str,
+    edit: impl FnOnce(&mut Value),
+) -> BareShim<'host> {
+    let args = ["/bin/sh", "-c", script];
+    BareShim::start(host, &runtime_under_test(), "a", &args, |config| {
+        in_pod(config, "a", &[]);
+        edit(config);
+    })
+}
+
+/// Waits until a thread of the shim is in the kernel's hands.
+#[track_caller]
+fn await_stall(pid: u32) {
+    let is_stalled = |thread: fs::DirEntry| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('D'))
+    };
+    eventually("the disk stalls the shim", PATIENCE, || {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the shim's threads");
+        threads.flatten().any(is_stalled)
+    });
+}
+
+/// What is asked of the other container is answered, up to its end.
+#[track_caller]
+fn neighbor_answers(shim: &BareShim) {
+    let api = shim.api().deadline(scaled(PROMPTLY));
+    let state = api.state("b", "").expect("State of b");
+    assert_eq!(state.status.enum_value_or_default(), Status::RUNNING);
+    api.kill("b", "", 9, false).expect("SIGKILL of b");
+    api.wait("b", "").expect("Wait of b");
+}
+
+fn numbers(last: u32) -> String {
+    (1..=last).map(|number| format!("{number}\n")).collect()
+}
+
+#[test]
+fn a_root_file_system_on_a_disk_that_stalls_keeps_no_other_container_waiting() {
+    let host = Containerd::start();
+    let disk = Disk::new(&host);
+    let b = neighbor(&host, "b", &[]);
+    let a = stalled(&host, "sleep 1000", |config| {
+        config["root"]["path"] = json!("rootfs");
+    });
+    let [upper, work] = ["upper", "work"].map(|name| disk.path(name));
+    disk.must("mkdir", &[text(&upper), text(&work)]);
+    let overlay = Mount {
+        type_: "overlay".to_owned(),
+        source: "overlay".to_owned(),
+        options: vec![
+            format!("lowerdir={}", host.dir().join("rootfs").display()),
+            format!("upperdir={}", upper.display()),
+            format!("workdir={}", work.display()),
+        ],
+        ..Mount::new()
+    };
+    let request = CreateTaskRequest {
+        rootfs: vec![overlay],
+        ..a.create_request()
+    };
+    let pid = b.pid();
+    thread::scope(|scope| {
+        let frozen = disk.freeze();
+        let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(&request));
+        await_stall(pid);
+        neighbor_answers(&b);
+        assert!(!created.is_finished());
+        drop(frozen);
+        created.join().unwrap().expect("create a");
+    });
+    a.api().start("a", "").expect("start a");
+    a.api().kill("a", "", 9, false).expect("SIGKILL of a");
+    a.api().wait("a", "").expect("Wait of a");
+    a.api().delete("a", "").expect("Delete of a");
+}
+
+#[test]
+fn output_for_a_log_file_on_a_disk_that_stalls_waits_and_is_not_lost() {
+    let host = Containerd::start();
+    let disk = Disk::new(&host);
+    let b = neighbor(&host, "b", &[]);
+    // More than a pipe and the shim hold.
+    let a = stalled(&host, "seq 1 60000; exit 3", |_| ());
+    let request = CreateTaskRequest {
+        stdout: format!("file://{}", disk.path("logs/a").display()),
+        ..a.create_request()
+    };
+    let (api, pid) = (a.api().deadline(scaled(PATIENTLY)), b.pid());
+    api.create(&request).expect("create a");
+    let frozen = disk.freeze();
+    api.start("a", "").expect("start a");
+    await_stall(pid);
+    neighbor_answers(&b);
+    let state = api.state("a", "").expect("State of a");
+    assert_eq!(state.status.enum_value_or_default(), Status::RUNNING);
+    drop(frozen);
+    assert_eq!(api.wait("a", "").expect("Wait of a").exit_status, 3);
+    api.delete("a", "").expect("Delete of a");
+    assert!(disk.read("logs/a") == numbers(60_000));
+}
+
+#[test]
+fn a_deletion_waits_for_the_log_file_on_a_disk_that_stalls() {
+    let host = Containerd::start();
+    let disk = Disk::new(&host);
+    let b = neighbor(&host, "b", &[]);
+    // No more than a pipe and the shim hold.
+    let a = stalled(&host, "seq 1 20000", |_| ());
+    let request = CreateTaskRequest {
+        stdout: format!("file://{}", disk.path("log").display()),
+        ..a.create_request()
+    };
+    let (api, pid) = (a.api().deadline(scaled(PATIENTLY)), b.pid());
+    api.create(&request).expect("create a");
+    thread::scope(|scope| {
+        let frozen = disk.freeze();
+        api.start("a", "").expect("start a");
+        await_stall(pid);
+        assert_eq!(api.wait("a", "").expect("Wait of a").exit_status, 0);
+        let delete = || a.api().deadline(scaled(PATIENTLY)).delete("a", "");
+        let deleted = scope.spawn(delete);
+        neighbor_answers(&b);
+        assert!(!deleted.is_finished());
+        drop(frozen);
+        deleted.join().unwrap().expect("Delete of a");
+    });
+    assert!(disk.read("log") == numbers(20_000));
+}
+
+#[test]
+fn a_termination_message_on_a_disk_that_stalls_delays_the_exit_of_its_container_for_moments() {
+    const POD: &[(&str, &str)] = &[
+        ("usher/sidecars", "proxy, logs"),
+        ("usher/start-mode", "Hold"),
+        ("usher/startup-timeout", "600ms"),
+    ];
+    let host = Containerd::start();
+    let disk = Disk::new(&host);
+    let b = neighbor(&host, "proxy", POD);
+    disk.must("touch", &[text(&disk.path("message"))]);
+    // It waits for a sidecar that never comes.
+    let a = stalled(&host, "exit 0", |config| {
+        in_pod(config, "app", POD);
+        let path = "/dev/termination-log";
+        config["annotations"]["io.kubernetes.container.terminationMessagePath"] = json!(path);
+        let message = json!({
+            "destination": path, "type": "bind", "source": disk.path("message"),
+            "options": ["rbind", "rw"],
+        });
+        config["mounts"]
+            .as_array_mut()
+            .expect("mounts")
+            .push(message);
+    });
+    let (api, pid) = (a.api(), b.pid());
+    api.create(&a.create_request()).expect("create a");
+    let frozen = disk.freeze();
+    api.start("a", "").expect("start a");
+    await_stall(pid);
+    neighbor_answers(&b);
+    assert_eq!(api.wait("a", "").expect("Wait of a").exit_status, 1);
+    drop(frozen);
+    eventually("the message is left", PATIENCE, || {
+        disk.read("message").contains("app was held for")
+    });
+    api.delete("a", "").expect("Delete of a");
+}
+
+#[test]
+fn an_oci_runtime_whose_program_stalls_keeps_no_other_container_waiting() {
+    let host = Containerd::start();
+    let b = neighbor(&host, "b", &[]);
+    let a = stalled(&host, "exit 3", |_| ());
+    let program = installed_program(&oci_runtime());
+    let leased = Leased::copy_of(&program, host.dir().join("runc-on-a-disk"));
+    let options = Options {
+        binary_name: leased.path.display().to_string(),
+        ..Options::new()
+    };
+    let options = Any {
+        type_url: "containerd.runc.v1.Options".to_owned(),
+        value: options.write_to_bytes().expect("a message"),
+        ..Any::new()
+    };
+    let request = CreateTaskRequest {
+        options: MessageField::some(options),
+        ..a.create_request()
+    };
+    thread::scope(|scope| {
+        let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(&request));
+        eventually("the program stalls", PATIENCE, || leased.is_wanted());
+        neighbor_answers(&b);
+        assert!(!created.is_finished());
+        drop(leased);
+        created.join().unwrap().expect("create a");
+    });
+    a.api().start("a", "").expect("start a");
+    assert_eq!(a.api().wait("a", "").expect("Wait of a").exit_status, 3);
+    a.api().delete("a", "").expect("Delete of a");
+}

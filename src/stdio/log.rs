@@ -1,0 +1,353 @@
+//! A file that output is appended to, by a thread that is there while there is output.
+//!
+//! The disk of the file may stall. Output then waits in a queue. While the queue is full, the pump reads no
+//! more of the process's pipe: the process waits, and nothing is lost.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::offload;
+
+/// Bytes that may wait for the disk: as many as a pipe holds.
+const QUEUED_AT_MOST: usize = 64 * 1024;
+
+/// Further bytes for the shim's own words, which no pump keeps.
+const FOR_WORDS: usize = 4096;
+
+/// How long the thread stays when all is written: output comes in bursts, and starting a thread costs more
+/// than writing a line.
+const STAYS_FOR: Duration = Duration::from_millis(100);
+
+/// When the kernel is asked again for a thread that it has refused.
+const ASKS_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// The pump's end of a log file. Dropping it closes the file when all is written.
+#[derive(Debug)]
+pub(super) struct Log(Arc<Shared>);
+
+/// The shim's own way into a log file, between the lines of the process.
+#[derive(Debug)]
+pub(super) struct LogVoice(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// The thread has something to do.
+    work: Condvar,
+    /// The pump may have something to do.
+    progress: Notify,
+}
+
+#[derive(Debug)]
+struct Queue {
+    bytes: Vec<u8>,
+    /// Bytes that the thread is writing.
+    under_way: usize,
+    /// The thread has the file while there is a thread.
+    file: Option<File>,
+    has_thread: bool,
+    /// The thread waits for something to do. Waking it when it does not costs a system call.
+    is_waiting: bool,
+    is_failing: bool,
+    /// No more output will come.
+    is_over: bool,
+    is_closed: bool,
+}
+
+impl Log {
+    pub fn new(file: File) -> Log {
+        Log(Arc::new(Shared {
+            queue: Mutex::new(Queue {
+                bytes: Vec::new(),
+                under_way: 0,
+                file: Some(file),
+                has_thread: false,
+                is_waiting: false,
+                is_failing: false,
+                is_over: false,
+                is_closed: false,
+            }),
+            work: Condvar::new(),
+            progress: Notify::new(),
+        }))
+    }
+
+    /// Queues as much of a piece as there is room for; gives back the rest.
+    pub fn write<'a>(&self, piece: &'a [u8]) -> &'a [u8] {
+        let mut queue = self.0.lock();
+        let taken = piece.len().min(queue.room());
+        let (now, rest) = piece.split_at_checked(taken).unwrap_or((&[], piece));
+        if now.is_empty() || !self.0.is_served(&mut queue) {
+            return piece;
+        }
+        queue.bytes.extend_from_slice(now);
+        self.0.wake(&queue);
+        rest
+    }
+
+    /// Waits until there is room in the queue.
+    pub async fn has_room(&self) {
+        self.0.reach(|queue| queue.room() > 0).await;
+    }
+
+    /// Waits until all is written and the file is closed.
+    pub async fn finish(self) {
+        self.end();
+        self.0.reach(|queue| queue.is_closed).await;
+    }
+
+    pub fn voice(&self) -> LogVoice {
+        LogVoice(Arc::clone(&self.0))
+    }
+
+    fn end(&self) {
+        let mut queue = self.0.lock();
+        queue.is_over = true;
+        // Closing a file stalls as writing does, so it is the thread's to do.
+        if !queue.is_closed && !self.0.is_served(&mut queue) {
+            tracing::warn!("a log file is not closed in time: there is no thread to do it");
+        }
+        self.0.wake(&queue);
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl LogVoice {
+    /// Queues all of a line.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room, or no process any more.
+    pub fn say(&self, line: &[u8]) -> io::Result<()> {
+        let mut queue = self.0.lock();
+        let room = queue.room().saturating_add(FOR_WORDS);
+        if queue.is_over || line.len() > room || !self.0.is_served(&mut queue) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        queue.bytes.extend_from_slice(line);
+        self.0.wake(&queue);
+        Ok(())
+    }
+}
+
+impl Queue {
+    fn room(&self) -> usize {
+        let waiting = self.bytes.len().saturating_add(self.under_way);
+        QUEUED_AT_MOST.saturating_sub(waiting)
+    }
+
+    /// Bytes that cannot be written are lost: a disk that is full for a while is no reason to end the process,
+    /// nor the log.
+    fn note(&mut self, appended: &io::Result<()>) {
+        if let (Err(error), false) = (appended, self.is_failing) {
+            tracing::warn!(%error, "output is lost: the log file cannot be written");
+        }
+        self.is_failing = appended.is_err();
+    }
+
+    /// True if the thread has nothing to do now.
+    fn is_idle(&self) -> bool {
+        self.bytes.is_empty() && !self.is_over
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, queue: &Queue) {
+        if queue.is_waiting {
+            self.work.notify_one();
+        }
+    }
+
+    /// True if there is a thread; starts one if there is none.
+    fn is_served(self: &Arc<Self>, queue: &mut Queue) -> bool {
+        if !queue.has_thread && !queue.is_closed {
+            let shared = Arc::clone(self);
+            match offload::start(move || shared.serve()) {
+                Ok(()) => queue.has_thread = true,
+                Err(error) => tracing::debug!(%error, "a log file has to wait for a thread"),
+            }
+        }
+        queue.has_thread
+    }
+
+    /// Waits until the thread has come so far.
+    async fn reach(self: &Arc<Self>, has_come: impl Fn(&Queue) -> bool) {
+        loop {
+            let is_served = {
+                let mut queue = self.lock();
+                if has_come(&queue) {
+                    return;
+                }
+                self.is_served(&mut queue)
+            };
+            match is_served {
+                true => self.progress.notified().await,
+                false => sleep(ASKS_AGAIN_AFTER).await,
+            }
+        }
+    }
+
+    /// Writes what is queued, and what comes soon after, and ends.
+    fn serve(&self) {
+        let mut queue = self.lock();
+        let mut file = queue.file.take();
+        let mut batch = Vec::new();
+        loop {
+            while queue.is_idle() {
+                queue.is_waiting = true;
+                let waited = self.work.wait_timeout(queue, STAYS_FOR);
+                let (woken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                queue = woken;
+                queue.is_waiting = false;
+                if waited.timed_out() && queue.is_idle() {
+                    queue.bytes = Vec::new();
+                    queue.file = file;
+                    queue.has_thread = false;
+                    return;
+                }
+            }
+            if queue.bytes.is_empty() {
+                break;
+            }
+            mem::swap(&mut batch, &mut queue.bytes);
+            queue.under_way = batch.len();
+            drop(queue);
+            let appended = file.as_mut().map_or(Ok(()), |file| file.write_all(&batch));
+            batch.clear();
+            queue = self.lock();
+            queue.under_way = 0;
+            queue.note(&appended);
+            self.progress.notify_one();
+        }
+        drop(queue);
+        drop(file);
+        let mut queue = self.lock();
+        queue.is_closed = true;
+        queue.has_thread = false;
+        drop(queue);
+        self.progress.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::time::Instant;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn on_one_thread<F: Future>(test: F) -> F::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(test)
+    }
+
+    /// A log on a disk that takes no more than a pipe holds, until somebody reads it.
+    fn stalled() -> (std::io::PipeReader, Log) {
+        let (disk, file) = std::io::pipe().unwrap();
+        let file = std::os::fd::OwnedFd::from(file);
+        (disk, Log::new(file.into()))
+    }
+
+    fn numbers() -> Vec<u8> {
+        let lines = (0..100_000).map(|n| format!("{n}\n"));
+        lines.collect::<String>().into_bytes()
+    }
+
+    async fn write_all(log: &Log, mut piece: &[u8]) {
+        loop {
+            piece = log.write(piece);
+            if piece.is_empty() {
+                return;
+            }
+            log.has_room().await;
+        }
+    }
+
+    #[test]
+    fn a_log_that_stalls_takes_a_bounded_amount_and_loses_nothing() {
+        on_one_thread(async {
+            let (mut disk, log) = stalled();
+            let sent = numbers();
+            let begun = Instant::now();
+            // A pipe, and the queue twice: what the thread writes, and what waits.
+            let written = timeout(Duration::from_millis(300), write_all(&log, &sent)).await;
+            assert!(written.is_err() && begun.elapsed() < Duration::from_secs(20));
+            let (queued, under_way) = {
+                let queue = log.0.lock();
+                (queue.bytes.len(), queue.under_way)
+            };
+            assert_eq!(queued + under_way, QUEUED_AT_MOST);
+            let reader = std::thread::spawn(move || {
+                let mut read = Vec::new();
+                disk.read_to_end(&mut read).unwrap();
+                read
+            });
+            log.finish().await;
+            let read = reader.join().unwrap();
+            assert!(read.len() > QUEUED_AT_MOST && sent.starts_with(&read));
+        });
+    }
+
+    #[test]
+    fn all_that_is_written_is_there_when_a_log_is_finished() {
+        on_one_thread(async {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("log");
+            let log = Log::new(File::create(&path).unwrap());
+            let (sent, voice) = (numbers(), log.voice());
+            write_all(&log, &sent).await;
+            voice.say(b"the last words\n").unwrap();
+            log.finish().await;
+            assert!(voice.say(b"too late\n").is_err());
+            let read = std::fs::read(&path).unwrap();
+            assert!(read == [&sent, &b"the last words\n"[..]].concat());
+        });
+    }
+
+    #[test]
+    fn a_log_that_is_dropped_is_written_all_the_same() {
+        on_one_thread(async {
+            let (mut disk, log) = stalled();
+            assert!(log.write(b"words\n").is_empty());
+            drop(log);
+            let mut read = String::new();
+            disk.read_to_string(&mut read).unwrap();
+            assert_eq!(read, "words\n");
+        });
+    }
+
+    #[test]
+    fn a_thread_that_has_nothing_to_write_ends_and_comes_back() {
+        on_one_thread(async {
+            let (mut disk, log) = stalled();
+            for _ in 0..2 {
+                assert!(log.write(b"words\n").is_empty());
+                let mut read = [0; 6];
+                disk.read_exact(&mut read).unwrap();
+                while log.0.lock().has_thread {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            }
+            log.finish().await;
+        });
+    }
+}
