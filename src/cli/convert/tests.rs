@@ -563,7 +563,7 @@ proptest! {
         let warnings = Judgement::of(&pod, &Rules::default()).warnings;
         let early = match plan.sidecars() {
             [] => 0,
-            _ => usize::from(model.init),
+            _ => model.init,
         };
         let expected = usize::from(model.essential).saturating_add(early);
         prop_assert_eq!(warnings.len(), expected, "{:?}", warnings);
