@@ -305,7 +305,7 @@ impl Hand<'_> {
 
     /// Tells the caller of the end of a container whose process is long gone.
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
-        let reason = self.container.exit_reason();
+        let reason = self.container.exit_reason(self.termination.as_deref());
         let outcome = self.container.life.dismiss();
         if self.noted(outcome).is_some() {
             let (name, number) = (&self.container.name, self.container.number);

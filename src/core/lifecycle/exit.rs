@@ -242,7 +242,7 @@ impl Hand<'_> {
             self.noted(outcome);
             return;
         }
-        let reason = self.container.exit_reason();
+        let reason = self.container.exit_reason(self.termination.as_deref());
         let outcome = self.container.life.exited();
         let Some(start) = self.noted(outcome) else {
             return;

@@ -153,8 +153,8 @@ impl History {
 
     /// True if a Create of `name` restarts the whole pod in its sandbox (Kubernetes'
     /// RestartAllContainers, KEP-5532): a container has exited by itself, its caller has stopped all
-    /// others since then and left them 2 s at most, and it creates one of these now. `is_ordered` says
-    /// which names count.
+    /// others since then and left them 2 s at most, and it creates one again now that has ended. `is_ordered`
+    /// says which names count.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let exits: Vec<_> = self
             .reported()
@@ -167,9 +167,7 @@ impl History {
             return false;
         };
         let mut stopped = exits.iter().filter(|(_, exit)| exit.number > first);
-        let is_of_it = exits
-            .iter()
-            .any(|(of, exit)| *of == name && exit.number >= first);
+        let is_of_it = exits.iter().any(|(of, _)| *of == name);
         is_of_it
             && stopped.clone().next().is_some()
             && stopped.all(|(_, exit)| exit.reason == ExitReason::StoppedShortly)

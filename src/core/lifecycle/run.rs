@@ -46,9 +46,17 @@ impl Pod {
             None => is_over || !termination.is_by_hand(),
         };
         match is_next {
+            true if self.shows_a_restart_of_all(name, duty) => Run::NextFromTheStart,
             true => Run::Next,
             false => Run::Current,
         }
+    }
+
+    /// True if the caller creates an init container or sidecar again that has ended here, and that its
+    /// restart policy leaves alone: only a restart of the whole pod explains it.
+    fn shows_a_restart_of_all(&self, name: &str, duty: Duty) -> bool {
+        let exit = self.history.of(name).and_then(|past| past.reported);
+        duty.part.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
     }
 
     /// A complete run stays complete, unless an app is created or the whole pod is restarted.
@@ -58,13 +66,10 @@ impl Pod {
         if termination.is_followed_from_the_start() || is_no_part {
             return Run::Next;
         }
-        // A defer container that has run exits with 0, whoever creates it again.
-        let is_defer = duty.defer_turn().is_some();
-        let past = self.history.of(name).filter(|_| !is_defer);
-        match past.and_then(|past| past.reported) {
-            // Its policy would not have created it again.
-            Some(exit) if !self.comes_again(name, exit) => Run::NextFromTheStart,
-            _ => Run::Current,
+        match self.shows_a_restart_of_all(name, duty) {
+            true => Run::NextFromTheStart,
+            // Also a defer container: one that has run exits with 0, whoever creates it again.
+            false => Run::Current,
         }
     }
 
@@ -138,10 +143,14 @@ impl Pod {
 }
 
 impl Container {
-    /// What made it exit.
-    pub(super) fn exit_reason(&self) -> ExitReason {
+    /// What made it exit, in the termination of its pod if there is one.
+    pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.life.stop();
+        // The stops of others that made it an end have left them as little time.
+        let is_of_short_end = termination.is_some_and(Termination::is_inferred_and_forced);
         match self.request {
+            None if is_of_short_end && stop.since().is_some() => ExitReason::StoppedShortly,
+            None if is_of_short_end && self.life.is_ending() => ExitReason::StoppedShortly,
             Some(request) if request.is_short_stop() => ExitReason::StoppedShortly,
             Some(_) => ExitReason::Stopped,
             None if stop.since().is_some() && !stop.is_for_failure() => ExitReason::Stopped,

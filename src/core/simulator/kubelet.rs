@@ -68,6 +68,8 @@ pub struct Ask {
 pub struct Log {
     /// Where in what was seen each sandbox begins.
     pub sandboxes: Vec<usize>,
+    /// Those that are the sandbox before, in which all containers were restarted (KEP-5532).
+    pub restarted: Vec<usize>,
     pub asks: Vec<Ask>,
     /// SIGKILL when the grace period was over.
     pub kills: Vec<(Time, &'static str)>,
@@ -765,6 +767,7 @@ impl Kubelet<'_> {
             (record.unhealthy, record.changed) = (false, false);
         }
         // To its containers it is another pod.
+        self.log.restarted.push(self.log.sandboxes.len());
         self.log.sandboxes.push(self.world.seen().len());
         self.looks_at = self.world.now();
     }

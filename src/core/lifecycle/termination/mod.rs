@@ -214,6 +214,11 @@ impl Termination {
         self.cause.is_decided() && !self.cause.is_callers() && !self.by_hand
     }
 
+    /// True if its caller's requests imply it, and each left 2 s at most.
+    pub fn is_inferred_and_forced(&self) -> bool {
+        self.cause == Cause::Inferred && self.defers == Defers::Forced
+    }
+
     pub fn is_followed_from_the_start(&self) -> bool {
         self.is_followed_from_the_start
     }

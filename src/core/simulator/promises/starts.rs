@@ -102,8 +102,8 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// "Every end that the shim decides because something failed waits for listed defers that the caller has not
-/// created yet": no app and no init container is executed meanwhile.
+/// "Every end that the shim decides because something failed or is complete waits for listed defers that the
+/// caller has not created yet": no app and no init container is executed meanwhile.
 fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
     let failed = run.of(life.sandbox).any(|other| {
         let is_failure = |(died, status): &(Time, ExitStatus)| {
@@ -120,7 +120,11 @@ fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
                 of.member.name == member.name && of.answered.is_some_and(is_started)
             })
     };
-    failed && run.case.members.iter().any(|member| is_missing(&member))
+    let mut apps = run
+        .of(life.sandbox)
+        .filter(|it| it.part() == Part::App && it.created <= at);
+    let is_complete = apps.all(|app| app.reported.is_some_and(|(ended, _)| ended <= at));
+    (failed || is_complete) && run.case.members.iter().any(|member| is_missing(&member))
 }
 
 /// "Apps after all of them": the first container of a name runs when its predecessors have done their parts, as far
@@ -137,7 +141,13 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
         let is_of_it = |other: &&Life<'_>| other.sandbox == life.sandbox || run.case.by_hand;
         let before = || run.lives.iter().filter(is_of_it);
         let mut namesakes = before().filter(|it| it.member.name == life.member.name);
-        if namesakes.any(|it| it.created < life.created && !it.executed.is_empty()) {
+        let has_run = namesakes.any(|it| it.created < life.created && !it.executed.is_empty());
+        // "An app runs, and waits for no name that its caller will not create again".
+        let was_complete = run.taken.iter().any(|taken| {
+            let is_complete = taken.because == Cause::Completed && taken.at <= first;
+            taken.sandbox == life.sandbox && is_complete
+        });
+        if has_run || was_complete || is_unseen_restart(run, life) {
             continue;
         }
         for member in predecessors(run, life).filter(|member| member.part == Part::Sidecar) {
@@ -155,6 +165,43 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// True if nothing shows that kubelet restarts the whole pod: since the last container exited by itself none
+/// was stopped, or one with more than two seconds; or the shim had decided an end, and an app comes before all others.
+fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
+    let Some(before) = life.sandbox.checked_sub(1) else {
+        return false;
+    };
+    if !run.log.restarted.contains(&life.sandbox) {
+        return false;
+    }
+    let is_asked = |id: &str| run.log.asks.iter().any(|ask| ask.id == id);
+    let own = run
+        .of(before)
+        .filter(|it| !is_asked(&it.id) && it.signals.is_empty());
+    let last = own.filter_map(|it| it.reported).map(|(at, _)| at).max();
+    // Each that has exited since then was asked, and left as little.
+    let since = |it: &&Life<'_>| {
+        it.reported
+            .is_some_and(|(at, _)| last.is_none_or(|last| at > last))
+    };
+    let stopped: Vec<_> = run.of(before).filter(since).collect();
+    let is_short = |it: &&Life<'_>| {
+        let mut asks = run.log.asks.iter().filter(|ask| ask.id == it.id);
+        asks.all(|ask| ask.grace <= secs(2))
+    };
+    let is_stopped = !stopped.is_empty() && stopped.iter().all(is_short);
+    let was_over = run.taken.iter().any(|taken| {
+        let is_shims = taken.because.is_decided() && !taken.because.is_callers();
+        taken.sandbox == before && is_shims
+    });
+    let is_staged = |it: &&Life<'_>| matches!(it.part(), Part::Init | Part::Sidecar);
+    let is_first = !run
+        .of(life.sandbox)
+        .filter(is_staged)
+        .any(|it| it.created < life.created);
+    !is_stopped || was_over && is_first
 }
 
 /// True if a sidecar may have been started by then: "a postStart that has ended with 0". Kubelet stops a sidecar
