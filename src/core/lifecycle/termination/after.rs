@@ -19,9 +19,12 @@ impl Pod {
         if !termination.is_over() || is_killed || self.sandbox_is_gone {
             return None;
         }
-        let mut next = self.containers.values().filter(|container| {
-            container.is_of_next_run && container.is_ordered() && !container.life.is_exited()
-        });
+        // The caller's own run at once, in whatever run they are.
+        let is_next = |container: &&Container| {
+            let is_ours = container.is_ordered() && !container.duty().is_callers();
+            container.is_of_next_run && is_ours && !container.life.is_exited()
+        };
+        let mut next = self.containers.values().filter(is_next);
         let with = next.next()?.name.clone();
         Some(Due::Now(PodDeed::StartOver { with }))
     }

@@ -413,7 +413,9 @@ fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
             let mut lives = run.lives.iter();
             if lives.any(|of| {
                 let is_there = of.sandbox == life.sandbox || run.case.by_hand;
-                is_there && of.member.name == member.name && of.created <= at
+                // "Held containers wait for that second" in which a postStart may come.
+                let by = at.after(secs(1));
+                is_there && of.member.name == member.name && of.created <= by
             }) {
                 at = at.max(done(run, life, member)?);
             }
