@@ -157,12 +157,16 @@ impl Pod {
             DeferTurn::PostExit => plan.post_exit(),
         };
         let place = |container: &Container| names.iter().position(|name| *name == container.name);
+        // What its exit means is decided when it is known that its program was executed.
+        let is_in_time = self.ends().is_some_and(|ends| self.now < ends.stuck());
+        let may_run_again = |container: &Container| is_in_time && container.life.has_early_exit();
         let counts = |container: &Container| {
             container.defer_turn() == Some(turn)
                 && !container.is_of_next_run
                 && (container.life.reads_running() || container.life.as_blocked().is_some())
                 && !container.life.is_ending()
-                && !matches!(container.life.stop(), Stop::GivenUp { .. })
+                && (may_run_again(container)
+                    || !matches!(container.life.stop(), Stop::GivenUp { .. }))
         };
         let left = self.containers.values().filter(|it| counts(it));
         left.min_by_key(|container| (place(container), container.number))

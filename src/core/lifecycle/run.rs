@@ -116,6 +116,18 @@ impl Pod {
         if let Some(plan) = &mut self.plan {
             plan.forget_who_came();
         }
+        // A container that was created before, and never started, may still be.
+        let is_there = |container: &&Container| {
+            container.kind == ContainerKind::Workload
+                && !container.is_of_next_run
+                && !container.life.is_exited()
+        };
+        let there = self.containers.values().filter(is_there);
+        let mut there: Vec<_> = there.map(|it| (it.number, it.name.clone())).collect();
+        there.sort_unstable();
+        for (number, name) in there {
+            self.came(&name, number);
+        }
     }
 
     /// The containers that were created for the next run belong to the current one now.

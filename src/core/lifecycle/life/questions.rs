@@ -43,6 +43,15 @@ impl Life {
         )
     }
 
+    /// The exit has overtaken the news that the program was executed.
+    pub fn has_early_exit(&self) -> bool {
+        matches!(
+            &self.inner,
+            Inner::Releasing(Releasing { exit: Some(_), .. })
+                | Inner::Restarting(Restarting { exit: Some(_), .. })
+        )
+    }
+
     pub fn is_exited(&self) -> bool {
         matches!(self.inner, Inner::Exited)
     }

@@ -442,3 +442,26 @@ fn an_init_container_that_its_caller_restarts_by_exit_code_fails_no_pod() {
     let because = world.pod.view(world.now).termination.map(|it| it.cause);
     assert_eq!(because, None::<Cause>);
 }
+
+#[test]
+fn a_sidecar_that_was_created_before_its_pod_failed_counts_when_the_pod_starts_from_the_start() {
+    let lists = [
+        ("init", "setup"),
+        ("apps", "web"),
+        ("start-mode", "Block"),
+        ("sidecars", "proxy"),
+        ("restart-policy", "Never"),
+    ];
+    let mut world = running(World::new(&lists), &["setup"]);
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(500));
+    world.call(Call::Crash("setup", 1));
+    world.run_for(ms(500));
+    let mut world = world.script("setup", exits_after(100, 0));
+    world.call(Call::Run("setup#2", None));
+    world.run_for(ms(500));
+    world.call(Call::Start("proxy", None));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(1));
+    assert!(world.is_executing("web"), "{:#?}", world.seen);
+}

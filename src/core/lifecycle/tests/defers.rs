@@ -554,3 +554,25 @@ fn one_that_is_created_when_the_pod_terminates_already_has_its_turn() {
     assert!(world.executed("bye") >= world.died("work"));
     world.check_end();
 }
+
+#[test]
+fn the_exit_of_a_defer_that_overtakes_the_news_of_its_release_ends_no_step() {
+    let slow = Script {
+        release_takes: ms(300),
+        ..Script::default()
+    };
+    let annotations = [
+        ("apps", "web"),
+        ("pre-exit", "before"),
+        ("restart.usher/before", "OnFailure"),
+    ];
+    let world = World::new(&annotations).script("before", slow);
+    let mut world = running(world, &["web", "before"]);
+    ask_all(&mut world, &["web", "before"], TERM);
+    world.run_for(ms(100));
+    world.call(Call::Crash("before", 1));
+    world.run_for(ms(100));
+    assert_eq!(world.signalled("web"), None, "{:#?}", world.seen);
+    world.run_for(secs(40));
+    assert!(world.signalled("web").is_some(), "{:#?}", world.seen);
+}
