@@ -123,25 +123,27 @@ impl Pod {
                 && !container.life.is_exited()
         };
         let there = self.containers.values().filter(is_there);
-        let mut there: Vec<_> = there.map(|it| (it.number, it.name.clone())).collect();
-        there.sort_unstable();
-        for (number, name) in there {
-            self.came(&name, number);
-        }
+        let there = there.map(|it| (it.number, it.name.clone())).collect();
+        self.note_all(there);
     }
 
     /// The containers that were created for the next run belong to the current one now.
     pub(super) fn begin_next_run(&mut self) {
         let containers = self.containers.values_mut();
         let next = containers.filter(|container| container.is_of_next_run);
-        let mut next: Vec<_> = next
+        let next = next
             .map(|container| {
                 container.is_of_next_run = false;
                 (container.number, container.name.clone())
             })
             .collect();
-        next.sort_unstable();
-        for (number, name) in next {
+        self.note_all(next);
+    }
+
+    /// Notes containers as created in the current run, in the order of their creation.
+    fn note_all(&mut self, mut containers: Vec<(u64, String)>) {
+        containers.sort_unstable();
+        for (number, name) in containers {
             self.came(&name, number);
         }
     }
