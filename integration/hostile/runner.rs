@@ -67,6 +67,8 @@ pub enum Side {
 pub struct Outcome {
     pub name: &'static str,
     pub side: Side,
+    /// The worst case of the end, from its first request to the last exit that the caller is told.
+    pub bound: Duration,
     /// From the first request to the end of its last process, as the caller and the kernel see it; of one
     /// that has not ended, how long that was looked at.
     pub took: Duration,
@@ -105,7 +107,7 @@ impl Side {
         }
     }
 
-    /// The worst case of the end, from its first request on.
+    /// The worst case of the end of the last process, from the first request on.
     pub fn bound(self) -> Duration {
         match self {
             Self::Ours(policy) => policy.grace + policy.beyond,
@@ -117,10 +119,15 @@ impl Side {
 // === impl Outcome ===
 
 impl Outcome {
-    fn new(name: &'static str, side: Side) -> Self {
+    fn new(pod: &Pod, side: Side) -> Self {
+        let told_late = match side {
+            Side::Ours(_) => pod.told_late,
+            Side::Reference => Duration::ZERO,
+        };
         Self {
-            name,
+            name: pod.name,
             side,
+            bound: side.bound() + told_late,
             took: Duration::ZERO,
             has_ended: false,
             lived: Duration::ZERO,
@@ -133,7 +140,7 @@ impl Outcome {
 
     /// By how much the end was late; of one that has not ended, at least.
     pub fn overrun(&self) -> Duration {
-        self.took.saturating_sub(self.side.bound())
+        self.took.saturating_sub(self.bound)
     }
 
     /// CPU-seconds outside of the pod's cgroup per second of pod.
@@ -215,7 +222,7 @@ fn line(outcome: &Outcome) -> String {
         } else {
             "NOT ENDED"
         },
-        outcome.side.bound().as_secs_f64(),
+        outcome.bound.as_secs_f64(),
         outcome.hitch.as_secs_f64(),
         outcome.cpu_rate(),
         match &outcome.problem {
@@ -227,7 +234,7 @@ fn line(outcome: &Outcome) -> String {
 
 /// Lets a pod live for that long, and ends it; whatever comes of it.
 pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
-    let mut outcome = Outcome::new(pod.name, side);
+    let mut outcome = Outcome::new(pod, side);
     let shims = match side {
         Side::Ours(_) => Shims::Ours,
         Side::Reference => Shims::Reference,
@@ -276,7 +283,7 @@ fn act(stage: &Stage, pod: &Pod, life: Duration, outcome: &mut Outcome) {
     (pod.at_its_end)(stage);
     stage.hang(pod.hangs);
     std::fs::write(stage.host.shared_dir().join("end"), "").expect("a file");
-    let longest = side.bound() + scaled(LATE);
+    let longest = outcome.bound + scaled(LATE);
     let hitches = Hitches::look_for();
     let end = End::of(stage, &ids, side.grace(), longest);
     while end.asked.elapsed() < longest && !outcome.has_ended {

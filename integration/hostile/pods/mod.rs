@@ -7,6 +7,8 @@
 // Only the figures say what each pod is about.
 #![allow(dead_code)]
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::stage::Stage;
@@ -68,6 +70,8 @@ pub struct Pod {
     pub at_its_end: fn(&Stage),
     /// The verbs at which the OCI runtime hangs from its end on.
     pub hangs: &'static [&'static str],
+    /// How much later than the exit our shim may tell it, for a client that still reads the output.
+    pub told_late: Duration,
     /// Is any of its harm done without annotations of ours?
     pub is_plain: bool,
 }
@@ -101,6 +105,7 @@ impl Pod {
         meanwhile: |_| (),
         at_its_end: |_| (),
         hangs: &[],
+        told_late: Duration::ZERO,
         is_plain: true,
     };
 }

@@ -32,5 +32,7 @@ pub const PODS: &[Pod] = &[Pod {
         Container::new("web", &["/bin/busybox", "yes"]),
     ],
     meanwhile: read_slowly,
+    // The reader never pauses for long, so the exit waits as long as an exit waits for any reader.
+    told_late: Duration::from_secs(2),
     ..Pod::NEW
 }];
