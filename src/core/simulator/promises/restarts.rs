@@ -7,7 +7,9 @@ use crate::simulator::case::Part;
 use crate::simulator::trace::{LEAST, Run};
 use crate::simulator::{ms, secs};
 
-use super::starts::{is_kubelet_ever_away, post_start_fails, started};
+use super::starts::{
+    is_another_created_during_post_start, is_kubelet_ever_away, post_start_fails, started,
+};
 use super::{MOMENT, Verdict, broken};
 
 pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
@@ -80,7 +82,8 @@ pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
                 .chain(life.died.first().map(|(at, _)| *at));
             *is_ok && ends.min().is_none_or(|end| end > *at)
         });
-        let is_forgotten = post_start_fails(life) && is_kubelet_ever_away(run);
+        let is_forgotten = is_kubelet_ever_away(run)
+            && (post_start_fails(life) || is_another_created_during_post_start(run, life));
         if life.member.post_start.is_none() || known.is_none() || is_forgotten {
             continue;
         }

@@ -243,6 +243,16 @@ pub fn post_start_fails(sidecar: &Life<'_>) -> bool {
     creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
 }
 
+/// True if the caller creates another container while the postStart of a sidecar runs: a caller that has been
+/// away does. For the shim that proves that the exec was no postStart.
+pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
+    let takes = ms(sidecar.member.post_start.unwrap_or_default());
+    sidecar.answered.is_some_and(|(begun, _)| {
+        let mut lives = run.lives.iter();
+        lives.any(|it| it.created > begun && it.created < begun.after(takes))
+    })
+}
+
 /// True if kubelet forgets in the course of a run what it was doing.
 pub fn is_kubelet_ever_away(run: &Run<'_>) -> bool {
     let mut faults = run.case.faults.iter().chain(&run.case.late);
