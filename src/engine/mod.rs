@@ -563,6 +563,13 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// The kernel's refusal.
     fn write(&self, knob: Knob, value: u64) -> io::Result<()>;
 
+    /// Lowers the limit of memory. The kernel first reclaims what is above it, which may have to reach a disk.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    async fn lower_memory(&self, bytes: u64) -> io::Result<()>;
+
     /// How much of a value that was found is for none of the pod's containers, in its own unit.
     fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64;
 

@@ -110,9 +110,12 @@ impl Account<'_> {
             };
             let until = match deed {
                 // Nobody waits for these.
-                Deed::Forget | Deed::Delete | Deed::Scores | Deed::WritePod | Deed::TellManager => {
-                    return None;
-                }
+                Deed::Forget
+                | Deed::Delete
+                | Deed::Scores
+                | Deed::WritePod
+                | Deed::LowerMemory
+                | Deed::TellManager => return None,
                 // Until it runs again, if it ever does.
                 Deed::Create | Deed::CreateAgain | Deed::Release => {
                     let again = self.executions(id).find(|then| *then > at);

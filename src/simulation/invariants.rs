@@ -425,10 +425,8 @@ fn no_life_is_hurried(account: &Account<'_>) -> Verdict {
 
 /// What a container was given by an Update its pod has, too, as long as that container lives.
 fn pods_have_room(account: &Account<'_>) -> Verdict {
-    let is_refused = |it: &Happening| {
-        let deed = Deed::WritePod;
-        matches!(it, Happening::Failed { deed: of, .. } if *of == deed)
-    };
+    let is_refused =
+        |it: &Happening| matches!(it, Happening::Failed { deed, .. } if *deed == Deed::WritePod);
     if account.story.iter().any(|(_, it)| is_refused(it)) {
         return Ok(());
     }

@@ -67,7 +67,7 @@ impl OomWatch for cgroup::OomWatch {
 /// The cgroup of a pod.
 #[derive(Debug)]
 pub struct OciPodCgroup {
-    cgroup: cgroup::PodCgroup,
+    cgroup: Arc<cgroup::PodCgroup>,
     place: Option<Place>,
     reaper: Reaper,
 }
@@ -77,7 +77,7 @@ impl OciPodCgroup {
     pub fn new(cgroup: cgroup::PodCgroup, reaper: Reaper) -> OciPodCgroup {
         OciPodCgroup {
             place: cgroup.place(),
-            cgroup,
+            cgroup: Arc::new(cgroup),
             reaper,
         }
     }
@@ -99,6 +99,15 @@ impl PodCgroup for OciPodCgroup {
 
     fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
         self.cgroup.write(knob, value)
+    }
+
+    async fn lower_memory(&self, bytes: u64) -> io::Result<()> {
+        let cgroup = Arc::clone(&self.cgroup);
+        let lowered = self
+            .reaper
+            .threads()
+            .run(move || cgroup.write(Knob::Memory, bytes));
+        lowered.await?
     }
 
     fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {

@@ -230,6 +230,12 @@ impl PodCgroup for SimPodCgroup {
         Ok(())
     }
 
+    async fn lower_memory(&self, bytes: u64) -> io::Result<()> {
+        let met = self.engine.meet(Deed::LowerMemory, &self.uid, None).await;
+        met.map_err(io::Error::other)?;
+        self.write(Knob::Memory, bytes)
+    }
+
     fn overhead(&self, _: Knob, _: u64, _: &Allotment) -> u64 {
         0
     }

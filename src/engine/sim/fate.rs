@@ -34,6 +34,7 @@ pub enum Deed {
     Scores,
     /// A value of a pod's cgroup is written; its manager is told of it.
     WritePod,
+    LowerMemory,
     TellManager,
     /// An ended process is collected.
     Collect,

@@ -3,6 +3,7 @@
 mod setting;
 mod sizing;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -50,7 +51,13 @@ impl Actor {
         if self.sizing().is_some_and(|sizing| !is_settled(sizing)) {
             self.settle_size_now(true);
         }
-        if self.tasks.is_empty() {
+        self.let_go_of_pod_cgroup();
+    }
+
+    /// Lets go of the pod's cgroup when the pod has no container any more.
+    fn let_go_of_pod_cgroup(&mut self) {
+        let is_lowering = self.sizing().is_some_and(|sizing| sizing.is_lowering());
+        if self.tasks.is_empty() && !is_lowering {
             self.pod_cgroup = None;
         }
     }
@@ -63,13 +70,15 @@ impl Actor {
         let Some((cgroup, sizing)) = self.pod_cgroup.as_mut().and_then(OwnCgroup::sized) else {
             return;
         };
-        let is_due = sizing.settle(cgroup, wanted.as_ref(), charged.unwrap_or_default());
+        let left = sizing.settle(&**cgroup, wanted.as_ref(), charged.unwrap_or_default());
         sizing.last = Some(wanted);
-        sizing.take_notes(cgroup, keeper);
+        sizing.take_notes(&**cgroup, keeper);
         if is_new {
             sizing.try_again_after = TRY_AGAIN_AFTER;
         }
-        if is_due && !sizing.is_due {
+        let cgroup = Arc::clone(cgroup);
+        let is_due = left.is_due && !sizing.is_due;
+        if is_due {
             sizing.is_due = true;
             let after = sizing.try_again_after;
             sizing.try_again_after = after.saturating_mul(2).min(TRY_AGAIN_AFTER_AT_MOST);
@@ -84,7 +93,21 @@ impl Actor {
                 actor.settle_size_now(false);
             });
         }
+        if let Some(bytes) = left.memory {
+            let lowered = async move { cgroup.lower_memory(bytes).await };
+            self.job(lowered, Actor::memory_lowered);
+        }
         self.tell_manager();
+    }
+
+    /// Takes what has become of a limit of memory that was to be lowered. Meanwhile another size may have come
+    /// to be wanted.
+    fn memory_lowered(&mut self, lowered: io::Result<()>) {
+        if let Some((cgroup, sizing)) = self.pod_cgroup.as_mut().and_then(OwnCgroup::sized) {
+            sizing.lowered(&**cgroup, lowered);
+        }
+        self.settle_size_now(false);
+        self.let_go_of_pod_cgroup();
     }
 
     /// In whose bundle it is noted what the pod's cgroup was: that of one for which `delete` is run when we have died.
@@ -146,7 +169,7 @@ impl OwnCgroup {
         self.cgroup.place()
     }
 
-    fn sized(&mut self) -> Option<(&dyn PodCgroup, &mut Sizing)> {
-        Some((&*self.cgroup, self.sizing.as_mut()?))
+    fn sized(&mut self) -> Option<(&Arc<dyn PodCgroup>, &mut Sizing)> {
+        Some((&self.cgroup, self.sizing.as_mut()?))
     }
 }

@@ -1,6 +1,6 @@
 //! One value of a pod's cgroup.
 
-use std::io;
+use std::{io, mem};
 
 use nix::errno::Errno;
 
@@ -25,6 +25,18 @@ pub(super) struct Setting {
     pub told: u64,
     /// A refusal was reported.
     pub is_refused: bool,
+    lowering: Lowering,
+}
+
+/// How far it is that the kernel has lowered a limit of memory.
+#[derive(Debug, Default)]
+enum Lowering {
+    #[default]
+    Idle,
+    /// A lower value is being written in place of another. Nothing else is written meanwhile.
+    UnderWay { from: u64, to: u64 },
+    /// It came to nothing, and is not tried again at once.
+    Failed,
 }
 
 /// What has become of a value that was wanted.
@@ -32,6 +44,8 @@ pub(super) enum Outcome {
     Done,
     /// To be tried again later.
     Later,
+    /// Memory is to be lowered to so many bytes, which may take long; [`Setting::lowered`] is to be told.
+    Lowers(u64),
     Refused(io::Error),
 }
 
@@ -48,6 +62,7 @@ impl Setting {
             written: found,
             told: found,
             is_refused: false,
+            lowering: Lowering::Idle,
         })
     }
 
@@ -60,6 +75,11 @@ impl Setting {
         value: u64,
         accounted: Option<u64>,
     ) -> Outcome {
+        if let Lowering::UnderWay { .. } = self.lowering {
+            // The value is looked at again when that is over.
+            return Outcome::Done;
+        }
+        let has_failed = matches!(mem::take(&mut self.lowering), Lowering::Failed);
         // Without a cgroup there is nothing to do.
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
@@ -82,27 +102,58 @@ impl Setting {
         if value == now || (value == self.wanted && now == self.written) {
             return Outcome::Done;
         }
-        let is_lowered = self.knob == Knob::Memory && value < now;
-        if is_lowered && !leaves_room(cgroup, value) {
-            return Outcome::Later;
+        if self.knob == Knob::Memory && value < now {
+            if has_failed || !leaves_room(cgroup, value) {
+                return Outcome::Later;
+            }
+            self.lowering = Lowering::UnderWay {
+                from: now,
+                to: value,
+            };
+            return Outcome::Lowers(value);
         }
         match cgroup.write(self.knob, value) {
+            Ok(()) => self.wrote(cgroup, value),
+            Err(error) if is_gone(&error) => Outcome::Done,
+            Err(error) => Outcome::Refused(error),
+        }
+    }
+
+    /// Takes what has become of a limit of memory that was to be [lowered](Outcome::Lowers).
+    pub fn lowered(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
+        let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
+            return Outcome::Done;
+        };
+        match lowered {
             Ok(()) => {}
             Err(error) if is_gone(&error) => return Outcome::Done,
             // Version 1 could not free enough.
-            Err(error) if is_lowered && is(&error, Errno::EBUSY) => return Outcome::Later,
+            Err(error) if is(&error, Errno::EBUSY) => return self.failed_to_lower(),
             Err(error) => return Outcome::Refused(error),
         }
+        if !leaves_room(cgroup, to) && cgroup.write(self.knob, from).is_ok() {
+            // Its use has risen meanwhile.
+            self.wrote(cgroup, from);
+            return self.failed_to_lower();
+        }
+        self.wrote(cgroup, to)
+    }
+
+    fn failed_to_lower(&mut self) -> Outcome {
+        self.lowering = Lowering::Failed;
+        Outcome::Later
+    }
+
+    fn wrote(&mut self, cgroup: &dyn PodCgroup, value: u64) -> Outcome {
         self.wanted = value;
         self.written = cgroup.read(self.knob).unwrap_or(value);
-        if is_lowered && !leaves_room(cgroup, value) && cgroup.write(self.knob, now).is_ok() {
-            // Its use has risen meanwhile.
-            self.wanted = now;
-            self.written = cgroup.read(self.knob).unwrap_or(now);
-            return Outcome::Later;
-        }
         tracing::debug!(knob = ?self.knob, value, "the pod's cgroup is sized");
         Outcome::Done
+    }
+
+    /// True while a limit of memory is being lowered.
+    pub fn is_being_lowered(&self) -> bool {
+        matches!(self.lowering, Lowering::UnderWay { .. })
     }
 
     /// True if the caller has given the pod more than this and the overhead, which is rounded.

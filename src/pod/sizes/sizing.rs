@@ -1,5 +1,6 @@
 //! How a pod's cgroup is sized: its values, the note about them, and what its manager knows.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +17,15 @@ const HELD_BYTES: u64 = 4 << 20;
 /// When it is tried again after the first time; each time it takes twice as long.
 pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub(super) const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
+
+/// What is left to do for a size that is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unsettled {
+    /// Something is to be tried again later.
+    pub is_due: bool,
+    /// The limit of memory is to be lowered to so many bytes, and [`Sizing::lowered`] to be told.
+    pub memory: Option<u64>,
+}
 
 /// What we have done to a pod's cgroup, and are to do.
 #[derive(Debug)]
@@ -51,13 +61,13 @@ impl Sizing {
     }
 
     /// Puts in force what is wanted; as it was, if that is nothing. `charged` is how much memory is charged
-    /// to the containers that are counted. Whether something is to be tried again later.
+    /// to the containers that are counted. Returns what is left to do.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
         wanted: Option<&PodSize>,
         charged: u64,
-    ) -> bool {
+    ) -> Unsettled {
         let usage = cgroup.memory_usage().unwrap_or_default();
         let others = usage.saturating_sub(charged);
         let cpu = wanted.and_then(|wanted| {
@@ -66,7 +76,7 @@ impl Sizing {
         });
         let asked = |asked: &Requests| Some(cgroup.cpu_values(&Size::UNLIMITED.limits, asked)?.1);
         let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
-        let mut is_due = false;
+        let mut left = Unsettled::default();
         for setting in &mut self.settings {
             // Limits need no such care: containers without any of their own have the pod's.
             let is_weighed = setting.knob == Knob::CpuWeight && wanted.is_some();
@@ -80,16 +90,28 @@ impl Sizing {
             };
             match setting.settle(cgroup, value, accounted) {
                 Outcome::Done => {}
-                Outcome::Later => is_due = true,
-                Outcome::Refused(error) => {
-                    if !std::mem::replace(&mut setting.is_refused, true) {
-                        let knob = setting.knob;
-                        tracing::warn!(?knob, value, %error, "the pod's cgroup stays as it is");
-                    }
-                }
+                Outcome::Later => left.is_due = true,
+                Outcome::Lowers(bytes) => left.memory = Some(bytes),
+                Outcome::Refused(error) => report(setting, &error),
             }
         }
-        is_due
+        left
+    }
+
+    /// Takes what has become of [memory that was to be lowered](Unsettled::memory). What is wanted is to be
+    /// settled again.
+    pub fn lowered(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) {
+        let mut settings = self.settings.iter_mut();
+        if let Some(setting) = settings.find(|setting| setting.is_being_lowered())
+            && let Outcome::Refused(error) = setting.lowered(cgroup, lowered)
+        {
+            report(setting, &error);
+        }
+    }
+
+    /// True while memory is being lowered.
+    pub fn is_lowering(&self) -> bool {
+        self.settings.iter().any(Setting::is_being_lowered)
     }
 
     /// Leaves a note for whoever comes when we have died, in a bundle that there is.
@@ -128,6 +150,14 @@ impl Sizing {
         }
         self.is_telling = true;
         Some(news)
+    }
+}
+
+/// Logs a refusal, once for each value.
+fn report(setting: &mut Setting, error: &io::Error) {
+    if !std::mem::replace(&mut setting.is_refused, true) {
+        let knob = setting.knob;
+        tracing::warn!(?knob, %error, "the pod's cgroup stays as it is");
     }
 }
 
@@ -210,7 +240,15 @@ mod tests {
         fn settle(&mut self, bytes: Option<u64>) -> bool {
             let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
             let usage = self.cgroup.memory_usage().unwrap_or_default();
-            self.sizing.settle(&*self.cgroup, wanted.as_ref(), usage)
+            let left = self.sizing.settle(&*self.cgroup, wanted.as_ref(), usage);
+            let Some(bytes) = left.memory else {
+                return left.is_due;
+            };
+            let lowered = self.cgroup.write(Knob::Memory, bytes);
+            self.sizing.lowered(&*self.cgroup, lowered);
+            let left = self.sizing.settle(&*self.cgroup, wanted.as_ref(), usage);
+            assert_eq!(left.memory, None, "it is not tried again at once");
+            left.is_due
         }
 
         fn take_notes(&mut self, keeper: &Path) {

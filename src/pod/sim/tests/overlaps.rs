@@ -207,6 +207,12 @@ async fn update(pod: &Pod, mebibytes: u64) -> Result<(), CallError> {
 
 /// A pod of one app of 100 MiB, sized by its phase.
 async fn sized(node: &SimNode, pod: &Pod) {
+    size(node, pod).await;
+    assert_eq!(memory(node), 100);
+}
+
+/// The same, whether or not the kernel has lowered the limit yet.
+async fn size(node: &SimNode, pod: &Pod) {
     node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
     let mut bundle = bundle("web", Program::default());
     for (key, value) in [
@@ -221,7 +227,6 @@ async fn sized(node: &SimNode, pod: &Pod) {
     create_from(node, pod, "web", bundle).await;
     start(pod, "web").await;
     a_moment().await;
-    assert_eq!(memory(node), 100);
 }
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000003";
@@ -268,6 +273,27 @@ fn an_update_that_waits_ends_with_its_task() {
         let (one, two, deleted) = tokio::join!(update(&pod, 300), update(&pod, 200), deletion);
         assert!(deleted.is_ok());
         assert!(one.is_err() && two.is_err(), "{one:?} {two:?}");
+    });
+}
+
+#[test]
+fn a_pod_whose_memory_the_kernel_lowers_slowly_is_served_and_given_more_afterwards() {
+    let script = Script::new(|deed, before| match (deed, before) {
+        (Deed::LowerMemory, 0) => Fate::well_after(secs(30)),
+        _ => Fate::well(),
+    });
+    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
+        let begun = Instant::now();
+        size(&node, &pod).await;
+        assert_eq!(memory(&node), 1_000);
+        update(&pod, 300).await.unwrap();
+        update(&pod, 200).await.unwrap();
+        assert!(begun.elapsed() < secs(1));
+        tokio::time::sleep(secs(29)).await;
+        assert_eq!(memory(&node), 1_000, "nothing is written beside it");
+        tokio::time::sleep(secs(1)).await;
+        assert_eq!(memory(&node), 200);
+        assert_eq!(script.when(Deed::LowerMemory).len(), 1);
     });
 }
 
