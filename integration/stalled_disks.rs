@@ -1,9 +1,10 @@
 //! Disks that stall under one container of a pod. What is asked of the other containers is answered, and nothing
 //! is lost when the disk goes on.
 
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -15,11 +16,13 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::shim::oci::Options;
 use containerd_shim_protos::types::mount::Mount;
 use nix::libc;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
 use crate::harness::{
     BareShim, Containerd, Finished, PATIENCE, copy_program, eventually, installed_program,
-    oci_runtime, run, runtime_under_test, scaled,
+    oci_runtime, run, runtime_under_test, scaled, write_program,
 };
 
 /// Calls that have nothing to do with the disk are answered within this time. The disk stalls for longer.
@@ -374,6 +377,83 @@ fn an_oci_runtime_whose_program_stalls_keeps_no_other_container_waiting() {
         neighbor_answers(&b);
         assert!(!created.is_finished());
         drop(leased);
+        created.join().unwrap().expect("create a");
+    });
+    a.api().start("a", "").expect("start a");
+    assert_eq!(a.api().wait("a", "").expect("Wait of a").exit_status, 3);
+    a.api().delete("a", "").expect("Delete of a");
+}
+
+#[test]
+fn a_logging_program_whose_disk_stalls_keeps_no_other_container_waiting() {
+    let host = Containerd::start();
+    let b = neighbor(&host, "b", &[]);
+    let a = stalled(&host, "echo words; exit 3", |_| ());
+    let (script, log) = (host.dir().join("script"), host.dir().join("log"));
+    let lines = format!(
+        "#!/bin/busybox sh\n/bin/busybox cat <&3 3<&- 4<&- 5>&- > {} &\nexec 3<&- 4<&- 5>&-\nwait\n",
+        log.display()
+    );
+    write_program(&script, &lines);
+    let leased = Leased::copy_of(&script, host.dir().join("script-on-a-disk"));
+    let logger = format!("binary://{}", leased.path.display());
+    let request = CreateTaskRequest {
+        stdout: logger.clone(),
+        stderr: logger,
+        ..a.create_request()
+    };
+    thread::scope(|scope| {
+        let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(&request));
+        eventually("the logging program stalls", PATIENCE, || {
+            leased.is_wanted()
+        });
+        neighbor_answers(&b);
+        assert!(!created.is_finished());
+        drop(leased);
+        created.join().unwrap().expect("create a");
+    });
+    a.api().start("a", "").expect("start a");
+    assert_eq!(a.api().wait("a", "").expect("Wait of a").exit_status, 3);
+    a.api().delete("a", "").expect("Delete of a");
+    assert_eq!(fs::read_to_string(log).expect("the log"), "words\n");
+}
+
+#[test]
+fn a_file_of_options_that_stalls_keeps_no_other_container_waiting() {
+    let host = Containerd::start();
+    let b = neighbor(&host, "b", &[]);
+    let a = stalled(&host, "exit 3", |_| ());
+    // A FIFO stands for a file whose disk stalls: it is read when somebody writes.
+    let file = host.dir().join("options.toml");
+    mkfifo(&file, Mode::S_IRWXU).expect("a FIFO");
+    let path = text(&file);
+    // Field 2 of `runtimeoptions.v1.Options`, a text.
+    let mut value = vec![2 << 3 | 2, u8::try_from(path.len()).expect("a short path")];
+    value.extend(path.as_bytes());
+    let options = Any {
+        type_url: "runtimeoptions.v1.Options".to_owned(),
+        value,
+        ..Any::new()
+    };
+    let request = CreateTaskRequest {
+        options: MessageField::some(options),
+        ..a.create_request()
+    };
+    thread::scope(|scope| {
+        let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(&request));
+        let mut writer = None;
+        eventually("the file is read", PATIENCE, || {
+            let mut options = OpenOptions::new();
+            let opened = options.write(true).custom_flags(libc::O_NONBLOCK);
+            writer = opened.open(&file).ok();
+            writer.is_some()
+        });
+        neighbor_answers(&b);
+        assert!(!created.is_finished());
+        let table = format!("BinaryName = {:?}\n", oci_runtime());
+        let mut writer = writer.expect("the FIFO");
+        writer.write_all(table.as_bytes()).expect("the options");
+        drop(writer);
         created.join().unwrap().expect("create a");
     });
     a.api().start("a", "").expect("start a");

@@ -64,6 +64,12 @@ pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Where containers come from. A shim has one.
 pub trait Engine: fmt::Debug + Send + Sync {
+    /// Reads the file that an order's options name, which a disk can stall. Returns the options with its
+    /// content; `None` if they name no file.
+    fn read_options_file(&self, _order: &Order) -> Option<Work<Result<Any, EngineError>>> {
+        None
+    }
+
     /// Reads what a caller wants made. Nothing is made or changed by it. `sandbox` is that of the pod, if
     /// it has had one.
     ///

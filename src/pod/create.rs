@@ -25,7 +25,20 @@ use super::{Actor, CallError, CreateCall, Kind, Reply};
 
 impl Actor {
     /// Creates a container; answers with the process id of its init.
-    pub fn create(&mut self, call: CreateCall, reply: Reply<i32>) {
+    pub fn create(&mut self, mut call: CreateCall, reply: Reply<i32>) {
+        let Some(reading) = self.node.engine.read_options_file(&call.order) else {
+            return self.create_with_options(call, reply);
+        };
+        self.job(reading, move |actor, options| match options {
+            Ok(options) => {
+                call.order.options = Some(options);
+                actor.create_with_options(call, reply);
+            }
+            Err(error) => drop(reply.send(Err(error.into()))),
+        });
+    }
+
+    fn create_with_options(&mut self, call: CreateCall, reply: Reply<i32>) {
         let (container, halt) = match self.begin_create(&call) {
             Err(error) => return drop(reply.send(Err(error))),
             Ok(begun) => begun,

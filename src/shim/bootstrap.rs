@@ -80,7 +80,10 @@ impl Bootstrap {
             let extensions = params.extensions.iter();
             let mut options = extensions.filter_map(|extension| extension.value.as_ref());
             return Ok(Bootstrap {
-                options: options::from_any(options.find(|any| options::are_in(any)))?,
+                options: match options.find(|any| options::are_in(any)) {
+                    Some(any) => read_options(any.clone())?,
+                    None => Options::default(),
+                },
                 dialect: Dialect::Protobuf,
                 ttrpc_address: params.containerd_ttrpc_address,
                 address: params.containerd_grpc_address,
@@ -139,7 +142,11 @@ impl Bootstrap {
 pub(super) fn options_on(stdin: &[u8]) -> Result<Options, String> {
     Any::parse_from_bytes(stdin)
         .map_err(|error| format!("runtime options on stdin cannot be decoded: {error}"))
-        .and_then(|any| options::from_any(Some(&any)))
+        .and_then(read_options)
+}
+
+fn read_options(any: Any) -> Result<Options, String> {
+    options::with_file(any).and_then(|any| options::from_any(Some(&any)))
 }
 
 /// The parameters on stdin, if that is what is there: an older containerd writes the runtime's

@@ -56,7 +56,7 @@ mod init;
 mod log;
 #[expect(
     clippy::disallowed_methods,
-    reason = "the bundle, in memory; known to be wrong: a file of options that the administrator has named"
+    reason = "the bundle, in memory; a file that options name is read on a thread"
 )]
 pub mod options;
 mod patience;
@@ -85,12 +85,17 @@ mod words;
 
 use std::sync::Arc;
 
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+
 use crate::cgroup::{moves, scores};
+use crate::offload::Threads;
 use crate::plan::KubeletFacts;
 use crate::reaper::Reaper;
 use crate::sizing::Size;
 
-use super::{Coming, Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, sandbox};
+use super::{
+    Coming, Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, Work, sandbox,
+};
 
 pub use bundle::{Bundle, BundleError};
 pub use cgroup::{OciPodCgroup, restore_pod_cgroup};
@@ -110,6 +115,8 @@ use words::Words;
 pub struct OciEngine {
     namespace: String,
     reaper: Reaper,
+    /// For files that options name: a stalled one has a single thread, however often it is tried.
+    options_files: Threads,
 }
 
 impl OciEngine {
@@ -118,11 +125,24 @@ impl OciEngine {
         OciEngine {
             namespace: namespace.to_owned(),
             reaper,
+            options_files: Threads::one_at_a_time(),
         }
     }
 }
 
 impl Engine for OciEngine {
+    fn read_options_file(&self, order: &Order) -> Option<Work<Result<Any, EngineError>>> {
+        let options = order.options.clone()?;
+        let threads = self.options_files.clone();
+        options::name_a_file(&options).then(|| -> Work<_> {
+            Box::pin(async move {
+                let read = threads.run(move || options::with_file(options)).await;
+                read.map_err(EngineError::failed)?
+                    .map_err(EngineError::Invalid)
+            })
+        })
+    }
+
     fn read(
         &self,
         order: &Order,

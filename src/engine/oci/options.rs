@@ -6,7 +6,9 @@ use std::path::Path;
 
 use containerd_shim::util::OPTIONS_FILE_NAME;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
-use containerd_shim_protos::protobuf::{CodedInputStream, Message, UnknownValueRef, rt};
+use containerd_shim_protos::protobuf::{
+    self, CodedInputStream, CodedOutputStream, Message, UnknownValueRef, rt,
+};
 use containerd_shim_protos::shim::oci;
 use serde::{Deserialize, Serialize};
 
@@ -80,13 +82,14 @@ const CRIU_PATH: u32 = 8;
 
 /// The tags of `runtimeoptions.v1.Options`: field number and wire type.
 const CONFIG_PATH: u32 = (2 << 3) | 2;
-const CONFIG_BODY: u32 = (3 << 3) | 2;
+const CONFIG_BODY: u32 = (CONFIG_BODY_FIELD << 3) | 2;
+const CONFIG_BODY_FIELD: u32 = 3;
 
 /// Reads the options of a Create.
 ///
 /// containerd's CRI plugin wraps the options of a runtime type that it does not know: from 1.7 on
-/// as the text of the table in its configuration (`ConfigBody`); where that names a file
-/// (`ConfigPath`, all that 1.6 passes on) the table is in the file.
+/// as the text of the table in its configuration (`ConfigBody`). Where they [name a file](name_a_file)
+/// the table is in it, to be read [before](with_file).
 ///
 /// # Errors
 ///
@@ -95,20 +98,56 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
     let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
         return Ok(Options::default());
     };
-    let undecoded = |error| format!("runtime options cannot be decoded: {error}");
     match name(any) {
         RUNC => oci::Options::parse_from_bytes(&any.value)
             .map(Options::from)
             .map_err(undecoded),
         GENERIC => {
             let (path, body) = generic(&any.value).map_err(undecoded)?;
-            from_generic(&path, &body)
+            from_toml(&String::from_utf8_lossy(&body)).map_err(|error| match path.as_str() {
+                "" => format!("runtime options: {error}"),
+                path => in_file(path, &error),
+            })
         }
         _ => Err(format!(
             "runtime options are of type {:?}, expected containerd.runc.v1.Options",
             any.type_url
         )),
     }
+}
+
+/// True if the options are in a file that the message names (`ConfigPath`), all that containerd 1.6 passes on.
+pub fn name_a_file(any: &Any) -> bool {
+    name(any) == GENERIC && generic(&any.value).is_ok_and(|(path, _)| !path.is_empty())
+}
+
+/// The message with what is in the file that it [names](name_a_file), if it names one.
+///
+/// # Errors
+///
+/// One sentence if the file cannot be read.
+pub fn with_file(mut any: Any) -> Result<Any, String> {
+    if !name_a_file(&any) {
+        return Ok(any);
+    }
+    let (path, _) = generic(&any.value).map_err(undecoded)?;
+    let text = std::fs::read(&path).map_err(|error| in_file(&path, &error))?;
+    let mut output = CodedOutputStream::vec(&mut any.value);
+    // Of a field that stands there twice the last one counts.
+    output
+        .write_bytes(CONFIG_BODY_FIELD, &text)
+        .and_then(|()| output.flush())
+        .map_err(undecoded)?;
+    drop(output);
+    Ok(any)
+}
+
+fn undecoded(error: protobuf::Error) -> String {
+    format!("runtime options cannot be decoded: {error}")
+}
+
+fn in_file(path: &str, error: &dyn std::fmt::Display) -> String {
+    format!("runtime options in {}: {error}", path.escape_debug())
 }
 
 /// Whether a message holds options that can be read.
@@ -133,17 +172,6 @@ fn generic(bytes: &[u8]) -> containerd_shim_protos::protobuf::Result<(String, Ve
         }
     }
     Ok((path, body))
-}
-
-fn from_generic(path: &str, body: &[u8]) -> Result<Options, String> {
-    if path.is_empty() {
-        return from_toml(&String::from_utf8_lossy(body))
-            .map_err(|error| format!("runtime options: {error}"));
-    }
-    std::fs::read_to_string(path)
-        .map_err(|error| error.to_string())
-        .and_then(|text| from_toml(&text))
-        .map_err(|error| format!("runtime options in {}: {error}", path.escape_debug()))
 }
 
 /// Options as they stand in containerd's configuration: `SystemdCgroup = true`.
@@ -274,6 +302,10 @@ mod tests {
         }
     }
 
+    fn read(options: &Any) -> Result<Options, String> {
+        with_file(options.clone()).and_then(|options| from_any(Some(&options)))
+    }
+
     fn wrapped(field: u8, text: &str) -> Any {
         // Field 1 names a type, which says nothing here.
         let mut value = vec![10, 1, b'x', (field << 3) | 2, text.len() as u8];
@@ -313,7 +345,8 @@ mod tests {
         let file = dir.path().join("options.toml");
         std::fs::write(&file, table).unwrap();
         let named = wrapped(2, file.to_str().unwrap());
-        assert_eq!(from_any(Some(&named)).unwrap(), expected);
+        assert!(name_a_file(&named));
+        assert_eq!(read(&named).unwrap(), expected);
     }
 
     #[test]
@@ -360,7 +393,7 @@ mod tests {
             (any("containerd.runc.v1.Options", vec![0xff]), "decoded"),
         ];
         for (options, named) in refusals {
-            let error = from_any(Some(&options)).unwrap_err();
+            let error = read(&options).unwrap_err();
             assert!(error.contains(named), "{error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
