@@ -13,6 +13,7 @@ mod calls;
 mod cleanup;
 mod ends;
 mod restarts;
+mod retries;
 mod starts;
 
 use std::time::Duration;
@@ -113,6 +114,14 @@ pub const PROMISES: &[(&str, Promise)] = &[
     (
         "a defer that is run again leaves those behind it their time",
         cleanup::what_is_run_again_leaves_time,
+    ),
+    (
+        "what is run again inside an end waits for 0, 1, 2, then 4 s before",
+        retries::waits_are_kept,
+    ),
+    (
+        "no defer is run again in the time of those behind it",
+        retries::time_of_others_is_left,
     ),
     (
         "the next sandbox goes without nothing that it needs",

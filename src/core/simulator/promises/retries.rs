@@ -1,0 +1,124 @@
+//! What is run again inside an end: how long it waits before, and when it is not run again.
+
+use std::time::Duration;
+
+use crate::lifecycle::Time;
+use crate::plan::RestartPolicy;
+use crate::process::ExitStatus;
+use crate::simulator::case::Part;
+use crate::simulator::secs;
+use crate::simulator::trace::{Ending, LEAST, Life, Run};
+
+use super::{MOMENT, Verdict, broken};
+
+/// "Inside an end the back-off is 0, 1, 2, then 4 s", of sidecars and of defers.
+pub fn waits_are_kept(run: &Run<'_>) -> Verdict {
+    let mut lives = run.lives.iter();
+    lives.try_for_each(|life| {
+        let is_retried = life.part() == Part::Sidecar || life.part().is_defer();
+        match plain_ending(run, life).filter(|_| is_retried) {
+            Some(ending) => keeps_its_waits(run, &ending, life),
+            None => Ok(()),
+        }
+    })
+}
+
+fn keeps_its_waits(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Verdict {
+    let deaths = life.died.iter().filter(|(at, _)| *at > ending.known);
+    for (n, (died, status)) in deaths.enumerate() {
+        let wait = [0, 1, 2].get(n).copied().unwrap_or(4);
+        let due = died.after(secs(wait));
+        let mut executed = life.executed.iter().copied();
+        let again = executed.find(|at| at > died);
+        let is_early = again.is_some_and(|again| again < due);
+        broken(!is_early, || {
+            format!("{} dies at {died} and runs again at {again:?}", life.id)
+        })?;
+        let by = due.after(MOMENT);
+        let is_owed = life.part() == Part::Sidecar && is_needed(run, ending, life, (*died, by));
+        let is_there = again.is_some_and(|again| again <= by);
+        broken(!is_owed || is_there || !is_wanted(life, *status), || {
+            format!("{} dies at {died} and is not back at {by}", life.id)
+        })?;
+    }
+    Ok(())
+}
+
+/// True if an app runs until a sidecar that has died is to be back, and nobody has told the sidecar to go.
+fn is_needed(run: &Run<'_>, ending: &Ending, sidecar: &Life<'_>, (died, by): (Time, Time)) -> bool {
+    let mut lives = run.of(ending.sandbox);
+    let has_app = lives.any(|life| life.part() == Part::App && life.runs(died) && life.runs(by));
+    let is_told = sidecar.signals.iter().any(|(at, _)| *at <= by);
+    let is_alone = run.was_asked_alone(sidecar);
+    let is_in_time = by.after(LEAST) < ending.soonest;
+    has_app && is_in_time && !is_told && !is_alone && !sidecar.member.essential
+}
+
+fn is_wanted(sidecar: &Life<'_>, status: ExitStatus) -> bool {
+    match sidecar.member.restart {
+        None | Some(RestartPolicy::Always) => true,
+        Some(RestartPolicy::OnFailure) => status != ExitStatus::Code(0),
+        Some(RestartPolicy::Never) => false,
+    }
+}
+
+/// "Until what is left is needed by the defers and steps behind it (2 s each)", and by itself.
+pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
+    for life in run.lives.iter().filter(|life| life.part().is_defer()) {
+        let Some(ending) = plain_ending(run, life) else {
+            continue;
+        };
+        let end = ending.from.after(ending.grace);
+        for again in life.executed.iter().skip(1) {
+            let behind = behind(run, life, *again);
+            let needed = LEAST.saturating_mul(behind.saturating_add(1));
+            let is_late = behind > 0 && again.after(needed) > end.after(MOMENT);
+            broken(!is_late, || {
+                format!(
+                    "{} runs again at {again}, {behind} are behind it, the end is at {end}",
+                    life.id
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The number of defers and steps that are still to come behind a defer that runs then.
+fn behind(run: &Run<'_>, defer: &Life<'_>, at: Time) -> u32 {
+    let place = |life: &Life<'_>| {
+        let mut members = run.case.of(life.part());
+        members.position(|member| member.name == life.member.name)
+    };
+    let lives = || {
+        let others = run.of(defer.sandbox).filter(|life| life.id != defer.id);
+        others.filter(|life| life.is_alive(at) && !life.is_killed_by(at))
+    };
+    let is_later = |life: &&Life<'_>| match (defer.part(), life.part()) {
+        (Part::PreExit, Part::PreExit) | (Part::PostExit, Part::PostExit) => {
+            place(defer) < place(life)
+        }
+        (Part::PreExit, Part::PostExit) => true,
+        _ => false,
+    };
+    let defers = lives().filter(is_later).count();
+    let steps = [(Part::App, Part::PreExit), (Part::Sidecar, Part::PostExit)];
+    let comes = |(part, last): &(Part, Part)| {
+        let is_to_come = defer.part() == Part::PreExit || *last == Part::PostExit;
+        is_to_come && lives().any(|life| life.part() == *part)
+    };
+    let steps = steps.iter().filter(|step| comes(step)).count();
+    u32::try_from(defers + steps).unwrap_or(u32::MAX)
+}
+
+/// The end of a container's sandbox, where nothing kept the shim from seeing it as it was.
+fn plain_ending(run: &Run<'_>, life: &Life<'_>) -> Option<Ending> {
+    let ending = run.ending(life.sandbox)?;
+    let mut taken = run.taken.iter();
+    let is_none = taken.any(|it| it.sandbox == life.sandbox && it.disproved.is_some());
+    let until = ending.deadline.after(Duration::from_secs(10));
+    let is_hindered = run.is_any_hindered(life.sandbox, ending.from, until);
+    let is_dead = run.deaths[life.sandbox].is_some_and(|died| died <= ending.deadline);
+    let is_plain = !is_none && !is_hindered && !is_dead && !ending.forced && !ending.is_vague;
+    (is_plain && !run.is_hurried()).then_some(ending)
+}
