@@ -8,6 +8,7 @@ mod crashes;
 mod isolation;
 mod namespaces;
 mod order;
+mod resized;
 mod seen;
 mod sharing;
 mod sysctls;

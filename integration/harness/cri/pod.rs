@@ -240,6 +240,19 @@ impl<'a> Pod<'a> {
         CgroupFiles { path }
     }
 
+    /// Resizes the pod as kubelet does: changes the limit of its cgroup, and tells the runtime.
+    #[track_caller]
+    pub fn resize_memory(&self, bytes: u64) {
+        self.cgroup().limit_memory(bytes);
+        let mut request = cri::UpdatePodSandboxResourcesRequest::new();
+        request.pod_sandbox_id.clone_from(&self.id);
+        let resources = request.resources.mut_or_insert_default();
+        resources.memory_limit_in_bytes = i64::try_from(bytes).expect("a limit");
+        let answer: Result<cri::UpdatePodSandboxResourcesResponse, _> =
+            self.node.call("UpdatePodSandboxResources", &request);
+        answer.unwrap_or_else(|e| panic!("UpdatePodSandboxResources: {e}"));
+    }
+
     pub fn is_ready(&self) -> bool {
         self.status().state == cri::PodSandboxState::SANDBOX_READY.into()
     }
