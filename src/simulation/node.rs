@@ -685,20 +685,33 @@ async fn ask(
         58..60 => ask!("CloseIO", close_io, CloseIORequest { stdin: true }),
         60..65 => containerd.kill(id, "", (0, false), Some(USUAL)).await,
         65..75 => {
-            // Now more, now less.
-            let memory = MEMORY + (takes.as_millis() as u64 % 5) * 30 * MEBIBYTE;
-            let change = serde_json::json!({ "memory": { "limit": memory } });
-            let resources = MessageField::some(Any {
-                value: change.to_string().into_bytes(),
-                ..Any::new()
-            });
-            ask!(
-                "Update",
-                update,
-                UpdateTaskRequest {
-                    resources: resources
+            // Now more, now less; and once more before it is known what has become of that.
+            let steps = takes.as_millis() as u64;
+            let update = |steps: u64| {
+                let memory = MEMORY + (steps % 5) * 30 * MEBIBYTE;
+                let change = serde_json::json!({ "memory": { "limit": memory } });
+                let resources = MessageField::some(Any {
+                    value: change.to_string().into_bytes(),
+                    ..Any::new()
+                });
+                async move {
+                    ask!(
+                        "Update",
+                        update,
+                        UpdateTaskRequest {
+                            resources: resources
+                        }
+                    )
                 }
-            )
+            };
+            let again = async {
+                sleep(Duration::from_millis(steps % 7)).await;
+                update(steps / 5).await
+            };
+            match steps.is_multiple_of(2) {
+                true => update(steps).await,
+                false => tokio::join!(update(steps), again).1,
+            }
         }
         75..80 => {
             let paused = ask!("Pause", pause, PauseRequest {});
