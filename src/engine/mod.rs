@@ -24,7 +24,7 @@ pub mod oci;
 mod resources;
 #[expect(
     clippy::disallowed_methods,
-    reason = "the bundle, in memory, and other processes; known to be wrong: the search for a holder sleeps"
+    reason = "the bundle and /proc, in memory"
 )]
 pub(crate) mod sandbox;
 #[cfg(test)]
