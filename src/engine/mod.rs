@@ -22,10 +22,7 @@ pub(crate) mod laws;
 mod namespaces;
 pub mod oci;
 mod resources;
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the bundle and /proc, in memory"
-)]
+#[expect(clippy::disallowed_methods, reason = "the bundle and /proc, in memory")]
 pub(crate) mod sandbox;
 #[cfg(test)]
 pub mod sim;

@@ -14,6 +14,7 @@ mod cleanup;
 mod ends;
 mod restarts;
 mod retries;
+mod runs;
 mod starts;
 
 use std::time::Duration;
@@ -122,6 +123,14 @@ pub const PROMISES: &[(&str, Promise)] = &[
     (
         "no defer is run again in the time of those behind it",
         retries::time_of_others_is_left,
+    ),
+    (
+        "a decided end waits for the defers that its caller has not created yet",
+        runs::decided_ends_wait_for_defers,
+    ),
+    (
+        "a pod that is restarted as a whole starts over",
+        runs::a_restarted_pod_starts_over,
     ),
     (
         "the next sandbox goes without nothing that it needs",

@@ -169,7 +169,7 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
 
 /// True if nothing shows that kubelet restarts the whole pod: since the last container exited by itself none
 /// was stopped, or one with more than two seconds; or the shim had decided an end, and an app comes before all others.
-fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
+pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
     let Some(before) = life.sandbox.checked_sub(1) else {
         return false;
     };
@@ -435,7 +435,7 @@ fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
 }
 
 /// What comes before a container in the order of starts.
-fn predecessors<'a>(run: &Run<'a>, life: &Life<'a>) -> impl Iterator<Item = &'a Member> {
+pub fn predecessors<'a>(run: &Run<'a>, life: &Life<'a>) -> impl Iterator<Item = &'a Member> {
     let staged = |part| matches!(part, Part::Init | Part::Sidecar);
     let members = &run.case.members;
     let place = members.iter().position(|m| m.name == life.member.name);

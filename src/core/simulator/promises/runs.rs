@@ -1,0 +1,84 @@
+//! Runs of a pod in one sandbox: what a decided end waits for, and that a restarted pod starts over.
+
+use crate::lifecycle::{Cause, Time};
+use crate::simulator::case::{Member, Part};
+use crate::simulator::secs;
+use crate::simulator::trace::{Life, Run, Taken};
+
+use super::starts::{is_unseen_restart, predecessors};
+use super::{MOMENT, Verdict, broken};
+
+/// "Every end that the shim decides because something failed or is complete waits for listed defers": until 30 s
+/// after the last Create of a new name, and 60 s after the failure at most.
+pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
+    for taken in &run.taken {
+        let is_of_failure = taken.because.is_decided() && !taken.because.is_callers();
+        let mut others = run.taken.iter().filter(|it| it.sandbox == taken.sandbox);
+        let is_first = others.all(|other| other.at >= taken.at);
+        let is_by_hand = matches!(taken.because, Cause::Stopped);
+        if !is_of_failure || is_by_hand || !is_first || run.case.by_hand {
+            continue;
+        }
+        let defers = run.case.members.iter().filter(|it| it.part.is_defer());
+        let missing: Vec<_> = defers
+            .filter(|member| !member.optional && is_missing(run, taken, member))
+            .map(|member| member.name)
+            .collect();
+        let lives = || run.of(taken.sandbox).filter(|it| it.created <= taken.at);
+        let last_new = lives()
+            .filter(|life| is_new(run, life))
+            .map(|life| life.created);
+        let waits_until = last_new.max().map(|at| at.after(secs(30)));
+        let failed = lives().filter_map(|life| life.died.last());
+        let failed = failed.map(|(at, _)| *at).max();
+        let is_too_long = failed.is_none_or(|at| taken.at >= at.after(secs(60)));
+        let has_waited = waits_until.is_none_or(|until| taken.at.after(MOMENT) >= until);
+        broken(missing.is_empty() || has_waited || is_too_long, || {
+            format!(
+                "the end by {} begins at {}, before {missing:?} can come",
+                taken.because, taken.at
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn is_new(run: &Run<'_>, life: &Life<'_>) -> bool {
+    let mut others = run.of(life.sandbox);
+    others.all(|other| other.member.name != life.member.name || other.created >= life.created)
+}
+
+fn is_missing(run: &Run<'_>, taken: &Taken, member: &Member) -> bool {
+    let mut lives = run.of(taken.sandbox);
+    !lives.any(|life| life.member.name == member.name && life.created <= taken.at)
+}
+
+/// "The pod starts over: order, defers and completion as in a new sandbox": an app that runs has had its init
+/// containers and sidecars before, and is not ended because they are missing.
+pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
+    let is_of_restart = |life: &&Life<'_>| {
+        let is_restarted = run.log.restarted.contains(&life.sandbox);
+        life.part() == Part::App && is_restarted && !is_unseen_restart(run, life)
+    };
+    for app in run.lives.iter().filter(is_of_restart) {
+        let mut namesakes = run.of(app.sandbox);
+        let has_run = namesakes.any(|it| {
+            it.member.name == app.member.name && it.created < app.created && !it.executed.is_empty()
+        });
+        let Some(first) = app.executed.first().filter(|_| !has_run) else {
+            continue;
+        };
+        for member in predecessors(run, app).filter(|member| !member.optional) {
+            let mut lives = run.of(app.sandbox);
+            let ran = lives.any(|it| it.member.name == member.name && runs_by(it, *first));
+            broken(ran, || {
+                format!("{} runs at {first} without {}", app.id, member.name)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn runs_by(life: &Life<'_>, at: Time) -> bool {
+    life.executed.iter().any(|executed| *executed <= at)
+}
