@@ -45,6 +45,7 @@ pub mod lifecycle;
 pub mod manifest;
 pub mod plan;
 pub mod process;
+pub mod share;
 #[cfg(any(test, feature = "simulator"))]
 #[allow(
     clippy::unwrap_used,
