@@ -46,9 +46,7 @@ impl Share {
     /// paid off since then stays spent.
     pub fn give_back(&mut self, now: Time, then: Time, cost: Duration) {
         let paid = now.since(then);
-        self.paid_at = self
-            .paid_at
-            .before(self.in_time(cost).saturating_sub(paid));
+        self.paid_at = self.paid_at.before(self.in_time(cost).saturating_sub(paid));
     }
 }
 
