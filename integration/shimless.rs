@@ -401,7 +401,10 @@ fn the_sockets_of_a_shim_that_nobody_cleans_up_after_go_with_the_next_container(
     let other = bare(&host, &args, |_| ());
     let (api, _) = create_and_start(&other);
     let socket = |what: &&String| what.contains("/run/s/") || what.contains("/run/usher/");
-    assert_eq!(host.remains().iter().filter(socket).count(), 4);
+    // How far the dead one got with the second of its sockets for people is not known.
+    let left = host.remains();
+    let counted = left.iter().filter(socket).count();
+    assert!((5..=6).contains(&counted), "{left:#?}");
     answer(&delete(&BareShim::prepare(
         &host,
         &runtime_under_test(),
@@ -411,7 +414,7 @@ fn the_sockets_of_a_shim_that_nobody_cleans_up_after_go_with_the_next_container(
     )));
     // Those of one that lives stay.
     let left = host.remains();
-    assert_eq!(left.iter().filter(socket).count(), 2, "{left:#?}");
+    assert_eq!(left.iter().filter(socket).count(), 3, "{left:#?}");
     api.state("a", "").expect("the other is there");
 }
 

@@ -57,7 +57,7 @@
 #[cfg(test)]
 extern crate self as usher;
 
-pub use usher_core::{judgement, lifecycle, manifest, plan, process, sizing, text};
+pub use usher_core::{judgement, lifecycle, manifest, plan, process, share, sizing, text};
 
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

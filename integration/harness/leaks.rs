@@ -291,6 +291,7 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
         dir.join("run/s"),
         dir.join("run/fifo"),
         dir.join("run/usher"),
+        dir.join("run/usher/root"),
         ended.clone(),
         // What crun 1.28 mounts over directories that a container is not to see.
         runc.join(namespace).join(".empty-directory"),

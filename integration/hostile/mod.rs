@@ -7,6 +7,7 @@ mod gallery;
 mod neighbours;
 mod pods;
 mod probes;
+mod read_only;
 mod runner;
 mod runtime;
 mod sandbox;

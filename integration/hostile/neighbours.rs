@@ -182,7 +182,7 @@ fn a_container_whose_shim_hangs_is_deleted_in_time() {
 
 // === people ===
 
-fn usher(host: &Containerd, arguments: &[&str]) -> Command {
+pub(super) fn usher(host: &Containerd, arguments: &[&str]) -> Command {
     let mut command = Command::new(shim_dir().join("usher"));
     command.args(arguments);
     host.enter(&mut command);
@@ -191,11 +191,11 @@ fn usher(host: &Containerd, arguments: &[&str]) -> Command {
 
 /// The socket for people of the only shim.
 #[track_caller]
-fn control_socket(host: &Containerd) -> PathBuf {
+pub(super) fn control_socket(host: &Containerd) -> PathBuf {
     let entries = fs::read_dir(host.dir().join("run/usher")).expect("the directory");
-    let mut sockets = entries.flatten().map(|entry| entry.path());
-    let found = sockets.find(|path| !path.ends_with("ended"));
-    found.expect("a socket")
+    let mut entries = entries.flatten();
+    let found = entries.find(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
+    found.expect("a socket").path()
 }
 
 #[test]

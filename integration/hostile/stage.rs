@@ -196,7 +196,7 @@ impl Stage {
 }
 
 /// The program that does what a shell cannot.
-fn villain() -> &'static Path {
+pub fn villain() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build("villain", VILLAIN))
 }

@@ -14,6 +14,7 @@
 //!                         settings  HTTP/2: frames that ask for a receipt, without end
 //!                         goaway    HTTP/2: a farewell of 16 kB of noise
 //! villain addresses N     in a user and a network namespace of its own, give `lo` N addresses
+//! villain knock PATH      connect to a Unix socket and hang up, without end
 //! villain namespaces N    in N namespaces of each kind, one inside another; deaf
 //! ```
 
@@ -46,6 +47,7 @@ fn main() {
         ["eat"] => eat(),
         ["serve", port, how] => serve(number(port), how),
         ["addresses", count] => addresses(number(count)),
+        ["knock", path] => knock(path),
         ["namespaces", depth] => namespaces(number(depth)),
         _ => fail("see the head of its source"),
     }
@@ -59,6 +61,12 @@ fn number<T: std::str::FromStr>(text: &str) -> T {
 fn fail(problem: &str) -> ! {
     eprintln!("villain: {problem}");
     exit(64);
+}
+
+fn knock(path: &str) -> ! {
+    loop {
+        let _ = std::os::unix::net::UnixStream::connect(path);
+    }
 }
 
 // === processes ===

@@ -31,10 +31,19 @@ const OURS_ALONE: u32 = 0o700;
 /// Beside the shims' own sockets.
 const DIRECTORY: &str = "/run/containerd/usher";
 
+/// Beside the sockets in [`directory`], the sockets that only root may connect to.
+const ROOTS: &str = "root";
+
 /// Where the sockets are.
 pub fn directory() -> PathBuf {
     let given = std::env::var_os(DIRECTORY_VARIABLE).filter(|given| !given.is_empty());
     given.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from)
+}
+
+/// The socket for root alone that belongs to the one at `socket`, which is in [`directory`].
+pub fn roots_socket(socket: &Path) -> PathBuf {
+    let name = socket.file_name().unwrap_or_default();
+    socket.with_file_name(ROOTS).join(name)
 }
 
 /// Makes a directory that nobody else can look into, and those above it. One that is there is closed to

@@ -266,7 +266,14 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
 /// Connects to a shim. Never waits in the kernel, where no limit holds.
 async fn connect(socket: &Path) -> Result<ControlClient, Silence> {
     loop {
-        let error = match UnixStream::connect(socket).await {
+        // Read-only clients may not connect to root's socket, and older shims have none.
+        let stream = match UnixStream::connect(api::roots_socket(socket)).await {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                UnixStream::connect(socket).await
+            }
+            stream => stream,
+        };
+        let error = match stream {
             Ok(stream) => return Ok(ControlClient::new(Client::new(Socket::from(stream)))),
             Err(error) => error,
         };

@@ -1,10 +1,11 @@
 //! Those who ask about the pod: never so many, so loud or so slow that the pod would notice, or that
 //! one who comes and asks is kept out.
 //!
-//! The socket is root's, and so is whoever gets this far. But root may give up every right and still be
+//! The sockets are root's, and so is whoever gets this far. But root may give up every right and still be
 //! root by number, as in the container that `kubectl usher` asks a node by: its group tells it from others,
-//! and a process without rights cannot take another one. So who comes with another group than root's is
-//! an onlooker.
+//! and a process without rights cannot take another one. So a client that comes with another group than
+//! root's is read-only. It has a seat among those of read-only clients, is let in and heard as far as their
+//! share of a core pays for it, and never takes the place of root.
 
 use std::io;
 use std::net::Shutdown;
@@ -20,13 +21,12 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How many are let in at once. Then whoever comes takes the place of the one that was told nothing
-/// for the longest time.
-const CLIENTS_AT_MOST: usize = 16;
+use super::meter::{Meter, Turn};
 
-/// How many there are with those that were sent away and have not gone yet; whoever comes then is
-/// turned away.
-const WITH_LEAVING_AT_MOST: usize = 32;
+/// How many of root's clients, and of read-only ones, are let in at once. Then whoever comes takes the place
+/// of the one of its kind that was told nothing for the longest time.
+const CLIENTS_AT_MOST: usize = 16;
+const READ_ONLY_AT_MOST: usize = 8;
 
 /// What one may say in all. A question has some dozen bytes, and a client few questions.
 const SAYS_AT_MOST: usize = 64 * 1024;
@@ -39,16 +39,23 @@ const CHUNK: usize = 1024;
 /// who watches hears twice as often.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The clients of a socket who may tell the pod what to do.
+/// The clients who may tell the pod what to do, by either socket.
 pub struct Clients<C> {
-    callers: C,
-    seats: Vec<Weak<Seat>>,
-    /// Where the others go. As many as there are seats for, all together.
-    onlookers: mpsc::UnboundedSender<Client>,
+    /// Callers at the socket for root alone, if there is one.
+    roots: Option<C>,
+    /// Callers at the socket for all.
+    anyone: C,
+    /// Whether one more of those may be let in: nobody knows who it is before.
+    turn: Turn,
+    meter: Meter,
+    seats: Seats,
+    read_only_seats: Seats,
+    /// Where read-only clients go. As many as there are seats for.
+    read_only: mpsc::UnboundedSender<Client>,
 }
 
 /// Those who may only look.
-pub struct Onlookers(mpsc::UnboundedReceiver<Client>);
+pub struct ReadOnlyClients(mpsc::UnboundedReceiver<Client>);
 
 /// A connection to one of them.
 pub struct Client {
@@ -58,6 +65,14 @@ pub struct Client {
     patience: Pin<Box<Sleep>>,
     /// While it does not take what it is told.
     deaf: Option<Pin<Box<Sleep>>>,
+    /// Of a read-only client: what pays for hearing it.
+    metered: Option<(Meter, Turn)>,
+}
+
+/// The seats of clients of one kind.
+struct Seats {
+    at_most: usize,
+    taken: Vec<Weak<Seat>>,
 }
 
 /// What a client and those who come after it know of it.
@@ -77,33 +92,64 @@ struct Heard {
 }
 
 impl<C> Clients<C> {
-    /// The clients among those who call. They come as long as onlookers are heard.
-    pub fn new(callers: C) -> (Clients<C>, Onlookers) {
-        let (onlookers, others) = mpsc::unbounded_channel();
+    /// The clients among those who call at the socket for root alone, and at the one for all, of which `meter`
+    /// pays for the read-only ones. Neither kind of callers ends before its server is shut down: callers that
+    /// end before make a server panic when it is told to stop (ttrpc 0.10, `stop_listen`).
+    pub fn new(roots: Option<C>, anyone: C, meter: Meter) -> (Clients<C>, ReadOnlyClients) {
+        let (read_only, others) = mpsc::unbounded_channel();
         let clients = Clients {
-            callers,
-            seats: Vec::new(),
-            onlookers,
+            roots,
+            anyone,
+            turn: Turn::default(),
+            meter,
+            seats: Seats::new(CLIENTS_AT_MOST),
+            read_only_seats: Seats::new(READ_ONLY_AT_MOST),
+            read_only,
         };
-        (clients, Onlookers(others))
+        (clients, ReadOnlyClients(others))
     }
 
-    /// A seat, if need be that of another; none if even those who were to leave are still here.
-    fn seat(&mut self, stream: UnixStream) -> Option<Arc<Seat>> {
-        self.seats.retain(|seat| seat.strong_count() > 0);
-        if self.seats.len() >= WITH_LEAVING_AT_MOST {
-            return None;
+    /// Gives a caller a seat. Returns root's client; a read-only one goes to those who serve its kind.
+    fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
+        let (seats, metered) = match is_root {
+            true => (&mut self.seats, None),
+            false => {
+                let metered = (self.meter.clone(), Turn::default());
+                (&mut self.read_only_seats, Some(metered))
+            }
+        };
+        let client = Client {
+            seat: seats.take(stream)?,
+            may_say: SAYS_AT_MOST,
+            patience: Box::pin(sleep(PATIENCE)),
+            deaf: None,
+            metered,
+        };
+        if is_root {
+            return Some(client);
         }
-        let seats = self.seats.iter().filter_map(Weak::upgrade);
-        let staying: Vec<_> = seats.filter(|seat| !seat.heard().leaves).collect();
-        if staying.len() >= CLIENTS_AT_MOST
-            && let Some(seat) = staying.iter().min_by_key(|seat| seat.heard())
+        // If nobody hears them any more all of it ends.
+        let _ = self.read_only.send(client);
+        None
+    }
+}
+
+impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Clients<C> {
+    /// The next caller: at root's socket at once, at the other when its turn has come.
+    fn poll_caller(&mut self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
+        if let Some(roots) = &mut self.roots
+            && let Poll::Ready(Some(caller)) = Pin::new(roots).poll_next(context)
         {
-            seat.send_away();
+            return Poll::Ready(caller);
         }
-        let seat = Arc::new(Seat::new(stream));
-        self.seats.push(Arc::downgrade(&seat));
-        Some(seat)
+        ready!(self.meter.poll_turn(&mut self.turn, context));
+        match Pin::new(&mut self.anyone).poll_next(context) {
+            Poll::Ready(Some(caller)) => {
+                self.meter.begin();
+                Poll::Ready(caller)
+            }
+            _ => Poll::Pending,
+        }
     }
 }
 
@@ -112,45 +158,62 @@ impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Stream for Clients<C> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            let stream = match ready!(Pin::new(&mut self.callers).poll_next(context)) {
-                Some(Ok(stream)) => stream,
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => return Poll::Ready(None),
+            let stream = match ready!(self.poll_caller(context)) {
+                Ok(stream) => stream,
+                Err(error) => return Poll::Ready(Some(Err(error))),
             };
-            let may_act = is_of_roots_group(&stream);
-            let Some(seat) = self.seat(stream) else {
-                continue;
-            };
-            let client = Client {
-                seat,
-                may_say: SAYS_AT_MOST,
-                patience: Box::pin(sleep(PATIENCE)),
-                deaf: None,
-            };
-            if may_act {
+            let is_root = has_roots_group(&stream);
+            if let Some(client) = self.admit(stream, is_root) {
                 return Poll::Ready(Some(Ok(client)));
             }
-            // If nobody hears them any more all of it ends.
-            let _ = self.onlookers.send(client);
         }
     }
 }
 
-/// Whether the one at the other end came with the group of root, as seen from here.
-fn is_of_roots_group(stream: &UnixStream) -> bool {
+/// True if the process at the other end came with the group of root, as seen from here.
+fn has_roots_group(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.gid() == 0)
 }
 
-impl Stream for Onlookers {
+impl Stream for ReadOnlyClients {
     type Item = io::Result<Client>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match ready!(self.0.poll_recv(context)) {
             Some(client) => Poll::Ready(Some(Ok(client))),
-            // The others' server has been shut down first. Callers that end before their server is told to
-            // stop make it panic (ttrpc 0.10, `stop_listen`).
+            // The others' server has been shut down first.
             None => Poll::Pending,
         }
+    }
+}
+
+// === impl Seats ===
+
+impl Seats {
+    fn new(at_most: usize) -> Seats {
+        Seats {
+            at_most,
+            taken: Vec::new(),
+        }
+    }
+
+    /// A seat, if need be that of another client. None while as many as there are seats were sent away and
+    /// have not gone.
+    fn take(&mut self, stream: UnixStream) -> Option<Arc<Seat>> {
+        self.taken.retain(|seat| seat.strong_count() > 0);
+        if self.taken.len() >= self.at_most.saturating_mul(2) {
+            return None;
+        }
+        let seats = self.taken.iter().filter_map(Weak::upgrade);
+        let staying: Vec<_> = seats.filter(|seat| !seat.heard().leaves).collect();
+        if staying.len() >= self.at_most
+            && let Some(seat) = staying.iter().min_by_key(|seat| seat.heard())
+        {
+            seat.send_away();
+        }
+        let seat = Arc::new(Seat::new(stream));
+        self.taken.push(Arc::downgrade(&seat));
+        Some(seat)
     }
 }
 
@@ -210,6 +273,15 @@ impl Client {
             }
         }
     }
+
+    /// When what has come of a client may be read.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some((meter, turn)) = &mut self.metered {
+            ready!(meter.poll_turn(turn, context));
+            meter.begin();
+        }
+        Poll::Ready(())
+    }
 }
 
 impl AsyncRead for Client {
@@ -231,6 +303,7 @@ impl AsyncRead for Client {
         let chunk = chunk.get_mut(..room).unwrap_or_default();
         let said = loop {
             ready!(self.seat.stream.poll_read_ready(context))?;
+            ready!(self.poll_turn(context));
             match self.seat.stream.try_read(chunk) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 outcome => break outcome?,
@@ -248,6 +321,9 @@ impl AsyncWrite for Client {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if let Some((meter, _)) = &self.metered {
+            meter.begin();
+        }
         loop {
             if self.seat.stream.poll_write_ready(context)?.is_pending() {
                 let deaf = self.deaf.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
@@ -276,185 +352,4 @@ impl AsyncWrite for Client {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    use super::*;
-
-    struct Callers(mpsc::UnboundedReceiver<UnixStream>);
-
-    impl Stream for Callers {
-        type Item = io::Result<UnixStream>;
-
-        fn poll_next(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<Option<Self::Item>> {
-            self.0.poll_recv(context).map(|stream| stream.map(Ok))
-        }
-    }
-
-    /// A door, and those who come through it.
-    struct Door {
-        callers: mpsc::UnboundedSender<UnixStream>,
-        clients: Clients<Callers>,
-        onlookers: Onlookers,
-    }
-
-    impl Door {
-        fn new() -> Door {
-            let (callers, called) = mpsc::unbounded_channel();
-            let (clients, onlookers) = Clients::new(Callers(called));
-            Door {
-                callers,
-                clients,
-                onlookers,
-            }
-        }
-
-        /// Our end, and theirs.
-        async fn enter(&mut self) -> (Client, UnixStream) {
-            let (theirs, ours) = UnixStream::pair().unwrap();
-            self.callers.send(ours).unwrap();
-            // Which of both depends on who runs this.
-            let client = poll_fn(
-                |context| match Pin::new(&mut self.clients).poll_next(context) {
-                    Poll::Pending => Pin::new(&mut self.onlookers).poll_next(context),
-                    client => client,
-                },
-            );
-            (client.await.unwrap().unwrap(), theirs)
-        }
-    }
-
-    fn test(test: impl Future<Output = ()>) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(test);
-    }
-
-    #[test]
-    fn who_says_nothing_or_not_all_is_sent_away_however_often_it_says_some_of_it() {
-        test(async {
-            let mut door = Door::new();
-            for every in [None, Some(Duration::from_secs(3))] {
-                let begun = Instant::now();
-                let (mut client, mut theirs) = door.enter().await;
-                theirs.write_all(&[0]).await.unwrap();
-                let says = async {
-                    let Some(every) = every else { return };
-                    while theirs.write_all(&[0]).await.is_ok() {
-                        sleep(every).await;
-                    }
-                };
-                let heard = async {
-                    let mut byte = [0];
-                    loop {
-                        match client.read(&mut byte).await {
-                            Ok(0) => panic!("it is here"),
-                            Ok(_) => {}
-                            Err(error) => break error,
-                        }
-                    }
-                };
-                let error = tokio::select! {
-                    error = heard => error,
-                    () = async { says.await; std::future::pending().await } => unreachable!(),
-                };
-                assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-                assert_eq!(begun.elapsed().as_secs(), PATIENCE.as_secs());
-            }
-        });
-    }
-
-    #[test]
-    fn who_is_told_something_stays() {
-        test(async {
-            let mut door = Door::new();
-            let (client, _theirs) = door.enter().await;
-            let (mut reader, mut writer) = tokio::io::split(client);
-            let reading = tokio::spawn(async move { reader.read(&mut [0; 8]).await });
-            for _ in 0..20 {
-                sleep(Duration::from_secs(5)).await;
-                writer.write_all(b"news").await.unwrap();
-                assert!(!reading.is_finished());
-            }
-            let told = Instant::now();
-            assert!(reading.await.unwrap().is_err());
-            assert_eq!(told.elapsed().as_secs(), PATIENCE.as_secs());
-        });
-    }
-
-    #[test]
-    fn whoever_comes_takes_the_place_of_the_one_that_was_told_nothing_for_the_longest_time() {
-        test(async {
-            let mut door = Door::new();
-            let mut inside = Vec::new();
-            for number in 0..CLIENTS_AT_MOST {
-                let (mut client, theirs) = door.enter().await;
-                // The first one watches.
-                if number == 0 {
-                    client.write_all(b"news").await.unwrap();
-                }
-                inside.push((client, theirs));
-                sleep(Duration::from_millis(1)).await;
-            }
-            let (_client, mut newest) = door.enter().await;
-            let is_over = async |theirs: &mut UnixStream| {
-                let within = Duration::from_millis(100);
-                let read = async { theirs.read(&mut [0; 8]).await };
-                let read = tokio::time::timeout(within, read).await;
-                matches!(read, Ok(Ok(0)))
-            };
-            let mut over = Vec::new();
-            for (number, (_, theirs)) in inside.iter_mut().enumerate() {
-                if is_over(theirs).await {
-                    over.push(number);
-                }
-            }
-            assert_eq!(over, [1]);
-            assert!(!is_over(&mut newest).await);
-            // Ours sees it too, and makes room.
-            let (client, _) = &mut inside[1];
-            assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
-        });
-    }
-
-    #[test]
-    fn onlookers_do_not_end_when_nobody_is_let_in_any_more() {
-        test(async {
-            let Door {
-                clients,
-                mut onlookers,
-                ..
-            } = Door::new();
-            drop(clients);
-            let next = poll_fn(|context| {
-                let polled = Pin::new(&mut onlookers).poll_next(context);
-                Poll::Ready(polled.is_pending())
-            });
-            assert!(next.await);
-        });
-    }
-
-    #[test]
-    fn there_are_never_more_than_twice_as_many_though_those_sent_away_do_not_go() {
-        test(async {
-            let mut door = Door::new();
-            let mut inside = Vec::new();
-            for _ in 0..WITH_LEAVING_AT_MOST {
-                inside.push(door.enter().await);
-            }
-            let within = Duration::from_secs(1);
-            let more = tokio::time::timeout(within, door.enter()).await;
-            assert!(more.is_err());
-            inside.clear();
-            door.enter().await;
-        });
-    }
-}
+mod tests;

@@ -18,13 +18,16 @@ use crate::api::{
 use crate::pod::{CallError, Kind, Pod};
 use crate::task;
 
+use super::Meter;
 use super::kernel;
 
-/// How many calls are answered at the same time.
+/// How many calls of root, and of read-only clients, are answered at the same time.
 const CALLS_AT_MOST: usize = 32;
+const READ_ONLY_CALLS_AT_MOST: usize = 8;
 
-/// How many watch; each costs the pod an answer whenever something happens.
+/// How many of each watch; each costs the pod an answer whenever something happens.
 const WATCHERS_AT_MOST: usize = 8;
+const READ_ONLY_WATCHERS_AT_MOST: usize = 4;
 
 /// A watcher hears at least this often, so that one that has gone away is noticed.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -32,17 +35,19 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 /// What happens at once is told at once.
 const TELL_TOGETHER: Duration = Duration::from_millis(50);
 
-/// The Control service of one pod.
+/// The Control service of one pod, for root.
 #[derive(Clone, Debug)]
 pub struct Service {
     pod: Pod,
     calls: Arc<Semaphore>,
     watchers: Arc<Semaphore>,
+    /// What is charged with its answers; none for root's.
+    meter: Option<Meter>,
 }
 
-/// The same for those who may only look.
+/// The same for read-only clients. No call and no watcher of theirs takes the place of one of root's.
 #[derive(Clone, Debug)]
-pub struct Onlook(pub Service);
+pub struct ReadOnlyService(Service);
 
 impl Service {
     /// The service in front of `pod`.
@@ -51,6 +56,7 @@ impl Service {
             pod,
             calls: Arc::new(Semaphore::new(CALLS_AT_MOST)),
             watchers: Arc::new(Semaphore::new(WATCHERS_AT_MOST)),
+            meter: None,
         }
     }
 
@@ -60,11 +66,33 @@ impl Service {
             .pod
             .ask(move |actor, reply| actor.status(events, reply))
             .await;
+        if let Some(meter) = &self.meter {
+            meter.begin();
+        }
         pod.map(|mut pod| {
             if req.kernel {
                 kernel::tell(&mut pod);
             }
             pod
+        })
+    }
+
+    /// Waits until the pod may be told again.
+    async fn turn(&self) {
+        if let Some(meter) = &self.meter {
+            meter.turn().await;
+        }
+    }
+}
+
+impl ReadOnlyService {
+    /// The service in front of `pod`, whose answers are charged to `meter`.
+    pub fn new(pod: Pod, meter: Meter) -> ReadOnlyService {
+        ReadOnlyService(Service {
+            pod,
+            calls: Arc::new(Semaphore::new(READ_ONLY_CALLS_AT_MOST)),
+            watchers: Arc::new(Semaphore::new(READ_ONLY_WATCHERS_AT_MOST)),
+            meter: Some(meter),
         })
     }
 }
@@ -81,8 +109,8 @@ fn too_many() -> ttrpc::Error {
     ttrpc::Error::RpcStatus(get_status(Code::RESOURCE_EXHAUSTED, message))
 }
 
-fn only_looks() -> ttrpc::Error {
-    let message = "whoever does not come with root's group may only look; expected group 0";
+fn is_read_only() -> ttrpc::Error {
+    let message = "a client with another group than root's may only look; expected group 0";
     ttrpc::Error::RpcStatus(get_status(Code::PERMISSION_DENIED, message.to_owned()))
 }
 
@@ -107,6 +135,7 @@ impl Control for Service {
             .await;
         let mut changes = changes.map_err(task::status)?;
         loop {
+            self.turn().await;
             match self.pod(&req).await {
                 Ok(pod) => watcher.send(&response(pod)).await?,
                 // Of a pod that is over there is nothing more to be told.
@@ -148,7 +177,7 @@ impl Control for Service {
 }
 
 #[async_trait]
-impl Control for Onlook {
+impl Control for ReadOnlyService {
     async fn status(
         &self,
         ctx: &TtrpcContext,
@@ -167,10 +196,10 @@ impl Control for Onlook {
     }
 
     async fn stop(&self, _: &TtrpcContext, _: StopRequest) -> ttrpc::Result<StopResponse> {
-        Err(only_looks())
+        Err(is_read_only())
     }
 
     async fn release(&self, _: &TtrpcContext, _: ReleaseRequest) -> ttrpc::Result<ReleaseResponse> {
-        Err(only_looks())
+        Err(is_read_only())
     }
 }

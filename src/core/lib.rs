@@ -7,6 +7,7 @@
 //! | [`lifecycle`] | the pure core: decides everything, does nothing |
 //! | [`manifest`] | objects of Kubernetes that have pods in them |
 //! | [`judgement`] | what the shim would do with a pod, from its spec |
+//! | [`share`] | a share of one core, for work that strangers ask for |
 //! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
 //! | [`process`] | how processes end |
 //! | [`text`] | what others wrote, made fit for a sentence |
@@ -45,6 +46,7 @@ pub mod lifecycle;
 pub mod manifest;
 pub mod plan;
 pub mod process;
+pub mod share;
 #[cfg(any(test, feature = "simulator"))]
 #[allow(
     clippy::unwrap_used,

@@ -69,6 +69,36 @@ pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnO
     outcome.expect("it was called")
 }
 
+/// Reads something, again if it was slow, and returns what the last reading did.
+///
+/// # Panics
+///
+/// If each time `read` takes more CPU time of this thread than `each` for each of the `size` bytes that it
+/// reads, and `anyway` in any case.
+#[allow(
+    dead_code,
+    reason = "not every crate that has this file reads messages"
+)]
+pub fn assert_quick<T>(
+    size: usize,
+    each: Duration,
+    anyway: Duration,
+    mut read: impl FnMut() -> T,
+) -> T {
+    let size = u32::try_from(size).expect("an input of a fuzzer");
+    let allowed = SLOWNESS * (anyway + each * size);
+    let mut shortest = Duration::MAX;
+    for _ in 0..TRIES {
+        let begin = cpu_time();
+        let outcome = read();
+        shortest = shortest.min(cpu_time() - begin);
+        if shortest <= allowed {
+            return outcome;
+        }
+    }
+    panic!("{shortest:?} of CPU time for {size} bytes, expected at most {allowed:?}");
+}
+
 fn cpu_time() -> Duration {
     let clock = ClockId::CLOCK_THREAD_CPUTIME_ID;
     clock_gettime(clock).expect("the thread's clock").into()

@@ -17,7 +17,8 @@ use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
 use crate::api::create_control;
-use crate::control::{self, Clients};
+use crate::clock::SystemClock;
+use crate::control::{self, Clients, Meter};
 use crate::events::Publisher;
 use crate::pod::{Actor, Pod};
 use crate::reaper::Reaper;
@@ -36,6 +37,10 @@ const FRAME: usize = 4 << 20;
 /// What a connection takes for itself, and a call, in bytes.
 const ANYWAY: usize = 2 * FRAME + cost::RESERVED_FOR_A_MESSAGE;
 const EACH: usize = 2048;
+
+/// The same in CPU time. The shortest message is a header, so each of its bytes pays for a tenth of a call.
+const TIME_ANYWAY: Duration = Duration::from_micros(200);
+const TIME_EACH: Duration = Duration::from_micros(1);
 
 /// Far more than an answer takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -78,10 +83,22 @@ impl<S: Send + 'static> Peer<S> {
         }
     }
 
-    /// Says it all, hangs up, and hears what is answered.
-    fn hear(&self, input: &[u8], theirs: S, ours: impl AsyncRead + AsyncWrite) {
-        let answers = cost::assert_bounded(input.len(), EACH, ANYWAY, || {
+    /// Says it all by a new connection, hangs up, and hears what is answered.
+    fn hear<O: AsyncRead + AsyncWrite>(&self, input: &[u8], connect: impl Fn() -> (O, S)) {
+        let answers = cost::assert_quick(input.len(), TIME_EACH, TIME_ANYWAY, || {
+            self.hear_once(input, &connect)
+        });
+        assert_frames(&answers);
+    }
+
+    fn hear_once<O: AsyncRead + AsyncWrite>(
+        &self,
+        input: &[u8],
+        connect: &impl Fn() -> (O, S),
+    ) -> Vec<u8> {
+        cost::assert_bounded(input.len(), EACH, ANYWAY, || {
             self.runtime.block_on(async {
+                let (ours, theirs) = connect();
                 assert!(self.callers.send(theirs).is_ok(), "the server has ended");
                 let (mut read, mut write) = tokio::io::split(ours);
                 let say = async {
@@ -98,8 +115,7 @@ impl<S: Send + 'static> Peer<S> {
                 };
                 tokio::join!(say, hear).1
             })
-        });
-        assert_frames(&answers);
+        })
     }
 }
 
@@ -124,8 +140,7 @@ pub(super) fn task(input: &[u8]) {
                 .register_service(create_task(service))
         });
     }
-    let (ours, theirs) = tokio::io::duplex(1 << 16);
-    PEER.with(|peer| peer.hear(input, theirs, ours));
+    PEER.with(|peer| peer.hear(input, || tokio::io::duplex(1 << 16)));
 }
 
 /// The Control service, as [`Clients`] lets callers in.
@@ -133,16 +148,17 @@ pub(super) fn control(input: &[u8]) {
     thread_local! {
         static PEER: Peer<UnixStream> = Peer::new(|callers, pod| {
             let service = Arc::new(control::Service::new(pod));
-            // Onlookers are heard in the same way; whoever runs this as another than root is one.
-            let (clients, _onlookers) = Clients::new(callers);
+            // Read-only clients are heard in the same way, but for the time they wait; whoever runs this as
+            // another than root is one.
+            let (_, nobody) = mpsc::unbounded_channel();
+            let meter = Meter::new(Arc::new(SystemClock));
+            let (clients, _) = Clients::new(Some(callers), Callers(nobody), meter);
             Server::new()
                 .add_listener(Listener::new(clients))
                 .register_service(create_control(service))
         });
     }
     PEER.with(|peer| {
-        let pair = peer.runtime.block_on(async { UnixStream::pair() });
-        let (ours, theirs) = pair.expect("a pair of sockets");
-        peer.hear(input, theirs, ours);
+        peer.hear(input, || UnixStream::pair().expect("a pair of sockets"));
     });
 }

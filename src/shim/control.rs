@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
 use crate::api::{create_control, make_directory};
-use crate::control::{self, Clients, Onlook, Service};
+use crate::clock::SystemClock;
+use crate::control::{self, Clients, Meter, ReadOnlyService, Service};
 use crate::pod::Pod;
 
 use super::address::{self, Turn};
@@ -40,7 +42,7 @@ impl ControlSocket {
     /// Nobody finds it any more.
     pub fn remove(&self) {
         if let ControlSocket(Some((path, _))) = self
-            && let Err(error) = std::fs::remove_file(path)
+            && let Err(error) = control::forget(path)
         {
             tracing::debug!(path = %path.display(), %error, "the socket for people is left");
         }
@@ -56,25 +58,33 @@ impl ControlSocket {
     }
 }
 
-/// One for those who may act, and one for those who may only look: a server does not tell a service who
-/// asks.
+/// Serves root by one server and read-only clients by another: a server does not tell a service who asks.
 async fn serve(path: &Path, pod: Pod) -> io::Result<[Server; 2]> {
-    let listener = tokio::net::UnixListener::from_std(control::listen(path)?)?;
-    let (clients, onlookers) = Clients::new(Callers::new(listener));
-    let service = Service::new(pod);
-    let onlook = Onlook(service.clone());
+    let anyone = callers(control::listen(path)?)?;
+    let roots = control::listen_for_root(path).and_then(callers);
+    let roots = roots.inspect_err(|error| {
+        tracing::warn!(path = %path.display(), %error, "root shares its socket with read-only clients");
+    });
+    let meter = Meter::new(Arc::new(SystemClock));
+    let (clients, read_only) = Clients::new(roots.ok(), anyone, meter.clone());
+    let service = Service::new(pod.clone());
+    let read_only_service = ReadOnlyService::new(pod, meter);
     let mut servers = [
         Server::new()
             .add_listener(Listener::new(clients))
             .register_service(create_control(Arc::new(service))),
         Server::new()
-            .add_listener(Listener::new(onlookers))
-            .register_service(create_control(Arc::new(onlook))),
+            .add_listener(Listener::new(read_only))
+            .register_service(create_control(Arc::new(read_only_service))),
     ];
     for server in &mut servers {
         server.start().await.map_err(io::Error::other)?;
     }
     Ok(servers)
+}
+
+fn callers(listener: UnixListener) -> io::Result<Callers> {
+    Ok(Callers::new(tokio::net::UnixListener::from_std(listener)?))
 }
 
 /// Leaves a mark where the socket for people will be, so that [`sweep`] finds what is left of a shim that
@@ -142,6 +152,6 @@ pub(super) fn remove_dead(path: &Path) {
         && error.kind() == io::ErrorKind::ConnectionRefused
     {
         // Another may have been faster.
-        let _ = std::fs::remove_file(socket);
+        let _ = control::forget(&socket);
     }
 }

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::judgement;
-use crate::plan::Role;
+use crate::manifest::Container;
+use crate::plan::{RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
 use super::cast::is_native_sidecar;
@@ -105,6 +106,7 @@ impl Rewrite {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if is_native_sidecar(container) {
             container.take("restartPolicy");
+            self.drop_rules(container, &name);
         }
         if !restarts && let Some(probe) = container.take("livenessProbe") {
             let probe = self.probe(&name, "livenessProbe", probe.json());
@@ -124,11 +126,51 @@ impl Rewrite {
         self.annotate("startup-probe", &name, probe);
     }
 
-    /// An init container that becomes an ordinary one.
+    /// An init container that becomes an ordinary one. It keeps a policy of its own, and rules beside one,
+    /// as far as ordinary containers may have them.
     pub(super) fn init(&mut self, container: &mut Node) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
+        let policy = container.text_of("restartPolicy");
+        if policy.and_then(RestartPolicy::from_word).is_some() {
+            return;
+        }
         if container.take("restartPolicy").is_some() {
-            self.note(&name, "its own restartPolicy is dropped: the pod's holds");
+            self.note(
+                &name,
+                "its restartPolicy is dropped: the pod's holds; expected Always, OnFailure or Never",
+            );
+        }
+        self.drop_rules(container, &name);
+    }
+
+    /// Rules make sense beside a policy of the container's own only; the API server refuses others.
+    fn drop_rules(&mut self, container: &mut Node, name: &str) {
+        if container.take("restartPolicyRules").is_some() {
+            self.note(
+                name,
+                "its restartPolicyRules are dropped: it has no restartPolicy of its own beside them",
+            );
+        }
+    }
+
+    /// Writes after which exits kubelet creates an app or init container again, where the policy
+    /// `of_pod` does not tell. kubelet restarts a native sidecar after every exit.
+    pub(super) fn restarts(&mut self, container: &Node, of_pod: RestartPolicy) {
+        let name = container.text_of("name").unwrap_or_default().to_owned();
+        let fields = ["restartPolicy", "restartPolicyRules"].into_iter();
+        let fields =
+            fields.filter_map(|field| Some((field.to_owned(), container.get(field)?.json())));
+        let read = serde_json::from_value::<Container>(Value::Object(fields.collect()));
+        match read {
+            Ok(read) => {
+                for (setting, value) in judgement::restarts(&read, of_pod) {
+                    self.annotations.push((setting.key(&name), value));
+                }
+            }
+            Err(error) => self.note(
+                &name,
+                &format!("its restartPolicyRules are not said to usher: {error}"),
+            ),
         }
     }
 
@@ -148,6 +190,7 @@ impl Rewrite {
             }
         }
         let policy = container.take("restartPolicy");
+        self.drop_rules(container, &name);
         match policy.as_ref().map(Node::as_text) {
             None => {}
             Some(Some("Always" | "restartAlways" | "RestartAlways")) => {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::plan::{DeferTurn, RestartPolicy, Role};
+use crate::plan::{DeferTurn, RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
 use super::Wish;
@@ -60,8 +60,9 @@ pub(super) fn convert(pod: &mut Node, wish: &Wish) -> Result<Vec<String>, String
                 .to_owned(),
         );
     }
-    let restarts = policy(spec) == RestartPolicy::Always.to_string();
-    rewrite_containers(&mut cast, restarts, &mut rewrite);
+    // The API server refuses any other word.
+    let of_pod = RestartPolicy::from_word(policy(spec)).unwrap_or_default();
+    rewrite_containers(&mut cast, of_pod, &mut rewrite);
     let settings = settings(spec, &cast, &mut rewrite);
     let essential = rewrite.essential.join(",");
     let mut annotations: Vec<(String, String)> = lists
@@ -121,16 +122,22 @@ fn policy(spec: &Node) -> &str {
     spec.text_of("restartPolicy").unwrap_or("Always")
 }
 
-/// `restarts` is whether kubelet starts again what it has stopped.
-fn rewrite_containers(cast: &mut Cast, restarts: bool, rewrite: &mut Rewrite) {
+/// `of_pod` is the pod's policy.
+fn rewrite_containers(cast: &mut Cast, of_pod: RestartPolicy, rewrite: &mut Rewrite) {
+    // kubelet starts again what it has stopped.
+    let restarts = of_pod == RestartPolicy::Always;
     for container in &mut cast.native {
         rewrite.common(container, Role::NativeInit);
+        if !is_native_sidecar(container) {
+            rewrite.restarts(container, of_pod);
+        }
     }
     for (kind, container) in &mut cast.serial {
         match kind {
             Starting::Init => {
                 rewrite.common(container, Role::Init);
                 rewrite.init(container);
+                rewrite.restarts(container, of_pod);
             }
             Starting::Sidecar => {
                 rewrite.common(container, Role::Sidecar);
@@ -144,6 +151,7 @@ fn rewrite_containers(cast: &mut Cast, restarts: bool, rewrite: &mut Rewrite) {
     }
     for container in &mut cast.apps {
         rewrite.common(container, Role::App);
+        rewrite.restarts(container, of_pod);
     }
     for container in &mut cast.defers {
         rewrite.common(container, Role::Defer(DeferTurn::PreExit));

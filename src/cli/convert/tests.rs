@@ -134,6 +134,68 @@ fn native_sidecars_become_containers_in_the_order_of_their_start() {
     assert_eq!(notes, Vec::<String>::new());
 }
 
+/// Containers with policies of their own (KEP-5307), and rules.
+const OWN_POLICIES: &str = r#"
+kind: Pod
+spec:
+  restartPolicy: Never
+  initContainers:
+  - {name: setup, restartPolicy: OnFailure}
+  - name: proxy
+    restartPolicy: Always
+    restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [1]}}]
+  - name: migrate
+    restartPolicy: OnFailure
+    restartPolicyRules: [{action: Restart, exitCodes: {operator: NotIn, values: [3]}}]
+  - name: odd
+    restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [4]}}]
+  - {name: other, restartPolicy: Sometimes}
+  containers:
+  - name: app
+    restartPolicy: Never
+    restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [88, 42]}}]
+  - {name: web, restartPolicy: Always}
+"#;
+
+#[test]
+fn the_policy_and_the_rules_of_a_container_become_annotations() {
+    let (pod, notes) = converted(OWN_POLICIES, true);
+    for (key, value) in [
+        ("usher/restart-policy", Some("Never")),
+        ("restart-policy.usher/setup", Some("OnFailure")),
+        ("restart-policy.usher/proxy", None),
+        ("caller-restarts.usher/proxy", None),
+        ("restart-policy.usher/migrate", Some("OnFailure")),
+        ("caller-restarts.usher/migrate", Some("!3")),
+        ("restart-policy.usher/odd", None),
+        ("caller-restarts.usher/odd", None),
+        ("restart-policy.usher/app", None),
+        ("caller-restarts.usher/app", Some("42, 88")),
+        ("restart-policy.usher/web", Some("Always")),
+    ] {
+        assert_eq!(annotation(&pod, key), value, "{key}");
+    }
+    let of = |name: &str| {
+        let containers = cast::items(pod.get("spec").unwrap(), "containers").iter();
+        let mut found = containers.filter(|it| it.text_of("name") == Some(name));
+        let container = found.next().unwrap();
+        let fields = ["restartPolicy", "restartPolicyRules"];
+        fields.map(|field| container.get(field).is_some())
+    };
+    // An ordinary container may have a policy, and rules beside one.
+    assert_eq!(of("migrate"), [true, true]);
+    assert_eq!(of("app"), [true, true]);
+    for name in ["proxy", "odd", "other"] {
+        assert_eq!(of(name), [false, false], "{name}");
+    }
+    let dropped: Vec<_> = notes
+        .iter()
+        .map(|note| note.split(' ').collect::<Vec<_>>()[..2].join(" "))
+        .collect();
+    let expected = ["proxy: its", "odd: its", "other: its"];
+    assert_eq!(dropped, expected, "{notes:?}");
+}
+
 #[test]
 fn native_sidecars_stay_unless_they_are_asked_for() {
     let (pod, notes) = converted(NATIVE, false);

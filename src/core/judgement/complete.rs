@@ -200,12 +200,8 @@ impl Work<'_> {
             return;
         }
         let of_pod = self.said.settings().restart_policy;
-        if let Some(own) = container.restart_policy().filter(|own| *own != of_pod) {
-            self.annotate(ContainerSetting::RestartPolicy, name, own.to_string());
-        }
-        let codes = container.restart_codes();
-        if !codes.is_empty() {
-            self.annotate(ContainerSetting::CallerRestarts, name, codes.to_string());
+        for (setting, value) in restarts(container, of_pod) {
+            self.annotate(setting, name, value);
         }
     }
 
@@ -308,6 +304,16 @@ impl Work<'_> {
         self.changes.annotations = gone.chain(set).collect();
         self.changes
     }
+}
+
+/// Settings of an app or init container that say after which exits kubelet creates it again, where the pod's
+/// policy does not tell.
+pub fn restarts(container: &Container, of_pod: RestartPolicy) -> Vec<(ContainerSetting, String)> {
+    let own = container.restart_policy().filter(|own| *own != of_pod);
+    let own = own.map(|own| (ContainerSetting::RestartPolicy, own.to_string()));
+    let codes = Some(container.restart_codes()).filter(|codes| !codes.is_empty());
+    let codes = codes.map(|codes| (ContainerSetting::CallerRestarts, codes.to_string()));
+    own.into_iter().chain(codes).collect()
 }
 
 fn not_said(error: &PlanError) -> String {

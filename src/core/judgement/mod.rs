@@ -30,7 +30,7 @@ use crate::plan::{Plan, Role, Rules};
 
 use names::without_patterns;
 
-pub use complete::{Completion, complete, concerns};
+pub use complete::{Completion, complete, concerns, restarts};
 pub use fields::{probe, stop_signal};
 pub use sizes::{Amounts, Phase, Resources, bytes, cpus, resources};
 pub use start::{ADDED_LATER, Entry, Held, added_later, entries, shown};

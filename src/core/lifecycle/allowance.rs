@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use super::time::Time;
+use crate::share::Share;
 
 /// A second of CPU time is paid off in so many seconds: so all attempts take a fourteenth of a core.
 /// What is left to the promised tenth is for what nobody can measure: of a command, the part of the OCI
@@ -25,10 +26,9 @@ const HANDLING: Duration = Duration::from_micros(400);
 const UNKNOWN: Duration = Duration::from_millis(20);
 
 /// What all probes of a pod have used of their share of a core.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Allowance {
-    /// When all is paid off that was used.
-    paid_at: Time,
+    share: Share,
     /// The attempts under way.
     attempts: Vec<Attempt>,
     /// What is expected of a container that no attempt was made of.
@@ -47,6 +47,17 @@ struct Attempt {
 
 // === impl Allowance ===
 
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance {
+            share: Share::new(PACE, AHEAD),
+            attempts: Vec::new(),
+            usual: None,
+            is_reported: false,
+        }
+    }
+}
+
 impl Allowance {
     /// What an attempt is taken to cost that has been `known` to cost so much.
     pub fn expected(&self, known: Option<Duration>) -> Duration {
@@ -55,18 +66,17 @@ impl Allowance {
 
     /// When an attempt may begin that is expected to cost so much.
     pub fn free_at(&self, expected: Duration) -> Time {
-        // An attempt may cost more than can ever be spent ahead: then it begins when everything is paid off.
-        self.paid_at.before(in_time(AHEAD.saturating_sub(expected)))
+        self.share.free_at(expected)
     }
 
     /// How far apart attempts are in the long run that cost so much together.
     pub fn period(&self, expected: Duration) -> Duration {
-        in_time(expected)
+        self.share.in_time(expected)
     }
 
     /// An attempt begins.
     pub fn begin(&mut self, now: Time, life: u64, expected: Duration) {
-        self.paid_at = self.paid_at.max(now).after(in_time(expected));
+        self.share.spend(now, expected);
         self.attempts.push(Attempt {
             life,
             began: now,
@@ -90,12 +100,10 @@ impl Allowance {
         } = self.attempts.swap_remove(position);
         let cost = cost.saturating_add(HANDLING);
         match cost.checked_sub(expected) {
-            Some(more) => self.paid_at = self.paid_at.max(now).after(in_time(more)),
-            None => {
-                // What has been paid off since then may have been this.
-                let less = in_time(expected.saturating_sub(cost));
-                self.paid_at = self.paid_at.before(less.saturating_sub(now.since(began)));
-            }
+            Some(more) => self.share.spend(now, more),
+            None => self
+                .share
+                .give_back(now, began, expected.saturating_sub(cost)),
         }
         // Of those that cost now this, now that, not the cheapest is expected.
         let known = known.unwrap_or(cost).saturating_add(cost);
@@ -103,11 +111,6 @@ impl Allowance {
         self.usual = Some(expected);
         Some(expected)
     }
-}
-
-/// How long it takes to pay off so much CPU time.
-fn in_time(cost: Duration) -> Duration {
-    cost.saturating_mul(PACE)
 }
 
 #[cfg(test)]

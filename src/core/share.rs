@@ -1,0 +1,81 @@
+//! A share of one core for work that a stranger can ask for as often as it likes.
+
+use std::time::Duration;
+
+use crate::lifecycle::Time;
+
+/// A share of one core, with some CPU time ahead. Spent CPU time is paid off as time passes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Share {
+    /// Seconds in which one second of CPU time is paid off.
+    pace: u32,
+    /// CPU time that may be spent before anything has to wait.
+    ahead: Duration,
+    /// When everything spent so far is paid off.
+    paid_at: Time,
+}
+
+impl Share {
+    /// Returns a share of one part in `pace` of a core, with nothing spent.
+    pub const fn new(pace: u32, ahead: Duration) -> Share {
+        Share {
+            pace,
+            ahead,
+            paid_at: Time::from_origin(Duration::ZERO),
+        }
+    }
+
+    /// When work may begin that is expected to cost so much. Work that costs more than can ever be spent
+    /// ahead begins when everything is paid off.
+    pub fn free_at(&self, expected: Duration) -> Time {
+        self.paid_at
+            .before(self.in_time(self.ahead.saturating_sub(expected)))
+    }
+
+    /// How long it takes to pay off so much CPU time.
+    pub fn in_time(&self, cost: Duration) -> Duration {
+        cost.saturating_mul(self.pace)
+    }
+
+    /// Spends CPU time.
+    pub fn spend(&mut self, now: Time, cost: Duration) {
+        self.paid_at = self.paid_at.max(now).after(self.in_time(cost));
+    }
+
+    /// Takes back CPU time that was spent at `then` for work which did not need it. The part that has been
+    /// paid off since then stays spent.
+    pub fn give_back(&mut self, now: Time, then: Time, cost: Duration) {
+        let paid = now.since(then);
+        self.paid_at = self.paid_at.before(self.in_time(cost).saturating_sub(paid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn work_waits_once_the_time_ahead_is_spent_and_no_longer_than_it_takes_to_pay_off() {
+        let mut share = Share::new(20, ms(10));
+        let now = Time::from_origin(Duration::from_secs(100));
+        share.spend(now, ms(10));
+        assert_eq!(share.free_at(Duration::ZERO), now);
+        share.spend(now, ms(5));
+        assert_eq!(share.free_at(Duration::ZERO), now.after(ms(100)));
+        assert_eq!(share.free_at(ms(10)), now.after(ms(300)));
+        assert_eq!(share.free_at(Duration::MAX), now.after(ms(300)));
+        share.give_back(now, now, ms(5));
+        assert_eq!(share.free_at(Duration::ZERO), now);
+    }
+
+    #[test]
+    fn no_cost_overflows() {
+        let mut share = Share::new(u32::MAX, Duration::MAX);
+        share.spend(Time::from_origin(Duration::MAX), Duration::MAX);
+        assert_eq!(share.free_at(Duration::ZERO), Time::default());
+    }
+}
