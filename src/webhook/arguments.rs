@@ -27,6 +27,9 @@ pub struct Arguments {
     /// Reads the certificate from tls.crt and tls.key in this directory, and again when they change [default: makes its own]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["secret", "service", "configuration"])]
     pub certificates: Option<PathBuf>,
+    /// Demands certificates of clients, by these authorities in PEM; read once [default: anybody may ask]
+    #[arg(long, value_name = "FILE")]
+    pub client_ca: Option<PathBuf>,
     /// The Secret that its own certificate is kept in, in its own namespace
     #[arg(long, value_name = "NAME", default_value = "usher-webhook")]
     pub secret: String,

@@ -35,6 +35,10 @@
 pub mod admission;
 pub mod arguments;
 pub mod certificate;
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../fuzz/cost.rs"]
+mod cost;
 pub mod metrics;
 pub mod run;
 pub mod server;
