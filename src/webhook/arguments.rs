@@ -15,6 +15,9 @@ use clap::Parser;
 /// Its certificate it makes by itself, and renews it in time: it is kept in a Secret, and told to the API
 /// server in the webhook configurations, all of which have to be there. Or it reads one from files, as
 /// cert-manager makes them.
+///
+/// A client without a certificate is heard, unless --client-ca says whose certificates are taken: the API
+/// server has one where its AdmissionConfiguration names a kubeconfig for webhooks.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "usher-webhook", version)]
 pub struct Arguments {

@@ -221,7 +221,7 @@ impl Admission {
         if !subject.is_pod() || subject.pod.annotations.contains_key(MIRROR) {
             return Verdict::default();
         }
-        let mut pod = subject.pod.clone();
+        let mut pod = Pod::clone(&subject.pod);
         let before = &subject.pod.annotations;
         let mut patch = Patch::default();
         pod.annotations = author::restore(before);

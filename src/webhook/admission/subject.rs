@@ -8,7 +8,7 @@ use usher_core::manifest::{Owner, Pod, Unreadable, pod_path};
 /// A pod, or a template of pods.
 #[derive(Debug, PartialEq)]
 pub(super) struct Subject {
-    pub(super) pod: Pod,
+    pub(super) pod: Box<Pod>,
 }
 
 // === impl Subject ===
@@ -34,7 +34,7 @@ impl Subject {
             namespace: namespace.map(str::to_owned),
         };
         match Pod::parse(&owner, path, object.get()) {
-            Ok(pod) => Ok(pod.map(|pod| Subject { pod })),
+            Ok(pod) => Ok(pod.map(|pod| Subject { pod: Box::new(pod) })),
             Err(Unreadable::Malformed(_)) => Ok(None),
             Err(Unreadable::TooLarge(sentence)) => Err(sentence),
         }

@@ -231,13 +231,11 @@ impl Desk {
         if usize::try_from(length).unwrap_or(usize::MAX) > MAX_REVIEW_BYTES {
             return Err(too_long());
         }
-        let body = timeout(BODY_WITHIN, read(body, seat)).await;
-        let body = body.unwrap_or_else(|_| {
-            Err(says(
-                StatusCode::REQUEST_TIMEOUT,
-                format_args!("the body was not there after {BODY_WITHIN:?}"),
-            ))
-        })?;
+        let Ok(body) = timeout(BODY_WITHIN, read(body, seat)).await else {
+            let why = format_args!("the body was not there after {BODY_WITHIN:?}");
+            return Err(says(StatusCode::REQUEST_TIMEOUT, why));
+        };
+        let body = body?;
         seat.has_asked();
         self.judge(webhook, body).await
     }
