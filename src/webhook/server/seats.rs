@@ -329,3 +329,94 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+    fn seats(connections: usize) -> Seats {
+        Seats::new(Bounds {
+            connections,
+            bytes: 100,
+            small: 10,
+            for_small: 40,
+        })
+    }
+
+    /// True if it has been told to leave.
+    fn has_to_leave(seat: &Seat) -> bool {
+        !seat.seats.table().taken.contains_key(&seat.number)
+    }
+
+    fn asked(seats: &Seats, address: IpAddr) -> Seat {
+        let seat = seats.take(address);
+        seat.has_asked();
+        seat.is_answered();
+        seat
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_whole_request_within_a_second_goes_first() {
+        let seats = seats(3);
+        let idle = asked(&seats, SERVER);
+        let begun = asked(&seats, SERVER);
+        tokio::time::advance(Duration::from_millis(10)).await;
+        begun.hears();
+        tokio::time::advance(Duration::from_millis(1500)).await;
+        let young = seats.take(STRANGER);
+        let newest = seats.take(STRANGER);
+        assert!(has_to_leave(&begun), "overdue");
+        let last = seats.take(STRANGER);
+        assert!(has_to_leave(&young), "it has asked nothing");
+        assert!(!has_to_leave(&idle) && !has_to_leave(&newest) && !has_to_leave(&last));
+        young.leaves().await;
+        assert_eq!(seats.sent_away(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_address_with_many_connections_gives_way_to_others() {
+        let seats = seats(USUAL + 10);
+        let strangers: Vec<Seat> = (0..USUAL + 9).map(|_| asked(&seats, STRANGER)).collect();
+        let server = seats.take(SERVER);
+        for _ in 0..5 {
+            seats.take(SERVER);
+        }
+        assert!(!has_to_leave(&server));
+        let gone = strangers.iter().filter(|it| has_to_leave(it)).count();
+        assert_eq!(gone, 1);
+        assert!(has_to_leave(&strangers[0]), "idle for the longest time");
+    }
+
+    #[tokio::test]
+    async fn a_known_client_goes_last() {
+        let seats = seats(2);
+        let known = seats.take(STRANGER);
+        known.is_known();
+        let others = [0; 5].map(|_| asked(&seats, SERVER));
+        assert!(!has_to_leave(&known));
+        assert!(has_to_leave(&others[0]) && !has_to_leave(&others[4]));
+    }
+
+    #[tokio::test]
+    async fn the_largest_request_gives_way_to_small_ones() {
+        let seats = seats(30);
+        let [large, larger] = [0; 2].map(|_| seats.take(STRANGER));
+        assert_eq!(large.count(25), Ok(()));
+        assert_eq!(larger.count(35), Ok(()));
+        // What is left is for small ones.
+        assert_eq!(larger.count(1), Err(Crowded));
+        let small: Vec<Seat> = (0..5).map(|_| seats.take(SERVER)).collect();
+        assert!(small.iter().all(|it| it.count(10) == Ok(())));
+        assert!(has_to_leave(&larger) && !has_to_leave(&large));
+        // A request that is whole is answered.
+        large.has_asked();
+        assert!(!has_to_leave(&large));
+        drop(large);
+        assert_eq!(seats.table().bytes(), 50);
+    }
+}
