@@ -43,13 +43,16 @@ const CONNECTIONS: u32 = 8;
 const A_SECOND: u32 = 200;
 const FOR: Duration = Duration::from_secs(60);
 
-/// The program; it ends with the measurement.
-struct Program(Child, TempDir);
+/// The program, with the directory of its certificate; it ends with the measurement.
+struct Program {
+    child: Child,
+    _certificate: TempDir,
+}
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -62,12 +65,15 @@ impl Program {
         command.args(["--listen", REVIEWS, "--health", HEALTH]);
         command.arg("--certificates").arg(directory.path());
         let child = command.spawn().expect("the program");
-        Program(child, directory)
+        Program {
+            child,
+            _certificate: directory,
+        }
     }
 
     /// Lines of a file that the kernel has of it.
     fn kernel(&self, file: &str) -> String {
-        fs::read_to_string(format!("/proc/{}/{file}", self.0.id())).expect("it runs")
+        fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).expect("it runs")
     }
 
     /// The most memory that it has had.

@@ -3,7 +3,6 @@
 //!
 //! An attacker begins again as soon as its connection is over. Each kind meets a program of its own.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream as StdStream;
 use std::process::ExitCode;
@@ -156,8 +155,11 @@ fn runtime() -> tokio::runtime::Runtime {
     runtime.expect("a runtime")
 }
 
-/// The longest that `/healthz` took, as kubelet asks it.
+/// The longest that `/healthz` took, as kubelet asks it, since the program began to answer.
 fn healthy(over: &AtomicBool) -> Duration {
+    while StdStream::connect(HEALTH).is_err() {
+        thread::sleep(Duration::from_millis(50));
+    }
     let mut longest = Duration::ZERO;
     while !over.load(Ordering::Relaxed) {
         let begin = Instant::now();
