@@ -36,7 +36,7 @@ pub(super) fn with_patterns(
 ///
 /// # Errors
 ///
-/// One sentence: a list of patterns has more names than a list may have, or the pod has too many
+/// A sentence: a list of patterns has more names than a list may have, or the pod has too many
 /// containers for them.
 pub(super) fn without_patterns(
     annotations: &Annotations,

@@ -46,7 +46,7 @@ pub(super) struct StartOrder<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Staged<'a> {
     pub(super) name: &'a str,
-    /// Its place among all containers of the manifest.
+    /// Place among all containers of the manifest.
     place: Option<usize>,
     is_optional: bool,
 }
@@ -54,7 +54,7 @@ pub(super) struct Staged<'a> {
 /// The containers that one waits for.
 pub(super) struct Waits<'a> {
     pub(super) names: Vec<&'a str>,
-    /// One of them is created after the container that waits, as far as the manifest says.
+    /// Kubelet creates one of them after the container that waits, as far as the manifest says.
     is_for_later: bool,
     /// The container that waits is one of the pod's own init containers.
     is_init: bool,
@@ -94,7 +94,7 @@ impl<'a> StartOrder<'a> {
         self.staged.get(..begin).unwrap_or_default()
     }
 
-    /// Those of these containers that `name` waits for when kubelet starts it: of the optional ones, those
+    /// The containers of `before` that `name` waits for when kubelet starts it: of the optional ones, those
     /// that kubelet has created before.
     pub(super) fn waits(&self, name: &str, before: &[Staged<'a>]) -> Waits<'a> {
         let own = self.pod.place_among_all(name);

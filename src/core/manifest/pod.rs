@@ -112,7 +112,7 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// One sentence if something is not of the type that Kubernetes has it in, or if the pod is larger than
+    /// A sentence if a field does not have the type that Kubernetes gives it, or if the pod is larger than
     /// any that Kubernetes can run.
     pub fn read(owner: &Owner, pod: &Value) -> Result<Pod, Unreadable> {
         read::pod(owner, pod)

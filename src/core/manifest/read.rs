@@ -248,7 +248,7 @@ struct RuleCodes {
     values: Codes,
 }
 
-/// Those exit codes of a list that a process of Linux can have.
+/// The exit codes of a list that a process of Linux can have.
 #[derive(Debug, Default)]
 struct Codes(ExitCodes);
 

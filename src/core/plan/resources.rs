@@ -111,7 +111,7 @@ impl Amounts {
     ///
     /// # Errors
     ///
-    /// What is no quantity, or none of a resource.
+    /// A value that is no quantity, or none of a resource.
     pub fn of_manifest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(AmountsVisitor { takes_null: true })
     }

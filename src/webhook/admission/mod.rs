@@ -68,7 +68,7 @@ pub struct Case {
     asked: Asked,
 }
 
-/// What a review asks for.
+/// The request of a review.
 #[derive(Debug)]
 enum Asked {
     /// Nothing that matters to this webhook.
@@ -143,7 +143,7 @@ impl Case {
     }
 }
 
-/// What a review asks this webhook for, or in what it is too large.
+/// The request of a review to this webhook, or a sentence if its pod is too large.
 fn asked(webhook: Webhook, request: &Request<'_>) -> Result<Asked, String> {
     let is_new = request.operation == "CREATE";
     let is_change = request.operation == "UPDATE";

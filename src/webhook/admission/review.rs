@@ -23,7 +23,7 @@ struct Review<'a> {
     request: Option<Request<'a>>,
 }
 
-/// What is asked.
+/// The request in a review.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request<'a> {

@@ -19,7 +19,7 @@ impl Subject {
     ///
     /// # Errors
     ///
-    /// One sentence if the pod is larger than any that Kubernetes can run.
+    /// A sentence if the pod is larger than any that Kubernetes can run.
     pub(super) fn of(
         kind: &str,
         namespace: Option<&str>,

@@ -18,7 +18,7 @@ impl Clients {
     ///
     /// # Errors
     ///
-    /// One sentence: there is no certificate in it, or one that is none of an authority.
+    /// A sentence if the file has no certificate, or one that is none of an authority.
     pub fn read(path: &Path) -> Result<Clients, String> {
         let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let pem = std::fs::read(path).map_err(|error| wrong(&error))?;

@@ -27,7 +27,7 @@ const BOUNDS: Bounds = Bounds {
     for_small: 0,
 };
 
-/// How long a client may take to ask and be told.
+/// Time for a client to ask and be answered.
 const SERVED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Headers have some hundred bytes.
@@ -92,7 +92,7 @@ async fn answering(
             tokio::select! {
                 // Who goes away, or does not come to the point, need not be told.
                 _ = timeout(SERVED_WITHIN, connection) => {}
-                () = seat.leaves() => {}
+                () = seat.sent_away() => {}
             }
         });
     }

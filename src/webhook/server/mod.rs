@@ -1,4 +1,4 @@
-//! What answers: [`reviews`] by HTTPS, [`health`] by HTTP on a thread of its own, until the end has
+//! The servers: [`reviews`] by HTTPS, [`health`] by HTTP on a thread of its own, until the end has
 //! [come](Stage). [`seats`] says which connection gives way when there are too many.
 
 mod health;

@@ -79,7 +79,7 @@ struct Desk {
     admission: Admission,
     metrics: Metrics,
     stages: Stages,
-    /// One costly review at a time.
+    /// A permit for the costly review that is judged.
     turn: Arc<Semaphore>,
     demands_certificates: bool,
 }
@@ -146,7 +146,7 @@ impl Reviews {
             tokio::spawn(async move {
                 tokio::select! {
                     () = connection(stream, &acceptor, desk, Arc::clone(&seat), watcher) => {}
-                    () = seat.leaves() => {}
+                    () = seat.sent_away() => {}
                     () = never_asks(&seat) => {}
                 }
             });
@@ -181,7 +181,7 @@ async fn connection(
         return;
     };
     if desk.demands_certificates {
-        seat.is_known();
+        seat.mark_known();
     }
     let heard = Heard::new(stream, Arc::clone(&seat));
     let service = service_fn(move |request| {
@@ -202,7 +202,7 @@ async fn connection(
 impl Desk {
     async fn respond(&self, request: Request<Incoming>, seat: &Seat) -> Answer {
         let answered = self.review(request, seat).await;
-        seat.is_answered();
+        seat.mark_answered();
         let mut answer = match answered {
             Ok(answer) => answer,
             Err(refused) => {
@@ -236,7 +236,7 @@ impl Desk {
             return Err(says(StatusCode::REQUEST_TIMEOUT, why));
         };
         let body = body?;
-        seat.has_asked();
+        seat.mark_whole();
         self.judge(webhook, body).await
     }
 

@@ -45,7 +45,7 @@ struct Table {
     sent_away: u64,
 }
 
-/// What is known of a connection.
+/// A connection.
 struct Taken {
     address: IpAddr,
     is_known: bool,
@@ -55,16 +55,16 @@ struct Taken {
     leave: Arc<Notify>,
 }
 
-/// What a connection does, in the order in which connections give way.
+/// The state of a connection, in the order in which connections give way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// Its first request is not whole.
+    /// The first request is not whole.
     New,
     /// A later request has begun and is not whole.
     Asking,
-    /// It has been answered, and asks nothing.
+    /// All requests are answered.
     Idle,
-    /// It has asked, and is not answered.
+    /// A whole request is not answered yet.
     Answered,
 }
 
@@ -204,7 +204,7 @@ impl Taken {
 
 impl Seat {
     /// Returns once the connection has to leave.
-    pub(super) async fn leaves(&self) {
+    pub(super) async fn sent_away(&self) {
         self.leave.notified().await;
     }
 
@@ -214,13 +214,13 @@ impl Seat {
         }
     }
 
-    /// The client has shown a certificate.
-    pub(super) fn is_known(&self) {
+    /// Notes that the client has shown a certificate.
+    pub(super) fn mark_known(&self) {
         self.change(|taken| taken.is_known = true);
     }
 
-    /// Bytes have come: where nothing is asked, a request begins.
-    fn hears(&self) {
+    /// Notes that bytes have come: where nothing is asked, a request begins.
+    fn note_bytes(&self) {
         self.change(|taken| {
             if taken.phase == Phase::Idle {
                 taken.phase = Phase::Asking;
@@ -242,13 +242,13 @@ impl Seat {
         }
     }
 
-    /// All of a request has come.
-    pub(super) fn has_asked(&self) {
+    /// Notes that all of a request has come.
+    pub(super) fn mark_whole(&self) {
         self.change(|taken| taken.phase = Phase::Answered);
     }
 
-    /// The request is answered, or refused; its bytes are gone.
-    pub(super) fn is_answered(&self) {
+    /// Notes that the request is answered, or refused; its bytes are gone.
+    pub(super) fn mark_answered(&self) {
         self.change(|taken| {
             taken.bytes = 0;
             // A request that was never whole is no merit.
@@ -300,7 +300,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.seat.hears();
+            self.seat.note_bytes();
         }
         polled
     }
@@ -355,8 +355,8 @@ mod tests {
 
     fn asked(seats: &Seats, address: IpAddr) -> Seat {
         let seat = seats.take(address);
-        seat.has_asked();
-        seat.is_answered();
+        seat.mark_whole();
+        seat.mark_answered();
         seat
     }
 
@@ -366,7 +366,7 @@ mod tests {
         let idle = asked(&seats, SERVER);
         let begun = asked(&seats, SERVER);
         tokio::time::advance(Duration::from_millis(10)).await;
-        begun.hears();
+        begun.note_bytes();
         tokio::time::advance(Duration::from_millis(1500)).await;
         let young = seats.take(STRANGER);
         let newest = seats.take(STRANGER);
@@ -374,7 +374,7 @@ mod tests {
         let last = seats.take(STRANGER);
         assert!(has_to_leave(&young), "it has asked nothing");
         assert!(!has_to_leave(&idle) && !has_to_leave(&newest) && !has_to_leave(&last));
-        young.leaves().await;
+        young.sent_away().await;
         assert_eq!(seats.sent_away(), 2);
     }
 
@@ -396,7 +396,7 @@ mod tests {
     async fn a_known_client_goes_last() {
         let seats = seats(2);
         let known = seats.take(STRANGER);
-        known.is_known();
+        known.mark_known();
         let others = [0; 5].map(|_| asked(&seats, SERVER));
         assert!(!has_to_leave(&known));
         assert!(has_to_leave(&others[0]) && !has_to_leave(&others[4]));
@@ -414,7 +414,7 @@ mod tests {
         assert!(small.iter().all(|it| it.count(10) == Ok(())));
         assert!(has_to_leave(&larger) && !has_to_leave(&large));
         // A request that is whole is answered.
-        large.has_asked();
+        large.mark_whole();
         assert!(!has_to_leave(&large));
         drop(large);
         assert_eq!(seats.table().bytes(), 50);
