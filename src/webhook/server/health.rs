@@ -19,9 +19,10 @@ use super::{Answer, Stage, Stages, accept, answer, says};
 use crate::certificate::Served;
 use crate::metrics::Metrics;
 
-/// So many may ask at a time. Bodies are not read.
+/// Many may ask at a time: where more do, kubelet's question may have to go before it is answered. Bodies are
+/// not read.
 const BOUNDS: Bounds = Bounds {
-    connections: 32,
+    connections: 512,
     bytes: 0,
     small: 0,
     for_small: 0,

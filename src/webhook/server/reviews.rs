@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::seats::{Bounds, Crowded, Heard, Seat, Seats};
 use super::{Answer, Stage, Stages, accept, answer, reached, says};
-use crate::admission::{Admission, Webhook};
+use crate::admission::{Admission, Case, Webhook};
 use crate::certificate::{Clients, Served};
 use crate::metrics::Metrics;
 
@@ -38,7 +38,7 @@ const SMALL_REVIEW_BYTES: usize = 128 << 10;
 /// API servers have a few connections each. Two of the largest reviews may be under way, and beside them as
 /// many small ones as come in a moment.
 const BOUNDS: Bounds = Bounds {
-    connections: 256,
+    connections: 512,
     bytes: 20 << 20,
     small: SMALL_REVIEW_BYTES,
     for_small: 4 << 20,
@@ -48,7 +48,7 @@ const BOUNDS: Bounds = Bounds {
 const RESTS: u32 = 3;
 
 /// What is read of a connection at a time.
-const BUFFER_BYTES: usize = 64 << 10;
+const BUFFER_BYTES: usize = 32 << 10;
 
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -247,14 +247,13 @@ impl Desk {
             false => None,
         };
         let begin = Instant::now();
-        let malformed = |error| says(StatusCode::BAD_REQUEST, error);
-        let case = self.admission.read(webhook, &body).map_err(malformed)?;
+        let case = self.admission.read(webhook, &body);
         let mut took = begin.elapsed();
-        if case.is_costly() && turn.is_none() {
+        if turn.is_none() && case.as_ref().is_ok_and(Case::is_costly) {
             turn = Some(self.turn().await?);
         }
         let begin = Instant::now();
-        let answered = self.admission.decide(case).map_err(malformed)?;
+        let answered = case.and_then(|case| self.admission.decide(case));
         took = took.saturating_add(begin.elapsed());
         if let Some(turn) = turn {
             tokio::spawn(async move {
@@ -262,6 +261,7 @@ impl Desk {
                 drop(turn);
             });
         }
+        let answered = answered.map_err(|malformed| says(StatusCode::BAD_REQUEST, malformed))?;
         let outcome = answered.outcome.name();
         self.metrics.admitted(webhook.name(), outcome, took);
         Ok(answer(StatusCode::OK, "application/json", answered.body))

@@ -58,7 +58,7 @@ async fn a_connection_that_is_answered_outlives_a_crowd() {
     let mut kept = sender(running.reviews, &pair.authorities).await;
     send(&mut kept, "/mutate", pod()).await;
     let mut silent = Vec::new();
-    for _ in 0..400 {
+    for _ in 0..600 {
         silent.push(TcpStream::connect(("127.0.0.1", running.reviews)).await);
     }
     let (response, _) = send(&mut kept, "/mutate", pod()).await;
@@ -110,7 +110,7 @@ async fn silent_connections_do_not_hide_health() {
     let (served, _) = certified();
     let running = start(&served, Duration::ZERO).await;
     let mut silent = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..520 {
         silent.push(TcpStream::connect(("127.0.0.1", running.health)).await);
     }
     let answered = timeout(SOON, get(running.health, "/healthz")).await;
