@@ -38,6 +38,10 @@ pub const TARGETS: [Target; 21] = [
     ("tls", tls),
 ];
 
+/// The target that `usher-webhook` has.
+#[cfg(test)]
+const OF_WEBHOOK: &str = "reviews";
+
 /// Annotations, in the form of [`annotations::annotations`](self::annotations::annotations).
 pub fn annotations(input: &[u8]) {
     annotations::annotations(input);
@@ -169,7 +173,8 @@ mod tests {
                 target(&fs::read(path).unwrap());
             }
         }
-        assert_eq!(fs::read_dir(seeds).unwrap().count(), TARGETS.len());
+        assert!(seeds.join(OF_WEBHOOK).is_dir());
+        assert_eq!(fs::read_dir(seeds).unwrap().count(), TARGETS.len() + 1);
     }
 
     #[test]
@@ -179,6 +184,8 @@ mod tests {
             let program = fs::read_to_string(programs.join(format!("{name}.rs"))).unwrap();
             assert!(program.contains(&format!("usher::fuzz::{name}(")), "{name}");
         }
-        assert_eq!(fs::read_dir(programs).unwrap().count(), TARGETS.len());
+        let of_webhook = fs::read_to_string(programs.join(format!("{OF_WEBHOOK}.rs"))).unwrap();
+        assert!(of_webhook.contains("usher_webhook::fuzz::reviews("));
+        assert_eq!(fs::read_dir(programs).unwrap().count(), TARGETS.len() + 1);
     }
 }

@@ -3,7 +3,7 @@
 use protobuf::Message;
 
 use crate::api;
-use crate::fuzz::cost::assert_bounded;
+use crate::fuzz::cost::{assert_bounded, assert_cheap};
 use crate::judgement::{Judgement, complete};
 use crate::manifest::Pod;
 use crate::plan::Rules;
@@ -32,7 +32,14 @@ pub(crate) fn explain(input: &[u8]) {
             assert_plain(&output::printable(&explanation));
         }
         for (owner, pod) in manifest::pods(document) {
-            if let Ok(pod) = Pod::read(&owner, &pod.json()) {
+            let pod = pod.json();
+            let rules = Rules::default();
+            assert_cheap(input.len(), || {
+                let pod = Pod::read(&owner, &pod).ok()?;
+                let _ = complete(&pod, &rules);
+                Some(Judgement::of(&pod, &rules))
+            });
+            if let Ok(pod) = Pod::read(&owner, &pod) {
                 assert_completed(pod);
             }
         }

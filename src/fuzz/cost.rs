@@ -49,6 +49,53 @@ pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
     panic!("{shortest:?} for {size} bytes of annotations: {annotations:?}");
 }
 
+/// The CPU time that judging one pod may take, whatever it says.
+const JUDGED_IN: Duration = Duration::from_millis(50);
+/// Reading JSON suffers most from not being optimized.
+const JUDGING_SLOWNESS: u32 = if cfg!(debug_assertions) { 40 } else { 1 };
+/// Bytes allocated at once for each byte of a review or a manifest, and in any case: a pod has at most
+/// 1,000 containers.
+const JUDGED: usize = 4;
+const JUDGED_ANYWAY: usize = 8 << 20;
+/// Bytes allocated in all, one after another: a step that repeats allocates each time.
+const JUDGED_IN_ALL: usize = 16;
+const JUDGED_IN_ALL_ANYWAY: usize = 128 << 20;
+
+/// Returns the outcome of `judge`, which reads and judges a pod of `size` bytes.
+///
+/// # Panics
+///
+/// If `judge` takes more memory or CPU time than a pod of that size may cost.
+pub fn assert_cheap<T>(size: usize, judge: impl Fn() -> T) -> T {
+    let mut outcome = None;
+    let begin = cpu_time();
+    let memory = allocation_counter::measure(|| outcome = Some(judge()));
+    let mut shortest = cpu_time() - begin;
+    let within = |bytes: u64, each: usize, anyway: usize| {
+        let allowed = anyway + each * size;
+        assert!(
+            bytes <= allowed as u64,
+            "{bytes} bytes of memory for {size}, expected at most {allowed}"
+        );
+    };
+    within(memory.bytes_max, JUDGED, JUDGED_ANYWAY);
+    within(memory.bytes_total, JUDGED_IN_ALL, JUDGED_IN_ALL_ANYWAY);
+    let allowed = JUDGED_IN * JUDGING_SLOWNESS;
+    for _ in 0..TRIES {
+        if shortest <= allowed {
+            break;
+        }
+        let begin = cpu_time();
+        judge();
+        shortest = shortest.min(cpu_time() - begin);
+    }
+    assert!(
+        shortest <= allowed,
+        "{shortest:?} of processor time for {size} bytes, expected at most {allowed:?}"
+    );
+    outcome.expect("it was called")
+}
+
 /// As much memory, in bytes, is reserved for a field of a message that says it is that long, before
 /// the field is there: a constant of the library. Nothing of it is touched.
 pub const RESERVED_FOR_A_MESSAGE: usize = 10_000_000;

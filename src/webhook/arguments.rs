@@ -15,6 +15,9 @@ use clap::Parser;
 /// Its certificate it makes by itself, and renews it in time: it is kept in a Secret, and told to the API
 /// server in the webhook configurations, all of which have to be there. Or it reads one from files, as
 /// cert-manager makes them.
+///
+/// A client without a certificate is heard, unless --client-ca says whose certificates are taken: the API
+/// server has one where its AdmissionConfiguration names a kubeconfig for webhooks.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "usher-webhook", version)]
 pub struct Arguments {
@@ -27,6 +30,9 @@ pub struct Arguments {
     /// Reads the certificate from tls.crt and tls.key in this directory, and again when they change [default: makes its own]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["secret", "service", "configuration"])]
     pub certificates: Option<PathBuf>,
+    /// Demands certificates of clients, by these authorities in PEM; read once [default: anybody may ask]
+    #[arg(long, value_name = "FILE")]
+    pub client_ca: Option<PathBuf>,
     /// The Secret that its own certificate is kept in, in its own namespace
     #[arg(long, value_name = "NAME", default_value = "usher-webhook")]
     pub secret: String,

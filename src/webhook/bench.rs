@@ -10,8 +10,13 @@
 //! work and this program take for every request. What the program itself needs of a processor, and for how
 //! long it waited for one that others had, the kernel says. On a busy machine `chrt -f 10 cargo bench …`
 //! lets it wait for nobody.
+//!
+//! With `--attack` strangers do their worst beside the same reviews (`scripts/attack`).
 
-use std::process::{Child, Command};
+#[path = "bench/attack.rs"]
+mod attack;
+
+use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, process};
@@ -26,40 +31,81 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use usher_webhook::certificate::Pair;
 
 const HOST: &str = "usher-webhook.usher-webhook.svc";
 const REVIEWS: &str = "127.0.0.1:18443";
+const HEALTH: &str = "127.0.0.1:18080";
 const CONNECTIONS: u32 = 8;
 const A_SECOND: u32 = 200;
 const FOR: Duration = Duration::from_secs(60);
 
-/// The program; it ends with the measurement.
-struct Program(Child);
+/// The program, with the directory of its certificate; it ends with the measurement.
+struct Program {
+    child: Child,
+    _certificate: TempDir,
+}
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-fn main() {
-    let directory = tempfile::tempdir().expect("a directory");
+impl Program {
+    fn start(pair: &Pair) -> Program {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join("tls.crt"), &pair.certificate).expect("a file");
+        fs::write(directory.path().join("tls.key"), &pair.key).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_usher-webhook"));
+        command.args(["--listen", REVIEWS, "--health", HEALTH]);
+        command.arg("--certificates").arg(directory.path());
+        let child = command.spawn().expect("the program");
+        Program {
+            child,
+            _certificate: directory,
+        }
+    }
+
+    /// Lines of a file that the kernel has of it.
+    fn kernel(&self, file: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).expect("it runs")
+    }
+
+    /// The most memory that it has had.
+    fn memory_kib(&self) -> u64 {
+        let status = self.kernel("status");
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let most = most.and_then(|it| it.trim().strip_suffix(" kB"));
+        most.and_then(|it| it.parse().ok()).expect("a figure")
+    }
+}
+
+fn main() -> ExitCode {
     let pair = Pair::make(HOST, SystemTime::now()).expect("a certificate");
-    fs::write(directory.path().join("tls.crt"), &pair.certificate).expect("a file");
-    fs::write(directory.path().join("tls.key"), &pair.key).expect("a file");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_usher-webhook"));
-    command.args(["--listen", REVIEWS, "--health", "127.0.0.1:18080"]);
-    command.arg("--certificates").arg(directory.path());
-    let program = Program(command.spawn().expect("the program"));
+    // Cargo adds words of its own.
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|it| it != "--bench")
+        .collect();
+    if let Some(("--attack", words)) = words.split_first().map(|(first, rest)| (&**first, rest)) {
+        return attack::main(&pair, words);
+    }
+    let program = Program::start(&pair);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let (reviews, nothing) = runtime.expect("a runtime").block_on(measure(&pair));
-    let pid = program.0.id();
+    let load = runtime.expect("a runtime").block_on(measure(&pair, FOR));
+    let Load {
+        reviews,
+        nothing,
+        lost,
+    } = load;
+    assert_eq!(lost, 0, "no answer was missing");
     println!("{} admissions, {A_SECOND} a second", reviews.len());
     println!("          admission     nothing");
     for (name, share) in [
@@ -72,19 +118,20 @@ fn main() {
         let [reviews, nothing] = [&reviews, &nothing].map(|took| at(took, share));
         println!("{name:8} {reviews:8.3} ms {nothing:8.3} ms");
     }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let status = program.kernel("status");
     let memory = |line: &&str| line.starts_with("VmRSS") || line.starts_with("VmHWM");
     status
         .lines()
         .filter(memory)
         .for_each(|line| println!("{line}"));
-    let times = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("it runs");
+    let times = program.kernel("schedstat");
     let mut times = times.split_whitespace().map(|it| it.parse::<f64>());
     for name in ["ran", "waited"] {
         let time = times.next().and_then(Result::ok).unwrap_or(f64::NAN);
         let each = time / 1e6 / reviews.len() as f64;
         println!("{name:8} {each:8.3} ms each");
     }
+    ExitCode::SUCCESS
 }
 
 /// In milliseconds; `took` is sorted.
@@ -93,60 +140,76 @@ fn at(took: &[Duration], share: f64) -> f64 {
     took[index].as_secs_f64() * 1e3
 }
 
-/// What reviews took, and requests that nothing is done for; both sorted.
-async fn measure(pair: &Pair) -> (Vec<Duration>, Vec<Duration>) {
+/// Times of reviews, and of requests that nothing is done for; both sorted.
+#[derive(Default)]
+struct Load {
+    reviews: Vec<Duration>,
+    nothing: Vec<Duration>,
+    /// Reviews and requests that were not answered.
+    lost: usize,
+}
+
+async fn measure(pair: &Pair, time: Duration) -> Load {
     let body = Bytes::from(review().to_string());
     let period = Duration::from_secs(1) * CONNECTIONS / A_SECOND;
     let begin = Instant::now() + Duration::from_secs(1);
     let mut all = Vec::new();
     for index in 0..CONNECTIONS {
         let mut sender = connect(pair).await;
-        let body = body.clone();
+        let (body, pair) = (body.clone(), pair.clone());
         all.push(tokio::spawn(async move {
-            let (mut reviews, mut nothing) = (Vec::new(), Vec::new());
+            let mut load = Load::default();
             let mut due = begin + Duration::from_secs(1) * index / A_SECOND;
-            while due < begin + FOR {
-                let request = Request::post("/mutate").body(Full::new(body.clone()));
-                reviews.push(send(&mut sender, due, request, StatusCode::OK).await);
-                let request = Request::get("/").body(Full::default());
+            while due < begin + time {
+                let review = Request::post("/mutate").body(Full::new(body.clone()));
+                let review = send(&mut sender, due, review, StatusCode::OK).await;
+                let nothing = Request::get("/").body(Full::default());
                 let between = due + period / 2;
-                nothing.push(send(&mut sender, between, request, StatusCode::NOT_FOUND).await);
+                let nothing = send(&mut sender, between, nothing, StatusCode::NOT_FOUND).await;
+                load.reviews.extend(review);
+                load.nothing.extend(nothing);
+                if review.is_none() || nothing.is_none() {
+                    load.lost += 1;
+                    sender = connect(&pair).await;
+                }
                 due += period;
             }
-            (reviews, nothing)
+            load
         }));
     }
-    let (mut reviews, mut nothing) = (Vec::new(), Vec::new());
+    let mut sum = Load::default();
     for one in all {
-        let took = one.await.expect("no answer was missing");
-        reviews.extend(took.0);
-        nothing.extend(took.1);
+        let load = one.await.expect("it has only measured");
+        sum.reviews.extend(load.reviews);
+        sum.nothing.extend(load.nothing);
+        sum.lost += load.lost;
     }
-    reviews.sort();
-    nothing.sort();
-    (reviews, nothing)
+    sum.reviews.sort();
+    sum.nothing.sort();
+    sum
 }
 
-/// Sends a request when it is due, and says how long it then took until all of the answer was there.
+/// Sends a request when it is due, and says how long it then took until all of the answer was there; `None`
+/// if there was none.
 async fn send(
     sender: &mut SendRequest<Full<Bytes>>,
     due: Instant,
     request: http::Result<Request<Full<Bytes>>>,
     expected: StatusCode,
-) -> Duration {
+) -> Option<Duration> {
     tokio::time::sleep_until(due.into()).await;
     // The timer is a millisecond late at most, which is not the program's.
     let from = Instant::now().min(due + Duration::from_millis(1));
     let mut request = request.expect("a request");
     let host = HeaderValue::from_static(HOST);
     request.headers_mut().insert("host", host);
-    let response = sender.send_request(request).await.expect("an answer");
-    assert_eq!(response.status(), expected);
-    response.into_body().collect().await.expect("all of it");
-    from.elapsed()
+    let response = sender.send_request(request).await.ok()?;
+    let is_expected = response.status() == expected;
+    response.into_body().collect().await.ok()?;
+    is_expected.then(|| from.elapsed())
 }
 
-async fn connect(pair: &Pair) -> SendRequest<Full<Bytes>> {
+fn tls(pair: &Pair) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(&pair.authorities) {
         roots.add(authority.expect("PEM")).expect("an authority");
@@ -156,7 +219,11 @@ async fn connect(pair: &Pair) -> SendRequest<Full<Bytes>> {
         .expect("versions")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let connector = TlsConnector::from(Arc::new(config));
+    TlsConnector::from(Arc::new(config))
+}
+
+async fn connect(pair: &Pair) -> SendRequest<Full<Bytes>> {
+    let connector = tls(pair);
     let name = ServerName::try_from(HOST).expect("a name");
     for _ in 0..200 {
         if let Ok(stream) = TcpStream::connect(REVIEWS).await {

@@ -13,11 +13,12 @@
 //! | [`metrics`] | what it has done, for Prometheus |
 //! | [`run`] | the program: all of them together |
 //! | [`arguments`] | its command line |
+//! | `fuzz` | reviews, for a fuzzer and for the tests |
 //!
 //! It has no state: what has to outlive it is in the API server, in a Secret and in annotations.
 
 #![cfg_attr(
-    not(test),
+    not(any(test, fuzzing)),
     deny(
         clippy::unwrap_used,
         clippy::expect_used,
@@ -35,6 +36,12 @@
 pub mod admission;
 pub mod arguments;
 pub mod certificate;
+#[cfg(any(test, fuzzing))]
+#[allow(dead_code)]
+#[path = "../fuzz/cost.rs"]
+mod cost;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod metrics;
 pub mod run;
 pub mod server;

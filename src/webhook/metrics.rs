@@ -19,6 +19,7 @@ pub struct Metrics {
     seconds: Histogram,
     malformed: IntCounter,
     handshakes_failed: IntCounter,
+    sent_away: IntGauge,
     certificate_taken: IntGauge,
     certificate_failures: IntCounter,
 }
@@ -55,6 +56,11 @@ impl Metrics {
             "When the certificate that is served was first served; 0 if there is none yet",
         )?;
         registry.register(Box::new(taken.clone()))?;
+        let sent_away = IntGauge::new(
+            "usher_webhook_connections_sent_away",
+            "Connections that had to make room for others since the start",
+        )?;
+        registry.register(Box::new(sent_away.clone()))?;
         Ok(Metrics {
             admissions,
             seconds,
@@ -66,6 +72,7 @@ impl Metrics {
                 "usher_webhook_failed_handshakes_total",
                 "Connections on which nobody came to speak TLS, or did not believe the certificate",
             )?,
+            sent_away,
             certificate_taken: taken,
             certificate_failures: counter(
                 "usher_webhook_certificate_failures_total",
@@ -82,6 +89,11 @@ impl Metrics {
 
     pub(crate) fn malformed(&self) {
         self.malformed.inc();
+    }
+
+    pub(crate) fn sent_away(&self, connections: u64) {
+        self.sent_away
+            .set(i64::try_from(connections).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn handshake_failed(&self) {

@@ -16,7 +16,7 @@ use usher_core::plan::Rules;
 
 use crate::admission::Admission;
 use crate::arguments::Arguments;
-use crate::certificate::{Files, Keeper, Names, Served, Source};
+use crate::certificate::{Clients, Files, Keeper, Names, Served, Source};
 use crate::metrics::Metrics;
 use crate::server::{Reviews, Stage, health};
 use usher_core::text::causes;
@@ -76,6 +76,10 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         served,
         source,
         metrics: Metrics::new().map_err(|error| format!("metrics: {error}"))?,
+        clients: match &arguments.client_ca {
+            Some(path) => Some(Clients::read(path)?),
+            None => None,
+        },
         reviews: listen(arguments.listen).await?,
         health: listen(arguments.health).await?,
         drain: arguments.drain,
@@ -123,6 +127,8 @@ pub struct Program {
     pub served: Served,
     pub source: Source,
     pub metrics: Metrics,
+    /// The clients whose certificates are demanded; `None`: none are.
+    pub clients: Option<Clients>,
     /// Where reviews come in, and where health and metrics are asked for.
     pub reviews: TcpListener,
     pub health: TcpListener,
@@ -137,12 +143,13 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// If there can be no TLS.
+    /// If there can be no TLS, or no thread for health.
     pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), String> {
         let (stage, stages) = watch::channel(Stage::Serving);
         let reviews = Reviews::new(
             self.admission,
             self.served.clone(),
+            self.clients,
             self.metrics.clone(),
             stages.clone(),
         );
@@ -154,10 +161,12 @@ impl Program {
             tokio::time::sleep(self.drain).await;
             stage.send_replace(Stage::Closing);
         };
+        let metrics = self.metrics.clone();
+        health(self.health, self.served, metrics, stages)
+            .map_err(|error| format!("health: {error}"))?;
         let served = async { tokio::join!(reviews.serve(self.reviews), ending) };
         tokio::select! {
             _ = served => {}
-            () = health(self.health, self.served, self.metrics.clone(), stages) => {}
             () = self.source.look_after(&self.metrics) => {}
         }
         Ok(())

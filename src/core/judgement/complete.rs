@@ -1,14 +1,12 @@
 //! What a pod's author need not write, since the spec says it: made into the annotations that the shim
 //! reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-
-use crate::manifest::{Container, Pod};
+use crate::manifest::{Container, Json, Pod};
 use crate::plan::{
-    ContainerSetting, Origin, Plan, PlanError, PodSetting, RestartPolicy, Role, Rules,
-    is_container_name, is_usher_key, list_words,
+    ContainerSetting, MAX_VALUE_BYTES, Origin, Plan, PlanError, PodSetting, RestartPolicy, Role,
+    Rules, is_container_name, is_usher_key, list_words,
 };
 
 use super::names::{Annotations, put, without_absent, without_patterns};
@@ -47,7 +45,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
     if !concerns(pod, rules) {
         return Ok(None);
     }
-    let resolved = without_patterns(&pod.annotations, pod);
+    let resolved = without_patterns(&pod.annotations, pod)?;
     let mut annotations = without_absent(&resolved, pod);
     if let Some(policy) = pod.restart_policy() {
         // Also where no list is left: usher has to do with the pod all the same.
@@ -94,6 +92,12 @@ impl Completion {
         self.annotations.is_empty() && self.without_liveness_probe.is_empty()
     }
 
+    /// The containers whose `livenessProbe` is to be taken out.
+    pub fn moved_probes(&self) -> BTreeSet<&str> {
+        let names = self.without_liveness_probe.iter();
+        names.map(String::as_str).collect()
+    }
+
     /// Changes a pod by it.
     pub fn apply(&self, pod: &mut Pod) {
         for (key, value) in &self.annotations {
@@ -102,12 +106,7 @@ impl Completion {
                 None => pod.annotations.remove(key),
             };
         }
-        let spec = &mut pod.spec;
-        for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
-            if self.without_liveness_probe.contains(&container.name) {
-                container.liveness_probe = None;
-            }
-        }
+        pod.take_liveness_probes(&self.moved_probes());
     }
 }
 
@@ -118,9 +117,10 @@ impl Work<'_> {
     fn lists(&mut self) {
         let named = |list: &[String], containers: &[Container], wanted: &dyn Fn(&str) -> bool| {
             let mut all = list.to_vec();
+            let mut is_there: BTreeSet<&str> = list.iter().map(String::as_str).collect();
             for Container { name, .. } in containers {
                 // What cannot be a name, and what is one twice, is for the API server to refuse.
-                if is_container_name(name) && wanted(name) && !all.contains(name) {
+                if is_container_name(name) && wanted(name) && is_there.insert(name) {
                     all.push(name.clone());
                 }
             }
@@ -231,12 +231,19 @@ impl Work<'_> {
     }
 
     /// True if it is said now, and was not before.
-    fn probe(&mut self, setting: ContainerSetting, field: &str, name: &str, probe: &Value) -> bool {
+    fn probe(&mut self, setting: ContainerSetting, field: &str, name: &str, probe: &Json) -> bool {
         if self.annotations.contains_key(&setting.key(name)) {
             return false;
         }
-        let (probe, lost) = fields::probe(field, probe.clone());
-        let is_said = self.annotate(setting, name, probe.to_string());
+        // One that is too long for an annotation is refused unparsed.
+        let (probe, lost) = match probe.text().len() > MAX_VALUE_BYTES {
+            true => (probe.text().to_owned(), Vec::new()),
+            false => {
+                let (probe, lost) = fields::probe(field, probe.value());
+                (probe.to_string(), lost)
+            }
+        };
+        let is_said = self.annotate(setting, name, probe);
         if is_said {
             for sentence in lost {
                 self.note(Some(name), sentence);

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::plan::{Amounts, Resources, Signal};
+use crate::text::Shortened;
 
 use super::sizes::{bytes, cpus};
 
@@ -19,6 +20,11 @@ const PROBE_FIELDS: [&str; 9] = [
     "failureThreshold",
 ];
 
+/// Unknown fields of a probe that are named.
+const MAX_UNKNOWN: usize = 8;
+/// Characters that are shown of what a spec says.
+const MAX_KEY_CHARS: usize = 64;
+
 /// A probe as the shim takes it, and what is lost of it, in sentences. `field` is the one that it is in.
 pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     let mut lost = Vec::new();
@@ -34,15 +40,27 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
             "the successThreshold of its {field} is dropped: usher needs one success"
         ));
     }
+    let mut unknown = 0_usize;
     fields.retain(|key, _| {
         let is_known = PROBE_FIELDS.contains(&key.as_str());
         if !is_known {
+            unknown = unknown.saturating_add(1);
+        }
+        if !is_known && unknown <= MAX_UNKNOWN {
+            let key = Shortened {
+                text: key,
+                chars: MAX_KEY_CHARS,
+                quotes: false,
+            };
             lost.push(format!(
                 "{key} of its {field} is dropped: usher's probes do not have it"
             ));
         }
         is_known
     });
+    if let more @ 1.. = unknown.saturating_sub(MAX_UNKNOWN) {
+        lost.push(format!("{more} more fields of its {field} are dropped"));
+    }
     (Value::Object(fields), lost)
 }
 
@@ -51,8 +69,13 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
 pub fn stop_signal(signal: &str) -> Result<(), String> {
     match signal.parse() {
         Ok(Signal::KILL) | Err(_) => Err(format!(
-            "its stopSignal {signal} is kubelet's alone: usher stops it with SIGTERM; expected a \
-             signal other than SIGKILL"
+            "its stopSignal {} is kubelet's alone: usher stops it with SIGTERM; expected a \
+             signal other than SIGKILL",
+            Shortened {
+                text: signal,
+                chars: MAX_KEY_CHARS,
+                quotes: false,
+            }
         )),
         Ok(_) => Ok(()),
     }

@@ -11,13 +11,17 @@
 //! | `stop` | the steps of a termination, and when each is over at worst |
 //! | `sizes` | how large the pod is in each phase, its QoS class |
 //! | `warnings` | what does not do what it looks like |
+//! | `order` | the start order, as seen from a manifest |
 //! | `names` | patterns and optional names, for who knows all containers |
 //! | `complete` | what the spec says, made into annotations |
 //! | `fields` | single fields, made into annotations |
 
+#[cfg(test)]
+mod bounds;
 mod complete;
 mod fields;
 mod names;
+mod order;
 mod sizes;
 mod start;
 mod stop;
@@ -54,16 +58,16 @@ impl Judgement {
     /// Judges a pod by the rules of a node. Patterns in its lists are taken for the names that they stand
     /// for.
     pub fn of(pod: &Pod, rules: &Rules) -> Judgement {
-        let annotations = without_patterns(&pod.annotations, pod);
-        let (plan, refused) = match Plan::parse_under(&annotations, rules) {
-            Ok(reading) => (Some(reading.plan), None),
-            // What is only too much for this node has a meaning all the same.
-            Err(error) => (Plan::parse(&annotations).ok(), Some(error.to_string())),
-        };
-        let plan = plan.map(|mut plan| {
-            for container in pod.all() {
-                plan.comes(&container.name);
+        let read = without_patterns(&pod.annotations, pod).map(|annotations| {
+            match Plan::parse_under(&annotations, rules) {
+                Ok(reading) => (Some(reading.plan), None),
+                // What is only too much for this node has a meaning all the same.
+                Err(error) => (Plan::parse(&annotations).ok(), Some(error.to_string())),
             }
+        });
+        let (plan, refused) = read.unwrap_or_else(|sentence| (None, Some(sentence)));
+        let plan = plan.map(|mut plan| {
+            plan.come(pod.all().map(|it| it.name.as_str()));
             plan
         });
         let plan = plan.filter(|plan| !plan.is_empty());

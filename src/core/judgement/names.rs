@@ -4,16 +4,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::manifest::Pod;
-use crate::plan::{self, Pattern, PodSetting, gives_a_role, list_words, without_mark};
+use crate::plan::{
+    self, MAX_NAMES, MAX_VALUE_BYTES, Pattern, PodSetting, gives_a_role, is_usher_key, list_words,
+    without_mark,
+};
 
 /// A pod's annotations by their keys.
 pub(super) type Annotations = BTreeMap<String, String>;
 
-/// The lists of a pod that can be read, as their words.
+/// Comparisons of a name with a pattern that one pod may cost.
+const MAX_COMPARISONS: usize = 1 << 16;
+
+/// The lists of a pod that can be read, as their words. A value that is too long is refused with the plan.
 fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
     plan::lists().filter_map(|setting| {
         let value = annotations.get(&setting.key())?;
-        Some((setting, list_words(value).ok()?))
+        let is_short = value.len() <= MAX_VALUE_BYTES;
+        Some((setting, list_words(value).ok().filter(|_| is_short)?))
     })
 }
 
@@ -26,7 +33,16 @@ pub(super) fn with_patterns(
 
 /// Puts names in the place of patterns: those of the containers that are there, in their order, and in no
 /// list by their own names. A list that comes to nothing is not there.
-pub(super) fn without_patterns(annotations: &Annotations, pod: &Pod) -> Annotations {
+///
+/// # Errors
+///
+/// A sentence: a list of patterns has more names than a list may have, or the pod has too many
+/// containers for them.
+pub(super) fn without_patterns(
+    annotations: &Annotations,
+    pod: &Pod,
+) -> Result<Annotations, String> {
+    check_cost(annotations, pod)?;
     let has_role = lists(annotations).filter(|(setting, _)| gives_a_role(*setting));
     let named: BTreeSet<&str> = has_role
         .flat_map(|(_, words)| words)
@@ -36,9 +52,11 @@ pub(super) fn without_patterns(annotations: &Annotations, pod: &Pod) -> Annotati
     for (setting, words) in with_patterns(annotations) {
         let own: BTreeSet<&str> = words.iter().map(|word| without_mark(word).0).collect();
         let mut names: Vec<&str> = Vec::new();
+        let mut is_there = BTreeSet::new();
         for word in &words {
             let Some(pattern) = pattern(word) else {
                 names.push(word);
+                is_there.insert(*word);
                 continue;
             };
             for name in candidates(setting, pod).filter(|name| pattern.matches(name)) {
@@ -46,21 +64,46 @@ pub(super) fn without_patterns(annotations: &Annotations, pod: &Pod) -> Annotati
                     true => named.contains(name),
                     false => own.contains(name),
                 };
-                if !is_said && !names.contains(&name) {
+                // One more than a list may have is enough for its sentence.
+                if !is_said && names.len() <= MAX_NAMES && is_there.insert(name) {
                     names.push(name);
                 }
             }
         }
         put(&mut resolved, setting, &names);
     }
-    resolved
+    Ok(resolved)
+}
+
+fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), String> {
+    let mut comparisons = 0_usize;
+    for (setting, words) in with_patterns(annotations) {
+        let count = words.len();
+        if count > MAX_NAMES {
+            return Err(format!(
+                "{} lists {count} names and patterns; expected at most {MAX_NAMES}",
+                setting.key()
+            ));
+        }
+        let patterns = words.iter().filter(|word| Pattern::is_one(word)).count();
+        let names = candidates(setting, pod).count();
+        comparisons = comparisons.saturating_add(patterns.saturating_mul(names));
+        if comparisons > MAX_COMPARISONS {
+            return Err(format!(
+                "{} has patterns that need {comparisons} comparisons with names of containers; \
+                 expected at most {MAX_COMPARISONS} for a pod",
+                setting.key()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Puts plain names in the place of optional ones: those of containers that are there stay, and nothing is
 /// said of the others any more. What kubelet looks after by itself is not there in this sense: an injector
 /// brings the same proxy as an ordinary container or as a native sidecar.
 pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotations {
-    let is_there = |name: &str| pod.spec.containers.iter().any(|it| it.name == name);
+    let is_there = |name: &str| pod.place(name).is_some();
     let mut absent: BTreeSet<&str> = BTreeSet::new();
     for (_, words) in lists(annotations) {
         let optional = words.into_iter().map(without_mark);
@@ -86,7 +129,7 @@ pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotation
         }
     }
     resolved.retain(|key, _| {
-        let of_container = key.split_once(".usher/");
+        let of_container = key.split_once(".usher/").filter(|_| is_usher_key(key));
         of_container.is_none_or(|(_, name)| !absent.contains(name))
     });
     resolved

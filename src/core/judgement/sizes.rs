@@ -40,15 +40,16 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     let effective = containers.effective();
     let effective = whole.map_or(effective, |whole| replace(effective, whole));
     let mut phases: Vec<Phase> = containers
-        .moments()
-        .filter(|moment| match moment {
+        .sizes()
+        .into_iter()
+        .filter(|(moment, _)| match moment {
             Moment::PreExit => !containers.pre_exit.is_empty(),
             Moment::PostExit => !containers.post_exit.is_empty(),
             // Smaller than any other one.
             Moment::Sidecars => false,
             Moment::Starting(_) | Moment::Running => true,
         })
-        .map(|moment| {
+        .map(|(moment, size)| {
             let name = match moment {
                 Moment::Starting(index) => {
                     format!(
@@ -61,7 +62,7 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
                 Moment::PostExit => "post-exit".to_owned(),
                 Moment::Sidecars => "sidecars".to_owned(),
             };
-            phase(name, capped(containers.at(moment)))
+            phase(name, capped(size))
         })
         .collect();
     phases.push(phase("effective".to_owned(), effective.plus(overhead(pod))));

@@ -1,5 +1,6 @@
 //! The start plan: what each container waits for, and what its Start looks like to kubelet.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -7,11 +8,12 @@ use serde::Serialize;
 use crate::lifecycle::LAST_APP_AFTER;
 use crate::plan::{
     Check, DeferTurn, ExitCodes, GraceExtension, Host, Origin, Plan, PodSetting, Port, Probe, Role,
-    Stage, StartMode,
+    Stage,
 };
 
 use crate::manifest::Pod;
 
+use super::order::{StartOrder, few, few_joined};
 use super::role;
 
 /// A container's start.
@@ -58,57 +60,26 @@ pub const ADDED_LATER: &str = "(added later)";
 
 /// All containers of the pod, in the order of their start.
 pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    let mut step = 0_usize;
-    for container in &pod.spec.init_containers {
-        let role = plan.role(&container.name);
-        // Those that are listed for anything else have their places below.
-        if !matches!(role, Role::NativeInit | Role::App | Role::Guest) {
-            continue;
-        }
-        step = step.saturating_add(1);
-        let done = match container.is_native_sidecar() {
-            true => "when kubelet takes it for started",
-            false => "when it has exited with 0",
-        };
-        let waits_for = match role {
-            Role::App => waited_for(plan, pod, &container.name, &staged(plan)),
-            _ => Vec::new(),
-        };
-        let held = held(plan, pod, &container.name, &waits_for);
-        entries.push(Entry {
-            container: container.name.clone(),
-            role: role.to_string(),
-            origin: plan.origin(&container.name),
-            optional: false,
-            step: Some(step),
-            waits_for,
-            held,
-            remedy: (held != Held::No).then(|| native_init(plan, pod)),
-            done: Some(done.to_owned()),
-            liveness: None,
-        });
-    }
-    let mut before: Vec<String> = Vec::new();
+    let order = StartOrder::of(plan, pod);
+    let mut entries = init_entries(&order, plan, pod);
+    let mut step = entries.len();
     for Stage(names) in plan.stages() {
         step = step.saturating_add(1);
         for name in names {
-            let waits_for = waited_for(plan, pod, name, &before);
-            let held = held(plan, pod, name, &waits_for);
+            let waits = order.waits(name, order.before(name));
             entries.push(Entry {
                 container: name.clone(),
                 role: plan.role(name).to_string(),
                 origin: plan.origin(name),
                 optional: plan.is_optional(name),
                 step: Some(step),
-                waits_for,
-                held,
+                waits_for: few(waits.names.iter().copied()),
+                held: order.held(&waits),
                 remedy: None,
                 done: Some(done(plan, name)),
                 liveness: liveness(plan, name),
             });
         }
-        before.extend(names.iter().cloned());
     }
     step = step.saturating_add(1);
     let in_role = |wanted: Role| {
@@ -118,15 +89,15 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     let run_is_over = run_is_over(plan, pod);
     for container in in_role(Role::App) {
         let name = &container.name;
-        let waits_for = waited_for(plan, pod, name, &before);
+        let waits = order.waits(name, order.all());
         entries.push(Entry {
             container: name.clone(),
             role: Role::App.to_string(),
             origin: plan.origin(name),
             optional: false,
             step: Some(step),
-            held: held(plan, pod, name, &waits_for),
-            waits_for,
+            held: order.held(&waits),
+            waits_for: few(waits.names.iter().copied()),
             remedy: None,
             done: run_is_over.clone(),
             liveness: None,
@@ -150,10 +121,46 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     entries
 }
 
+/// The pod's own init containers, except those that are listed for anything else.
+fn init_entries(order: &StartOrder<'_>, plan: &Plan, pod: &Pod) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let native_init = native_init(plan, pod);
+    for container in pod.spec.init_containers.iter() {
+        let role = plan.role(&container.name);
+        if !matches!(role, Role::NativeInit | Role::App | Role::Guest) {
+            continue;
+        }
+        let done = match container.is_native_sidecar() {
+            true => "when kubelet takes it for started",
+            false => "when it has exited with 0",
+        };
+        let before = match role {
+            Role::App => order.all(),
+            _ => &[],
+        };
+        let waits = order.waits(&container.name, before);
+        let held = order.held(&waits);
+        entries.push(Entry {
+            container: container.name.clone(),
+            role: role.to_string(),
+            origin: plan.origin(&container.name),
+            optional: false,
+            step: Some(entries.len().saturating_add(1)),
+            waits_for: few(waits.names.iter().copied()),
+            held,
+            remedy: (held != Held::No).then(|| native_init.clone()),
+            done: Some(done.to_owned()),
+            liveness: None,
+        });
+    }
+    entries
+}
+
 /// What kubelet adds to a pod that is there (`kubectl debug`): it is in none of the author's lists.
 pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
-    let waits_for = staged(plan);
-    if waits_for.is_empty() || plan.apps().is_some() {
+    let order = StartOrder::of(plan, pod);
+    let waits = order.waits_of_last();
+    if waits.names.is_empty() || plan.apps().is_some() {
         return None;
     }
     Some(Entry {
@@ -162,28 +169,12 @@ pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
         origin: Origin::Nobody,
         optional: false,
         step: None,
-        held: held_for(plan, &waits_for, comes_after(pod, Some(usize::MAX))),
-        waits_for,
+        held: order.held(&waits),
+        waits_for: few(waits.names.iter().copied()),
         remedy: Some(apps(plan, pod)),
         done: None,
         liveness: None,
     })
-}
-
-/// Those of these containers that another one waits for when kubelet starts it: of those that need not
-/// come, the ones that it has created before.
-pub(super) fn waited_for(plan: &Plan, pod: &Pod, name: &str, names: &[String]) -> Vec<String> {
-    let is_later = comes_after(pod, pod.all().position(|it| it.name == name));
-    let waited_for = names
-        .iter()
-        .filter(|it| !plan.is_optional(it) || !is_later(it));
-    waited_for.cloned().collect()
-}
-
-/// All init containers and sidecars of usher's.
-pub(super) fn staged(plan: &Plan) -> Vec<String> {
-    let names = plan.stages().iter().flat_map(|Stage(names)| names);
-    names.cloned().collect()
 }
 
 /// The list that the pod's init containers should be in.
@@ -204,38 +195,41 @@ pub(super) fn apps(plan: &Plan, pod: &Pod) -> String {
     annotation(PodSetting::Apps, apps.map(|it| it.name.as_str()))
 }
 
-pub(super) fn annotation<T: AsRef<str>>(
-    setting: PodSetting,
-    names: impl Iterator<Item = T>,
-) -> String {
-    let names: Vec<T> = names.collect();
-    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-    format!("{}: {}", setting.key(), names.join(", "))
+pub(super) fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'a str>) -> String {
+    format!("{}: {}", setting.key(), few_joined(names))
 }
+
+/// Sets of exit codes by which apps end, as far as they are told apart.
+const SHOWN_ENDS: usize = 4;
 
 /// When the run is complete, of which the apps are; none if kubelet starts one of them again for ever.
 pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
+    let mut places: BTreeMap<ExitCodes, usize> = BTreeMap::new();
     let mut ends: Vec<(ExitCodes, Vec<&str>)> = Vec::new();
     let containers = pod.spec.containers.iter().map(|it| it.name.as_str());
     for name in containers.filter(|name| role(plan, pod, name) == Role::App) {
         let codes = final_codes(plan, name);
-        match ends.iter_mut().find(|(other, _)| *other == codes) {
+        if codes.is_empty() {
+            return None;
+        }
+        let place = *places.entry(codes.clone()).or_insert(ends.len());
+        match ends.get_mut(place) {
             Some((_, names)) => names.push(name),
             None => ends.push((codes, vec![name])),
         }
-    }
-    if ends.iter().any(|(codes, _)| codes.is_empty()) {
-        return None;
     }
     let all = match &ends[..] {
         [] => return None,
         [(codes, _)] => format!("the run, when all apps have {}", exited(codes)),
         several => {
-            let each = several.iter().map(|(codes, names)| {
-                let names = names.join(", ");
+            let each = several.iter().take(SHOWN_ENDS).map(|(codes, names)| {
+                let names = few_joined(names.iter().copied());
                 format!("{names}: {}", exited(codes))
             });
-            let each: Vec<String> = each.collect();
+            let mut each: Vec<String> = each.collect();
+            if let more @ 1.. = several.len().saturating_sub(SHOWN_ENDS) {
+                each.push(format!("and {more} more"));
+            }
             format!("the run, when all apps have ended ({})", each.join("; "))
         }
     };
@@ -251,9 +245,14 @@ pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
 
 /// The exit codes after which kubelet leaves a container alone.
 fn final_codes(plan: &Plan, name: &str) -> ExitCodes {
+    let by_code = &plan.container(name).caller_restarts;
+    let policy = plan.restart_policy(name);
     let codes = 0..=u8::MAX;
     codes
-        .filter(|code| !plan.is_created_again(name, u32::from(*code)))
+        .filter(|code| {
+            let code = u32::from(*code);
+            !by_code.contains(code) && !policy.restarts(code)
+        })
         .collect()
 }
 
@@ -278,35 +277,6 @@ fn out_of_order(plan: &Plan, name: &str, role: Role, held: Held) -> Entry {
         remedy: None,
         done: None,
         liveness: liveness(plan, name),
-    }
-}
-
-/// Kubelet starts the containers in their order in the manifest, and waits for the answer of each; and for
-/// the end of an init container before it creates what comes behind it.
-pub(super) fn held(plan: &Plan, pod: &Pod, name: &str, waits_for: &[String]) -> Held {
-    let is_later = comes_after(pod, pod.all().position(|it| it.name == name));
-    match pod.has_init_container(name) && waits_for.iter().any(&is_later) {
-        true => Held::InVain,
-        false => held_for(plan, waits_for, is_later),
-    }
-}
-
-/// Whether kubelet creates a container after that at `own` place, as far as the manifest says.
-fn comes_after(pod: &Pod, own: Option<usize>) -> impl Fn(&String) -> bool {
-    move |name| {
-        let its = pod.all().position(|it| it.name == *name);
-        its.is_none() || its > own
-    }
-}
-
-fn held_for(plan: &Plan, waits_for: &[String], is_later: impl Fn(&String) -> bool) -> Held {
-    if waits_for.is_empty() {
-        return Held::No;
-    }
-    match plan.settings().start_mode {
-        StartMode::Block => Held::Blocked,
-        StartMode::Auto if !waits_for.iter().any(is_later) => Held::Blocked,
-        StartMode::Auto | StartMode::Hold => Held::AtOnce,
     }
 }
 

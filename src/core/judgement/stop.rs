@@ -8,6 +8,7 @@ use crate::lifecycle::{Budget, Duty, LEAST, STEPS, Step};
 use crate::manifest::Pod;
 use crate::plan::{Plan, SidecarStopOrder, Stage};
 
+use super::order::few;
 use super::role;
 
 /// How the pod ends.
@@ -76,9 +77,7 @@ pub fn termination(plan: &Plan, pod: &Pod) -> Termination {
         grace_period_seconds: grace.as_secs_f64(),
         worst_case_seconds: worst.last().map_or(0.0, |(_, over)| over.as_secs_f64()),
         steps,
-        run_again: defers(plan)
-            .filter_map(|name| run_again(plan, pod, name))
-            .collect(),
+        run_again: run_again(plan, pod),
     }
 }
 
@@ -87,22 +86,43 @@ fn defers(plan: &Plan) -> impl Iterator<Item = &String> {
     plan.pre_exit().iter().chain(plan.post_exit())
 }
 
-fn run_again(plan: &Plan, pod: &Pod, name: &str) -> Option<RunAgain> {
-    let own = plan.container(name);
-    own.restart.filter(|policy| policy.restarts_failed())?;
-    let behind = behind(plan, pod, name);
-    // Its last run has as much as each of those.
-    let needed = match behind.len() {
-        0 => 0,
-        count => u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1),
+/// The defer containers that are run again while they fail.
+fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
+    let grace = grace_period(plan, pod);
+    let is_present = |step: Step| !containers(plan, pod, step).is_empty();
+    let (apps, sidecars) = (is_present(Step::Apps), is_present(Step::Sidecars));
+    let defers: Vec<&str> = defers(plan).map(String::as_str).collect();
+    let of_defer = |(index, name): (usize, &&str)| {
+        let own = plan.container(name);
+        own.restart.filter(|policy| policy.restarts_failed())?;
+        // Later defer containers, then later steps: they need time of the same grace period.
+        let later = defers.get(index.saturating_add(1)..).unwrap_or_default();
+        let is_pre_exit = index < plan.pre_exit().len();
+        let steps = [
+            (Step::Apps, apps && is_pre_exit),
+            (Step::Sidecars, sidecars),
+        ];
+        let steps = steps.into_iter().filter(|(_, is_behind)| *is_behind);
+        let mut behind = few(later.iter().copied());
+        behind.extend(
+            steps
+                .clone()
+                .map(|(step, _)| format!("the {}", step.word())),
+        );
+        // Its last run has as much as each of those.
+        let needed = match later.len().saturating_add(steps.count()) {
+            0 => 0,
+            count => u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1),
+        };
+        let until = grace.saturating_sub(LEAST.saturating_mul(needed));
+        Some(RunAgain {
+            container: (*name).to_owned(),
+            until_seconds: until.as_secs_f64(),
+            cap_seconds: own.grace_period.map(|cap| cap.as_secs_f64()),
+            behind,
+        })
     };
-    let until = grace_period(plan, pod).saturating_sub(LEAST.saturating_mul(needed));
-    Some(RunAgain {
-        container: name.to_owned(),
-        until_seconds: until.as_secs_f64(),
-        cap_seconds: own.grace_period.map(|cap| cap.as_secs_f64()),
-        behind,
-    })
+    defers.iter().enumerate().filter_map(of_defer).collect()
 }
 
 /// The pod's grace period, as its annotations say it, else its spec.
@@ -143,23 +163,6 @@ fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
         }
         Step::Hooks | Step::Over => None,
     }
-}
-
-/// What comes behind a defer container and needs time of the same grace period: later defer containers,
-/// then later steps.
-fn behind(plan: &Plan, pod: &Pod, name: &str) -> Vec<String> {
-    let is_pre_exit = plan.pre_exit().iter().any(|it| it == name);
-    let later = defers(plan).skip_while(|it| *it != name).skip(1);
-    let mut behind: Vec<String> = later.cloned().collect();
-    let steps = match is_pre_exit {
-        true => &[Step::Apps, Step::Sidecars][..],
-        false => &[Step::Sidecars],
-    };
-    let present = steps
-        .iter()
-        .filter(|step| !containers(plan, pod, **step).is_empty());
-    behind.extend(present.map(|step| format!("the {}", step.word())));
-    behind
 }
 
 /// Those of a step, in their order.

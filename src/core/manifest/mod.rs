@@ -1,13 +1,18 @@
 //! Objects of Kubernetes that have pods in them, as far as order and size matter.
 //!
-//! They come as the values that JSON has, from a manifest or from the API server; to read their text is
-//! for others.
+//! They come as the values that JSON has, from a manifest, or as its text, from the API server. Reading
+//! costs memory in proportion to that text, whatever it says: unknown fields are skipped, and what is kept
+//! is counted before it is kept.
 
+mod json;
 mod pod;
+mod read;
 #[cfg(test)]
 mod tests;
 
-pub use pod::{Container, Lifecycle, Pod, Requirements, Spec};
+pub use json::Json;
+pub use pod::{Container, Handler, Lifecycle, Pod, Requirements, Spec};
+pub use read::{MAX_CONTAINERS, Unreadable};
 
 /// Where the pod is in each kind of object that has one.
 const PODS: [(&str, &[&str]); 9] = [

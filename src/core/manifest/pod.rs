@@ -1,103 +1,108 @@
 //! A pod's manifest, as far as it matters to order and size. What is not named here is not looked
 //! at: the API server is the one to refuse it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error};
-use serde_json::{Map, Value};
+use serde::de::IgnoredAny;
+use serde_json::Value;
 
-use crate::plan::{self, Amounts, ExitCodes, Resources, RestartPolicy, Word};
+use crate::plan::{self, Amounts, ExitCodes, Object, Resources, RestartPolicy, Word};
 
-use super::Owner;
+use super::read::{self, Containers, RestartRules, Unreadable};
+use super::{Json, Owner};
 
-/// A pod, or a template of pods.
-#[derive(Debug, Clone)]
+/// A pod, or a template of pods. Pods that are equal are judged alike.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub owner: Owner,
     pub annotations: BTreeMap<String, String>,
     pub spec: Spec,
+    /// The first place of each name in `spec.initContainers` and in `spec.containers`.
+    init_places: BTreeMap<String, usize>,
+    places: BTreeMap<String, usize>,
 }
 
 /// Kubernetes' `PodSpec`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
     pub runtime_class_name: Option<String>,
     restart_policy: Option<String>,
     termination_grace_period_seconds: Option<u64>,
     /// Kubelet's own, native sidecars among them.
-    pub init_containers: Vec<Container>,
-    pub containers: Vec<Container>,
+    pub init_containers: Containers,
+    pub containers: Containers,
     /// Of all containers together, as it was written.
-    #[serde(deserialize_with = "requirements")]
+    #[serde(deserialize_with = "read::requirements")]
     pub resources: Option<Requirements>,
-    #[serde(deserialize_with = "overhead")]
+    #[serde(deserialize_with = "read::overhead")]
     pub overhead: Option<Amounts>,
 }
 
 /// Kubernetes' `ResourceRequirements`, as far as a pod is sized by them.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Requirements {
+    #[serde(deserialize_with = "read::amounts")]
     pub requests: Amounts,
+    #[serde(deserialize_with = "read::amounts")]
     pub limits: Amounts,
 }
 
 /// Kubernetes' `Container`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
+    #[serde(deserialize_with = "read::or_default")]
     pub name: String,
     restart_policy: Option<String>,
-    restart_policy_rules: Vec<RestartRule>,
-    #[serde(deserialize_with = "resources")]
+    restart_policy_rules: RestartRules,
+    #[serde(deserialize_with = "read::resources")]
     pub resources: Option<Resources>,
-    pub startup_probe: Option<Value>,
-    pub liveness_probe: Option<Value>,
-    pub readiness_probe: Option<Value>,
+    pub startup_probe: Option<Json>,
+    pub liveness_probe: Option<Json>,
+    pub readiness_probe: Option<IgnoredAny>,
+    #[serde(deserialize_with = "read::object")]
     pub lifecycle: Lifecycle,
+    #[serde(deserialize_with = "read::object")]
     security_context: SecurityContext,
 }
 
-/// Kubernetes' `ContainerRestartRule` (KEP-5307).
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct RestartRule {
-    action: String,
-    exit_codes: Option<RuleCodes>,
-}
-
-/// Kubernetes' `ContainerRestartRuleOnExitCodes`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct RuleCodes {
-    operator: String,
-    values: Vec<i64>,
-}
-
 /// Kubernetes' `SecurityContext`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct SecurityContext {
+    #[serde(deserialize_with = "read::object")]
     capabilities: Capabilities,
 }
 
 /// Kubernetes' `Capabilities`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Capabilities {
-    add: Vec<String>,
+    /// True if one of those that are added lets the container change the network.
+    #[serde(rename = "add", deserialize_with = "read::network_rights")]
+    for_network: bool,
 }
 
 /// Kubernetes' `Lifecycle`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Lifecycle {
-    pub post_start: Option<Value>,
-    pub pre_stop: Option<Value>,
+    pub post_start: Option<Object<Handler>>,
+    pub pre_stop: Option<IgnoredAny>,
     pub stop_signal: Option<String>,
+}
+
+/// Kubernetes' `LifecycleHandler`: only its kind matters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Handler {
+    pub exec: Option<IgnoredAny>,
+    pub http_get: Option<IgnoredAny>,
+    pub tcp_socket: Option<IgnoredAny>,
 }
 
 // === impl Pod ===
@@ -107,37 +112,58 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// One sentence if something is not of the type that Kubernetes has it in.
-    pub fn read(owner: &Owner, pod: &Value) -> Result<Pod, String> {
-        let field = |of: &Value, key: &str| present(of.get(key).unwrap_or(&Value::Null));
-        let annotations = field(pod.get("metadata").unwrap_or(&Value::Null), "annotations");
-        let annotations = match annotations {
-            Value::Null => BTreeMap::new(),
-            annotations => read(&annotations, || "metadata.annotations".to_owned())?,
-        };
-        let spec = match field(pod, "spec") {
-            Value::Null => Value::Object(Map::new()),
-            spec => spec,
-        };
-        // One by one: the sentence says which container it is.
-        for list in ["initContainers", "containers"] {
-            let items = spec.get(list).and_then(Value::as_array);
-            for (index, container) in items.into_iter().flatten().enumerate() {
-                let name = container.get("name").and_then(Value::as_str);
-                let name = name.unwrap_or("without a name");
-                let _: Container = read(container, || format!("spec.{list}[{index}] ({name})"))?;
+    /// A sentence if a field does not have the type that Kubernetes gives it, or if the pod is larger than
+    /// any that Kubernetes can run.
+    pub fn read(owner: &Owner, pod: &Value) -> Result<Pod, Unreadable> {
+        read::pod(owner, pod)
+    }
+
+    /// Reads a pod, or a template of pods, from the text of the object that has it at `path`; `None` if
+    /// the object has none there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pod::read`].
+    pub fn parse(owner: &Owner, path: &[&str], object: &str) -> Result<Option<Pod>, Unreadable> {
+        read::pod_within(owner, path, object)
+    }
+
+    pub(super) fn new(owner: &Owner, annotations: BTreeMap<String, String>, spec: Spec) -> Pod {
+        let places = |containers: &[Container]| {
+            let mut places = BTreeMap::new();
+            for (index, container) in containers.iter().enumerate() {
+                places.entry(container.name.clone()).or_insert(index);
             }
-        }
-        Ok(Pod {
+            places
+        };
+        Pod {
             owner: owner.clone(),
             annotations,
-            spec: read(&spec, || "spec".to_owned())?,
-        })
+            init_places: places(&spec.init_containers),
+            places: places(&spec.containers),
+            spec,
+        }
     }
 
     /// Whether kubelet itself has an init container of this name, a native sidecar too.
     pub fn has_init_container(&self, name: &str) -> bool {
-        self.spec.init_containers.iter().any(|it| it.name == name)
+        self.init_places.contains_key(name)
+    }
+
+    /// The place of a container of this name in `spec.containers`.
+    pub fn place(&self, name: &str) -> Option<usize> {
+        self.places.get(name).copied()
+    }
+
+    /// The place of a container of this name in [`Pod::all`].
+    pub fn place_among_all(&self, name: &str) -> Option<usize> {
+        let init = self.init_places.get(name).copied();
+        init.or_else(|| {
+            Some(
+                self.place(name)?
+                    .saturating_add(self.spec.init_containers.len()),
+            )
+        })
     }
 
     /// The pod's restart policy; none where it is no such word.
@@ -169,11 +195,27 @@ impl Pod {
         self.spec
             .init_containers
             .iter()
-            .chain(&self.spec.containers)
+            .chain(self.spec.containers.iter())
     }
 
     pub fn container(&self, name: &str) -> Option<&Container> {
-        self.all().find(|container| container.name == name)
+        let init = self.init_places.get(name).copied();
+        init.and_then(|place| self.spec.init_containers.get(place))
+            .or_else(|| self.spec.containers.get(self.place(name)?))
+    }
+
+    /// Takes the liveness probe out of each container with one of these names.
+    pub fn take_liveness_probes(&mut self, names: &BTreeSet<&str>) {
+        let Spec {
+            init_containers,
+            containers,
+            ..
+        } = &mut self.spec;
+        for container in init_containers.iter_mut().chain(containers.iter_mut()) {
+            if names.contains(container.name.as_str()) {
+                container.liveness_probe = None;
+            }
+        }
     }
 }
 
@@ -191,86 +233,17 @@ impl Container {
     }
 
     pub fn has_restart_rules(&self) -> bool {
-        !self.restart_policy_rules.is_empty()
+        self.restart_policy_rules.are_there
     }
 
     /// The exit codes after which kubelet creates it again by its `restartPolicyRules`, alone or with all
     /// other containers (KEP-5532).
     pub fn restart_codes(&self) -> ExitCodes {
-        let rules = self.restart_policy_rules.iter();
-        rules
-            .flat_map(|rule| Vec::from_iter(rule.codes().iter()))
-            .collect()
+        self.restart_policy_rules.codes.clone()
     }
 
     /// It may change the pod's network, as those do that lead its traffic through a proxy.
     pub fn may_change_network(&self) -> bool {
-        let added = &self.security_context.capabilities.add;
-        let is_one = |it: &String| matches!(it.as_str(), "NET_ADMIN" | "CAP_NET_ADMIN" | "ALL");
-        added.iter().any(is_one)
+        self.security_context.capabilities.for_network
     }
-}
-
-// === impl RestartRule ===
-
-impl RestartRule {
-    fn codes(&self) -> ExitCodes {
-        let Some(RuleCodes { operator, values }) = &self.exit_codes else {
-            return ExitCodes::NONE;
-        };
-        // No process of Linux exits with any other.
-        let values = values.iter().filter_map(|code| u8::try_from(*code).ok());
-        let values: ExitCodes = values.collect();
-        match (self.action.as_str(), operator.as_str()) {
-            ("Restart" | "RestartAllContainers", "In") => values,
-            ("Restart" | "RestartAllContainers", "NotIn") => values.complement(),
-            _ => ExitCodes::NONE,
-        }
-    }
-}
-
-// === fields ===
-
-fn read<'a, T: Deserialize<'a>>(value: &'a Value, what: impl Fn() -> String) -> Result<T, String> {
-    T::deserialize(value).map_err(|error| format!("{}: {error}", what()))
-}
-
-/// The same without the fields that are null, which to Kubernetes are not there.
-fn present(value: &Value) -> Value {
-    match value {
-        Value::Array(items) => items.iter().map(present).collect(),
-        Value::Object(fields) => fields
-            .iter()
-            .filter(|(_, value)| !value.is_null())
-            .map(|(key, value)| (key.clone(), present(value)))
-            .collect(),
-        scalar => scalar.clone(),
-    }
-}
-
-/// A field whose own errors do not tell which one it is.
-fn field<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    name: &str,
-    deserializer: D,
-) -> Result<T, D::Error> {
-    T::deserialize(deserializer).map_err(|error| D::Error::custom(format_args!("{name}: {error}")))
-}
-
-fn overhead<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Amounts>, D::Error> {
-    field("overhead", deserializer)
-}
-
-fn requirements<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Requirements>, D::Error> {
-    field("resources", deserializer)
-}
-
-fn resources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Resources>, D::Error> {
-    let Some(given) = requirements(deserializer)? else {
-        return Ok(None);
-    };
-    Resources::new(given.requests, given.limits)
-        .map(Some)
-        .map_err(|problem| D::Error::custom(format_args!("resources: {problem}")))
 }

@@ -181,14 +181,25 @@ impl Cast {
             || self.origin(name) == Origin::Node
     }
 
-    /// A container of this name is there.
-    pub(super) fn comes(&mut self, name: &str) {
+    /// Containers of these names are there.
+    pub(super) fn come<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        let mut is_new = false;
+        for name in names {
+            is_new |= self.note(name);
+        }
+        if is_new {
+            self.settle();
+        }
+    }
+
+    /// True if the name is in no list yet, and belongs there from now on.
+    fn note(&mut self, name: &str) -> bool {
         let is_of_node = self.origin(name) == Origin::Node;
         if !is_of_node && !self.is_optional(name) {
-            return;
+            return false;
         }
         let names = self.conditional();
-        let is_new = match is_of_node {
+        match is_of_node {
             // As many as a list may have: a caller may make up names without end.
             true if names.of_node.len() == MAX_NAMES => false,
             true if names.of_node.iter().any(|other| other == name) => false,
@@ -197,9 +208,6 @@ impl Cast {
                 true
             }
             false => names.come.insert(name.to_owned()),
-        };
-        if is_new {
-            self.settle();
         }
     }
 

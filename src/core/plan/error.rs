@@ -5,7 +5,7 @@ use crate::text::Shortened;
 use super::word::Word;
 
 /// A value longer than this many bytes is refused unread.
-pub(super) const MAX_VALUE_BYTES: usize = 16 * 1024;
+pub(crate) const MAX_VALUE_BYTES: usize = 16 * 1024;
 /// All keys and values of usher on one container may have so many bytes.
 pub(super) const MAX_TOTAL_BYTES: usize = 32 * 1024;
 /// As much of a value as a sentence shows, in characters.

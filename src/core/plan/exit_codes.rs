@@ -22,7 +22,7 @@ const NOT: char = '!';
 /// let codes = &plan.container("web").caller_restarts;
 /// assert!(codes.contains(42) && !codes.contains(0) && !codes.contains(1));
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExitCodes(
     /// None for the empty set: a plan has a set for each container, and few containers have codes.
     Option<Box<Bits>>,
@@ -65,13 +65,22 @@ impl ExitCodes {
         (0..=u8::MAX).filter(|code| self.has(*code))
     }
 
+    /// Adds all codes of another set.
+    pub fn extend(&mut self, other: &ExitCodes) {
+        let mut bits = self.bits();
+        for (word, more) in bits.iter_mut().zip(other.bits()) {
+            *word |= more;
+        }
+        *self = ExitCodes::of(bits);
+    }
+
     fn has(&self, code: u8) -> bool {
         let (index, bit) = place(code);
         let word = self.0.as_deref().and_then(|bits| bits.get(index));
         word.is_some_and(|word| word & bit != 0)
     }
 
-    fn insert(&mut self, code: u8) {
+    pub fn insert(&mut self, code: u8) {
         let (index, bit) = place(code);
         let bits = self.0.get_or_insert_default();
         if let Some(word) = bits.get_mut(index) {

@@ -23,8 +23,8 @@ pub(super) fn parse<T: DeserializeOwned>(text: &str, schema: &str) -> Result<T, 
 }
 
 /// A `T` that is written as an object: serde by itself takes an array for a struct too.
-#[derive(Debug)]
-pub(super) struct Object<T>(pub(super) T);
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Object<T>(pub T);
 
 /// A whole number within bounds; int32 is what Kubernetes has for most.
 #[derive(Debug, Clone, Copy)]

@@ -6,11 +6,11 @@ use super::error::{Problem, quote};
 use super::pattern::Pattern;
 
 /// The longest container name, in characters.
-pub(super) const MAX_NAME_CHARS: usize = 253;
+pub(crate) const MAX_NAME_CHARS: usize = 253;
 
 /// As many containers as a list may name, and as may have settings of their own: many times what
 /// fits into a pod, and little for a shim.
-pub(super) const MAX_NAMES: usize = 256;
+pub(crate) const MAX_NAMES: usize = 256;
 
 /// What a container name is, for sentences.
 pub(super) const CONTAINER_NAME: &str =

@@ -40,14 +40,18 @@ pub(crate) use cast::{gives_a_role, lists};
 pub use container::ContainerPlan;
 pub use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;
+pub(crate) use error::MAX_VALUE_BYTES;
 pub use error::{PlanError, Problem};
 pub use exit_codes::ExitCodes;
 pub use handler::{Host, HttpGet, Port, Scheme};
 pub use hook::Hook;
 pub use identity::{ContainerKind, Identity, PodIdentity};
+pub use json::Object;
 pub use key::{ContainerSetting, PodSetting, is_usher_key};
 pub use kubelet::{Allotment, KubeletFacts, PreStop};
-pub(crate) use list::{is_container_name, without_mark, words as list_words};
+pub(crate) use list::{
+    MAX_NAME_CHARS, MAX_NAMES, is_container_name, without_mark, words as list_words,
+};
 pub use pattern::{Pattern, Roles};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
@@ -142,7 +146,14 @@ impl Plan {
     /// ```
     pub fn comes(&mut self, name: &str) {
         if self.given || self.cast.is_for_all_pods() {
-            self.cast.comes(name);
+            self.cast.come([name].into_iter());
+        }
+    }
+
+    /// Containers of these names are there, as by [`Plan::comes`].
+    pub fn come<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        if self.given || self.cast.is_for_all_pods() {
+            self.cast.come(names);
         }
     }
 

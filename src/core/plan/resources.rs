@@ -102,11 +102,24 @@ impl Resources {
 /// Reads Kubernetes' `ResourceList`. Resources that no cgroup is sized by must be well-formed too.
 impl<'de> Deserialize<'de> for Amounts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(AmountsVisitor)
+        deserializer.deserialize_map(AmountsVisitor { takes_null: false })
     }
 }
 
-struct AmountsVisitor;
+impl Amounts {
+    /// Reads a `ResourceList` of a manifest, where a quantity that is null is not there.
+    ///
+    /// # Errors
+    ///
+    /// A value that is no quantity, or none of a resource.
+    pub fn of_manifest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(AmountsVisitor { takes_null: true })
+    }
+}
+
+struct AmountsVisitor {
+    takes_null: bool,
+}
 
 impl<'de> Visitor<'de> for AmountsVisitor {
     type Value = Amounts;
@@ -118,7 +131,14 @@ impl<'de> Visitor<'de> for AmountsVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Amounts, A::Error> {
         let mut amounts = Amounts::default();
         let mut seen = BTreeSet::new();
-        while let Some((name, RawQuantity(text))) = map.next_entry::<String, RawQuantity>()? {
+        while let Some(name) = map.next_key::<String>()? {
+            let text = match self.takes_null {
+                true => map.next_value::<Option<RawQuantity>>()?,
+                false => Some(map.next_value::<RawQuantity>()?),
+            };
+            let Some(RawQuantity(text)) = text else {
+                continue;
+            };
             let refused = |problem| {
                 let (name, text) = (quote(&name), quote(&text));
                 A::Error::custom(format_args!("{name}: {text} {problem}"))

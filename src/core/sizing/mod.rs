@@ -20,7 +20,7 @@ mod quantity;
 #[cfg(test)]
 mod tests;
 
-use crate::plan::{Plan, Resources, Stage};
+use crate::plan::{Plan, Resources, Role, Stage};
 
 use quantity::Quantity;
 
@@ -176,13 +176,12 @@ impl Containers {
         size: impl Fn(&str) -> Size,
     ) -> Containers {
         let sizes = |names: &[String]| names.iter().map(|name| size(name)).collect();
-        let is_init = |name: &String| plan.init().contains(name);
         let native = plan.native_init().iter();
         let native = native.map(|name| Starting::Init(size(name)));
         let ordered = plan.stages().iter().flat_map(|Stage(names)| names);
-        let ordered = ordered.map(|name| match is_init(name) {
-            true => Starting::Init(size(name)),
-            false => Starting::Sidecar(size(name)),
+        let ordered = ordered.map(|name| match plan.role(name) {
+            Role::Init => Starting::Init(size(name)),
+            _ => Starting::Sidecar(size(name)),
         });
         Containers {
             starting: native.chain(ordered).collect(),
@@ -215,9 +214,27 @@ impl Containers {
         ])
     }
 
+    /// The size of the pod at each moment, without overhead.
+    pub fn sizes(&self) -> Vec<(Moment, Size)> {
+        let mut stay = Size::NOTHING;
+        let sizes = self.moments().map(|moment| {
+            let Moment::Starting(index) = moment else {
+                return (moment, self.at(moment));
+            };
+            let starting = self.starting.get(index);
+            let own = starting.map_or(Size::NOTHING, Starting::size);
+            let size = stay.plus(own);
+            if let Some(stays) = starting.and_then(Starting::stays) {
+                stay = stay.plus(stays);
+            }
+            (moment, size)
+        });
+        sizes.collect()
+    }
+
     /// The size by which a pod is to be scheduled: what it needs at any moment, and its overhead.
     pub fn effective(&self) -> Size {
-        let sizes = self.moments().map(|moment| self.at(moment));
+        let sizes = self.sizes().into_iter().map(|(_, size)| size);
         sizes.fold(Size::NOTHING, Size::or).plus(self.overhead)
     }
 
@@ -240,6 +257,11 @@ impl Containers {
 }
 
 impl Starting {
+    fn size(&self) -> Size {
+        let (Starting::Init(size) | Starting::Sidecar(size)) = self;
+        *size
+    }
+
     /// The size of one that is there as long as its pod.
     fn stays(&self) -> Option<Size> {
         match self {

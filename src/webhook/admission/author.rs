@@ -4,9 +4,10 @@
 //! may have brought the container for which `usher/sidecars: proxy?` is there. So what was written is in
 //! an annotation of the pod, which containerd passes on to nobody, and is undone before the next time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use usher_core::judgement::Completion;
+use usher_core::plan::is_usher_key;
 
 /// The annotation.
 const WRITTEN: &str = "usher-webhook/written";
@@ -25,7 +26,9 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
     };
     // One that cannot be read is not ours.
     let written: Written = serde_json::from_str(&written).unwrap_or_default();
-    for (key, entry) in written {
+    // A forged one may name any key; what is not usher's was never written here.
+    let of_usher = written.into_iter().filter(|(key, _)| is_usher_key(key));
+    for (key, entry) in of_usher {
         match entry {
             None => {
                 restored.remove(&key);
@@ -42,7 +45,9 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
 
 /// Writes down in a completed pod's annotations what has to be known of those that its author has.
 pub(super) fn remember(of_author: &Annotations, completed: &mut Annotations, by: &Completion) {
-    let kept = by.annotations.iter().filter(|(key, _)| !is_moved(key, by));
+    let moved = by.moved_probes();
+    let kept = by.annotations.iter();
+    let kept = kept.filter(|(key, _)| !is_moved(key, &moved));
     let written: Written = kept
         .map(|(key, value)| {
             let was = of_author.get(key).cloned();
@@ -57,8 +62,7 @@ pub(super) fn remember(of_author: &Annotations, completed: &mut Annotations, by:
 }
 
 /// Whether it is a probe that is taken out of the spec: the next time it is only here.
-fn is_moved(key: &str, completion: &Completion) -> bool {
+fn is_moved(key: &str, moved: &BTreeSet<&str>) -> bool {
     let container = key.strip_prefix("liveness-probe.usher/");
-    let moved = &completion.without_liveness_probe;
-    container.is_some_and(|container| moved.iter().any(|name| name == container))
+    container.is_some_and(|container| moved.contains(container))
 }

@@ -9,18 +9,22 @@ mod patch;
 mod review;
 mod subject;
 
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, Operation};
+use std::collections::BTreeSet;
+
 use usher_core::judgement::{self, Judgement, Warning};
 use usher_core::manifest::Pod;
 use usher_core::plan::Rules;
 
 use patch::Patch;
 pub use review::Malformed;
+use review::Request;
 use subject::Subject;
 
 /// What kubelet shows of a static pod has it: that pod is on its node already, and nothing changes it.
 const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Containers of a pod that is judged at once.
+const USUAL_CONTAINERS: usize = 64;
 
 /// Which of our webhooks is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +59,30 @@ pub struct Admission {
     pub rules: Rules,
     /// The RuntimeClass that selects usher.
     pub runtime_class: String,
+}
+
+/// A review that has been read.
+#[derive(Debug)]
+pub struct Case {
+    uid: String,
+    asked: Asked,
+}
+
+/// The request of a review.
+#[derive(Debug)]
+enum Asked {
+    /// Nothing that matters to this webhook.
+    Nothing,
+    /// A pod larger than any that Kubernetes can run: the sentence says in what.
+    TooMuch(String),
+    Mutate {
+        pod: Subject,
+        everywhere: bool,
+    },
+    Validate {
+        new: Subject,
+        old: Option<Subject>,
+    },
 }
 
 /// What is said to an object.
@@ -101,6 +129,47 @@ impl Outcome {
     }
 }
 
+// === impl Case ===
+
+impl Case {
+    /// True if its pods have so many containers that judging them may take some milliseconds.
+    pub fn is_costly(&self) -> bool {
+        let costs = |subject: &Subject| subject.pod.all().count() > USUAL_CONTAINERS;
+        match &self.asked {
+            Asked::Nothing | Asked::TooMuch(_) => false,
+            Asked::Mutate { pod, .. } => costs(pod),
+            Asked::Validate { new, old } => costs(new) || old.as_ref().is_some_and(costs),
+        }
+    }
+}
+
+/// The request of a review to this webhook, or a sentence if its pod is too large.
+fn asked(webhook: Webhook, request: &Request<'_>) -> Result<Asked, String> {
+    let is_new = request.operation == "CREATE";
+    let is_change = request.operation == "UPDATE";
+    // What has been created has its spec.
+    let is_asked = is_new || is_change && webhook == Webhook::Validate;
+    let object = request
+        .object
+        .filter(|_| is_asked && request.is_about_object());
+    let subject = |object| Subject::of(request.kind(), request.namespace.as_deref(), object);
+    let Some(new) = object.map(subject).transpose()?.flatten() else {
+        return Ok(Asked::Nothing);
+    };
+    Ok(match webhook {
+        Webhook::Mutate | Webhook::MutateNamespace => Asked::Mutate {
+            pod: new,
+            everywhere: webhook == Webhook::MutateNamespace,
+        },
+        Webhook::Validate => {
+            let old = request.old_object.filter(|_| is_change);
+            // One that is too large was stored before there was this limit.
+            let old = old.and_then(|old| subject(old).ok().flatten());
+            Asked::Validate { new, old }
+        }
+    })
+}
+
 // === impl Admission ===
 
 impl Admission {
@@ -110,73 +179,68 @@ impl Admission {
     ///
     /// If it is none; then there is nobody to answer in the form of one.
     pub fn answer(&self, webhook: Webhook, body: &[u8]) -> Result<Answer, Malformed> {
-        let mut request = review::read(body)?;
-        let verdict = self.judge(webhook, &mut request);
-        review::write(&request, verdict)
+        self.decide(self.read(webhook, body)?)
     }
 
-    fn judge(&self, webhook: Webhook, request: &mut AdmissionRequest<DynamicObject>) -> Verdict {
-        let is_new = request.operation == Operation::Create;
-        let is_change = request.operation == Operation::Update;
-        if !(is_new || is_change)
-            || request
-                .sub_resource
-                .as_ref()
-                .is_some_and(|it| !it.is_empty())
-        {
-            return Verdict::default();
-        }
-        let kind = request.kind.kind.clone();
-        let namespace = request.namespace.clone();
-        let subject = |object: Option<DynamicObject>| {
-            object.and_then(|object| Subject::of(&kind, namespace.clone(), object))
-        };
-        let Some(new) = subject(request.object.take()) else {
-            return Verdict::default();
-        };
-        match webhook {
-            // What has been created has its spec.
-            Webhook::Mutate if is_new => self.mutate(&new, false),
-            Webhook::MutateNamespace if is_new => self.mutate(&new, true),
-            Webhook::Mutate | Webhook::MutateNamespace => Verdict::default(),
-            Webhook::Validate => match subject(request.old_object.take()) {
-                Some(old) if is_change => self.validate_change(&old, &new),
-                _ => self.validate(&new),
+    /// Reads a review, as far as it matters to this webhook.
+    ///
+    /// # Errors
+    ///
+    /// As [`Admission::answer`].
+    pub fn read(&self, webhook: Webhook, body: &[u8]) -> Result<Case, Malformed> {
+        let request = review::read(body)?;
+        let asked = asked(webhook, &request).unwrap_or_else(Asked::TooMuch);
+        let uid = request.uid;
+        Ok(Case { uid, asked })
+    }
+
+    /// Answers a review that has been read.
+    ///
+    /// # Errors
+    ///
+    /// If the answer cannot be written.
+    pub fn decide(&self, case: Case) -> Result<Answer, Malformed> {
+        let verdict = match case.asked {
+            Asked::Nothing => Verdict::default(),
+            Asked::TooMuch(sentence) => Verdict {
+                refused: Some(sentence),
+                ..Verdict::default()
             },
-        }
+            Asked::Mutate { pod, everywhere } => self.mutate(pod, everywhere),
+            Asked::Validate { new, old: None } => self.validate(new),
+            Asked::Validate {
+                new,
+                old: Some(old),
+            } => self.validate_change(old, new),
+        };
+        review::write(&case.uid, verdict)
     }
 
-    fn mutate(&self, subject: &Subject, everywhere: bool) -> Verdict {
+    fn mutate(&self, subject: Subject, everywhere: bool) -> Verdict {
         // Templates are the author's; what is made of them comes by itself.
-        if !subject.is_pod() {
+        if !subject.is_pod() || subject.pod.annotations.contains_key(MIRROR) {
             return Verdict::default();
         }
-        // The API server says what is wrong with it, and says it better.
-        let Ok(mut pod) = subject.read() else {
-            return Verdict::default();
-        };
-        if pod.annotations.contains_key(MIRROR) {
-            return Verdict::default();
-        }
+        let mut pod = Pod::clone(&subject.pod);
+        let before = &subject.pod.annotations;
         let mut patch = Patch::default();
-        let before = std::mem::take(&mut pod.annotations);
-        pod.annotations = author::restore(&before);
+        pod.annotations = author::restore(before);
         let is_concerned = judgement::concerns(&pod, &self.rules);
         if (is_concerned || everywhere) && pod.spec.runtime_class_name.is_none() {
             patch.set_runtime_class(&self.runtime_class);
             pod.spec.runtime_class_name = Some(self.runtime_class.clone());
         }
         let mut verdict = match is_concerned {
-            true => self.complete(&mut pod, |name| patch.take_probe_out(subject, name)),
+            true => self.complete(&mut pod, |names| patch.take_probes_out(&subject, names)),
             false => Verdict::default(),
         };
-        patch.annotate(subject, &before, &pod.annotations);
+        patch.annotate(before, &pod.annotations);
         verdict.patch = patch;
         verdict
     }
 
     /// Completes the pod, of which its author's annotations are known, and judges it.
-    fn complete(&self, pod: &mut Pod, mut take_probe_out: impl FnMut(&str)) -> Verdict {
+    fn complete(&self, pod: &mut Pod, take_probes_out: impl FnOnce(&BTreeSet<&str>)) -> Verdict {
         let mut warnings = Vec::new();
         match judgement::complete(pod, &self.rules) {
             Ok(None) => {}
@@ -184,8 +248,7 @@ impl Admission {
                 let of_author = pod.annotations.clone();
                 completion.apply(pod);
                 author::remember(&of_author, &mut pod.annotations, &completion);
-                let moved = &completion.without_liveness_probe;
-                moved.iter().for_each(|name| take_probe_out(name));
+                take_probes_out(&completion.moved_probes());
                 warnings.extend(completion.notes);
             }
             Err(sentence) => {
@@ -204,15 +267,14 @@ impl Admission {
         }
     }
 
-    fn validate(&self, subject: &Subject) -> Verdict {
-        let Ok(mut pod) = subject.read() else {
-            return Verdict::default();
-        };
+    fn validate(&self, subject: Subject) -> Verdict {
+        let is_pod = subject.is_pod();
+        let Subject { mut pod } = subject;
         if !judgement::concerns(&pod, &self.rules) {
             return Verdict::default();
         }
         // Of a pod whoever created it has been warned before.
-        if subject.is_pod() {
+        if is_pod {
             return Verdict {
                 refused: Judgement::of(&pod, &self.rules).refused,
                 ..Verdict::default()
@@ -226,15 +288,16 @@ impl Admission {
 
     /// What was said of the object before is not said again: who takes a finalizer off it, or scales it,
     /// has not written it.
-    fn validate_change(&self, old: &Subject, new: &Subject) -> Verdict {
-        if old.says_the_same(new) {
+    fn validate_change(&self, old: Subject, new: Subject) -> Verdict {
+        if old == new {
             return Verdict::default();
         }
         let (before, mut verdict) = (self.validate(old), self.validate(new));
         if before.refused == verdict.refused {
             verdict.refused = None;
         }
-        verdict.warnings.retain(|it| !before.warnings.contains(it));
+        let said: BTreeSet<Warning> = before.warnings.into_iter().collect();
+        verdict.warnings.retain(|it| !said.contains(it));
         verdict
     }
 }

@@ -1,6 +1,6 @@
 //! What is changed in a pod, as a JSON patch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation, RemoveOperation};
@@ -22,12 +22,11 @@ impl Patch {
     /// Makes the annotations those that they are to be.
     pub(super) fn annotate(
         &mut self,
-        subject: &Subject,
         before: &BTreeMap<String, String>,
         after: &BTreeMap<String, String>,
     ) {
         let path = ["metadata", "annotations"];
-        if !subject.has_annotations() && !after.is_empty() {
+        if before.is_empty() && !after.is_empty() {
             self.add(&path, json!({}));
         }
         let [metadata, annotations] = path;
@@ -41,9 +40,9 @@ impl Patch {
         }
     }
 
-    /// Leaves the liveness probe of the container with this name to usher.
-    pub(super) fn take_probe_out(&mut self, subject: &Subject, name: &str) {
-        for (field, index) in subject.liveness_probes_of(name) {
+    /// Leaves the liveness probes of the containers with these names to usher.
+    pub(super) fn take_probes_out(&mut self, subject: &Subject, names: &BTreeSet<&str>) {
+        for (field, index) in subject.liveness_probes_of(names) {
             self.remove(&["spec", field, &index.to_string(), "livenessProbe"]);
         }
     }

@@ -1,13 +1,61 @@
 //! `AdmissionReview`, as it comes and as it goes.
 
 use k8s_openapi::ByteString;
-use kube::core::DynamicObject;
-use kube::core::admission::{
-    AdmissionRequest, AdmissionResponse, AdmissionReview, META_API_VERSION_V1, META_KIND,
-};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::{Answer, Outcome, Verdict};
+
+const META_KIND: &str = "AdmissionReview";
+const META_API_VERSION_V1: &str = "admission.k8s.io/v1";
+
+/// Warnings that an answer has at most: an API server passes on no more than 4 KiB of them.
+const MAX_WARNINGS: usize = 100;
+
+/// A review, as far as it matters. Objects are left as text, until it is known where their pod is.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: String,
+    kind: String,
+    #[serde(borrow)]
+    request: Option<Request<'a>>,
+}
+
+/// The request in a review.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Request<'a> {
+    pub(super) uid: String,
+    kind: Kind,
+    sub_resource: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) operation: String,
+    #[serde(borrow)]
+    pub(super) object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) old_object: Option<&'a RawValue>,
+}
+
+/// The kind of an object.
+#[derive(Debug, Deserialize)]
+struct Kind {
+    kind: String,
+}
+
+// === impl Request ===
+
+impl Request<'_> {
+    pub(super) fn kind(&self) -> &str {
+        &self.kind.kind
+    }
+
+    /// True if it is about the object itself.
+    pub(super) fn is_about_object(&self) -> bool {
+        self.sub_resource.as_deref().unwrap_or_default().is_empty()
+    }
+}
 
 /// Why what came is no review.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,49 +73,48 @@ pub enum Malformed {
 /// As an HTTP status has it: the API server refuses what cannot be processed with it, too.
 const UNPROCESSABLE: u16 = 422;
 
-pub(super) fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, Malformed> {
-    let review: AdmissionReview<DynamicObject> =
-        serde_json::from_slice(body).map_err(|error| Malformed::Unreadable(error.to_string()))?;
-    let types = &review.types;
-    if types.kind != META_KIND || types.api_version != META_API_VERSION_V1 {
-        let types = types.clone();
-        return Err(Malformed::Other(types.kind, types.api_version));
+pub(super) fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
+    let unreadable = |error: &dyn std::error::Error| Malformed::Unreadable(error.to_string());
+    // Once for all of it.
+    let text = std::str::from_utf8(body).map_err(|error| unreadable(&error))?;
+    let review: Review<'_> = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
+    if review.kind != META_KIND || review.api_version != META_API_VERSION_V1 {
+        return Err(Malformed::Other(review.kind, review.api_version));
     }
-    review.try_into().map_err(|_| Malformed::WithoutRequest)
+    review.request.ok_or(Malformed::WithoutRequest)
 }
 
-pub(super) fn write(
-    request: &AdmissionRequest<DynamicObject>,
-    verdict: Verdict,
-) -> Result<Answer, Malformed> {
-    let unwritable = |error: &dyn std::error::Error| Malformed::Unwritable(error.to_string());
-    let mut response = AdmissionResponse::from(request);
+pub(super) fn write(uid: &str, verdict: Verdict) -> Result<Answer, Malformed> {
+    let unwritable = |error: serde_json::Error| Malformed::Unwritable(error.to_string());
     let mut outcome = Outcome::Unchanged;
+    let mut response = serde_json::Map::new();
+    let mut put = |field: &str, value: Value| response.insert(field.to_owned(), value);
+    put("uid", uid.into());
+    put("allowed", verdict.refused.is_none().into());
     if let Some(sentence) = verdict.refused {
         outcome = Outcome::Refused;
-        response = response.deny(sentence);
-        response.result.code = UNPROCESSABLE;
-        response.result.reason = "Invalid".to_owned();
+        let status = json!({ "code": UNPROCESSABLE, "reason": "Invalid", "message": sentence });
+        put("status", status);
     } else if let Some(patch) = verdict.patch.finish() {
         outcome = Outcome::Changed;
-        response = response
-            .with_patch(patch)
-            .map_err(|error| unwritable(&error))?;
+        let patch = ByteString(serde_json::to_vec(&patch).map_err(unwritable)?);
+        put("patchType", "JSONPatch".into());
+        put("patch", serde_json::to_value(patch).map_err(unwritable)?);
     }
     if !verdict.warnings.is_empty() {
-        let warnings = verdict.warnings.iter();
-        response.warnings = Some(warnings.map(ToString::to_string).collect());
+        let more = verdict.warnings.len().saturating_sub(MAX_WARNINGS);
+        let warnings = verdict.warnings.iter().take(MAX_WARNINGS);
+        let mut warnings: Vec<String> = warnings.map(ToString::to_string).collect();
+        if more > 0 {
+            warnings.push(format!("{more} more warnings"));
+        }
+        put("warnings", warnings.into());
     }
-    let patch = response.patch.take().map(ByteString);
-    let mut review =
-        serde_json::to_value(response.into_review()).map_err(|error| unwritable(&error))?;
-    // kube writes it as a list of numbers, and the API says base64.
-    if let Some(patch) = patch
-        && let Some(response) = review.get_mut("response").and_then(Value::as_object_mut)
-    {
-        let patch = serde_json::to_value(patch).map_err(|error| unwritable(&error))?;
-        response.insert("patch".to_owned(), patch);
-    }
+    let review = json!({
+        "apiVersion": META_API_VERSION_V1,
+        "kind": META_KIND,
+        "response": response,
+    });
     let body = review.to_string().into_bytes();
     Ok(Answer { outcome, body })
 }

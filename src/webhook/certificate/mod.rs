@@ -2,8 +2,9 @@
 //!
 //! [`Served`] is the one in use, and can be another for each handshake. Who fills it is [`Keeper`], which
 //! makes certificates, agrees with the other replicas on one, and tells the API server whom to believe; or
-//! [`Files`], where somebody else does all that.
+//! [`Files`], where somebody else does all that. [`Clients`] are those whose certificates are taken.
 
+mod clients;
 mod files;
 mod keeper;
 mod pair;
@@ -11,6 +12,7 @@ mod served;
 
 use std::time::{Duration, SystemTime};
 
+pub use clients::Clients;
 pub use files::Files;
 pub use keeper::{Keeper, Names};
 pub use pair::Pair;

@@ -1,8 +1,11 @@
-//! What answers: [`reviews`] by HTTPS, [`health`] by HTTP, until the end has [come](Stage).
+//! The servers: [`reviews`] by HTTPS, [`health`] by HTTP on a thread of its own, until the end has
+//! [come](Stage). [`seats`] says which connection gives way when there are too many.
 
 mod health;
 mod reviews;
+mod seats;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header};
@@ -35,13 +38,13 @@ async fn reached(mut stages: Stages, stage: Stage) {
 /// After an error that is ours, as when there are no descriptors left, it is not tried at once.
 const ACCEPTED_AGAIN: Duration = Duration::from_millis(100);
 
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, IpAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 // Answers are short, and are waited for.
                 let _ = stream.set_nodelay(true);
-                return stream;
+                return (stream, address.ip());
             }
             Err(error) => {
                 tracing::warn!("a connection was not accepted: {error}");

@@ -413,3 +413,27 @@ fn paths(value: &Value, at: &str) -> Vec<String> {
     }
     all
 }
+
+#[test]
+fn a_forged_note_of_what_was_written_changes_nothing_of_others() {
+    let forged = json!({
+        "other/removed": null,
+        "other/replaced": ["mine", "theirs"],
+        "usher/apps": null,
+    });
+    let pod = annotated(
+        plain(),
+        json!({
+            "usher/sidecars": "proxy",
+            "usher/apps": "shop",
+            "other/removed": "theirs",
+            "other/replaced": "theirs",
+            "usher-webhook/written": forged.to_string(),
+        }),
+    );
+    let said = created(Webhook::Mutate, &pod);
+    assert_eq!(said.refused, None);
+    assert_eq!(annotation(&said, "other/removed"), Some("theirs"));
+    assert_eq!(annotation(&said, "other/replaced"), Some("theirs"));
+    assert_eq!(annotation(&said, "usher/apps"), Some("shop"));
+}

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use usher_core::config;
-use usher_core::manifest::{Owner, Pod, pod_path};
+use usher_core::manifest::{Json, Owner, Pod, pod_path};
 use usher_core::plan::{Plan, Probe, Role, Rules, Stage};
 
 use super::review::created_under;
@@ -113,7 +113,8 @@ fn comes_before(plan: &Plan, name: &str) -> Vec<String> {
 }
 
 /// What a probe of Kubernetes' says, with its defaults: what it asks, and the times.
-fn said_by_spec(probe: &Value) -> (&str, Duration, Duration, Duration, u64) {
+fn said_by_spec(probe: &Json) -> (&'static str, Duration, Duration, Duration, u64) {
+    let probe = probe.value();
     let number = |field: &str, usual| probe[field].as_u64().unwrap_or(usual);
     let seconds = |field, usual| Duration::from_secs(number(field, usual));
     let kinds = ["exec", "httpGet", "tcpSocket", "grpc"];

@@ -4,6 +4,8 @@ mod admission;
 mod certificate;
 mod cluster;
 mod corpus;
+mod cost;
+mod crowd;
 mod review;
 mod server;
 

@@ -10,7 +10,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -25,24 +25,33 @@ use tokio_rustls::client::TlsStream;
 use super::cluster::{CONFIGURATIONS, Cluster, HOST};
 use super::review::{admission, review};
 use super::{PATIENCE, days, now};
-use crate::certificate::{Files, Pair, Served, Source};
+use crate::certificate::{Clients, Files, Pair, Served, Source};
 use crate::metrics::Metrics;
 use crate::run::Program;
 use crate::server::MAX_REVIEW_BYTES;
 
 /// A program that runs.
-struct Running {
-    reviews: u16,
-    health: u16,
+pub(super) struct Running {
+    pub(super) reviews: u16,
+    pub(super) health: u16,
     end: oneshot::Sender<()>,
     over: JoinHandle<Result<(), String>>,
     _nothing: TempDir,
 }
 
-type Sender = http1::SendRequest<Full<Bytes>>;
+pub(super) type Sender = http1::SendRequest<Full<Bytes>>;
 
 /// What is served is the test's: in the files there is nothing.
-async fn start(served: &Served, drain: Duration) -> Running {
+pub(super) async fn start(served: &Served, drain: Duration) -> Running {
+    start_for(served, drain, None).await
+}
+
+/// The same for clients that are demanded to have certificates.
+pub(super) async fn start_for(
+    served: &Served,
+    drain: Duration,
+    clients: Option<Clients>,
+) -> Running {
     let nothing = tempfile::tempdir().unwrap();
     let listen = async || TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let (reviews, health) = (listen().await, listen().await);
@@ -54,6 +63,7 @@ async fn start(served: &Served, drain: Duration) -> Running {
         source: Source::Given(Files::new(nothing.path().to_owned(), served.clone())),
         served: served.clone(),
         metrics: Metrics::new().unwrap(),
+        clients,
         reviews,
         health,
         drain,
@@ -70,7 +80,19 @@ async fn start(served: &Served, drain: Duration) -> Running {
     }
 }
 
-async fn connect(port: u16, authorities: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
+pub(super) async fn connect(
+    port: u16,
+    authorities: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    connect_as(port, authorities, None).await
+}
+
+/// Connects as a client that has this certificate, with its key, in PEM.
+pub(super) async fn connect_as(
+    port: u16,
+    authorities: &[u8],
+    certificate: Option<(&[u8], &[u8])>,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(authorities) {
         roots.add(authority.unwrap()).unwrap();
@@ -78,8 +100,15 @@ async fn connect(port: u16, authorities: &[u8]) -> std::io::Result<TlsStream<Tcp
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match certificate {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = CertificateDer::pem_slice_iter(certificate).map(Result::unwrap);
+            let key = PrivateKeyDer::from_pem_slice(key).unwrap();
+            config.with_client_auth_cert(chain.collect(), key).unwrap()
+        }
+    };
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
     let name = ServerName::try_from(HOST).unwrap();
     TlsConnector::from(Arc::new(config))
@@ -87,14 +116,18 @@ async fn connect(port: u16, authorities: &[u8]) -> std::io::Result<TlsStream<Tcp
         .await
 }
 
-async fn sender(port: u16, authorities: &[u8]) -> Sender {
+pub(super) async fn sender(port: u16, authorities: &[u8]) -> Sender {
     let stream = connect(port, authorities).await.expect("a handshake");
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     sender
 }
 
-async fn send(sender: &mut Sender, path: &str, body: impl Into<Bytes>) -> (Response<()>, String) {
+pub(super) async fn send(
+    sender: &mut Sender,
+    path: &str,
+    body: impl Into<Bytes>,
+) -> (Response<()>, String) {
     let request = Request::post(path).header("host", HOST);
     let request = request.body(Full::new(body.into())).unwrap();
     sender.ready().await.expect("the connection is open");
@@ -102,7 +135,7 @@ async fn send(sender: &mut Sender, path: &str, body: impl Into<Bytes>) -> (Respo
     read(response).await
 }
 
-async fn get(port: u16, path: &str) -> (StatusCode, String) {
+pub(super) async fn get(port: u16, path: &str) -> (StatusCode, String) {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
@@ -119,7 +152,7 @@ async fn read(response: Response<hyper::body::Incoming>) -> (Response<()>, Strin
 }
 
 /// A review of a pod that is completed.
-fn pod() -> String {
+pub(super) fn pod() -> String {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": "shop", "annotations": { "usher/sidecars": "proxy" } },
@@ -128,7 +161,7 @@ fn pod() -> String {
     review(&pod, None).to_string()
 }
 
-fn certified() -> (Served, Pair) {
+pub(super) fn certified() -> (Served, Pair) {
     let pair = Pair::make(HOST, now()).unwrap();
     let served = Served::default();
     served.set(pair.certified().unwrap());

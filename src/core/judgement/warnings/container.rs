@@ -1,23 +1,28 @@
 //! What in one container does not do what it looks like.
 
-use serde_json::Value;
-
 use crate::lifecycle::{Duty, LEAST};
-use crate::manifest::{Container, Pod};
-use crate::plan::{ContainerSetting, Plan, RestartPolicy, Role, Stage, StartMode};
+use crate::manifest::{Container, Handler, Json, Pod};
+use crate::plan::{ContainerSetting, Object, Plan, RestartPolicy, Role, StartMode};
 
+use super::super::order::{StartOrder, few_joined};
 use super::super::role;
-use super::super::start::{Held, held, longest, run_is_over, shown, waited_for};
+use super::super::start::{Held, longest, shown};
 
-/// All sentences about a container.
-pub(super) fn of(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
+/// All sentences about a container. `may_be_complete` says so of the pod's run.
+pub(super) fn of(
+    plan: &Plan,
+    pod: &Pod,
+    order: &StartOrder<'_>,
+    may_be_complete: bool,
+    container: &Container,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let name = container.name.as_str();
     let role = role(plan, pod, name);
     match role {
-        Role::App | Role::Init => warnings.extend(of_waiting(plan, pod, container, role)),
+        Role::App | Role::Init => warnings.extend(of_waiting(plan, pod, order, container, role)),
         Role::Sidecar => {
-            warnings.extend(of_waiting(plan, pod, container, role));
+            warnings.extend(of_waiting(plan, pod, order, container, role));
             warnings.extend(of_sidecar(plan, pod, container));
         }
         Role::Defer(_) => warnings.extend(of_defer(plan, pod, container)),
@@ -26,7 +31,9 @@ pub(super) fn of(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
         Role::NativeInit => {}
     }
     warnings.extend(of_own_policy(plan, container, role));
-    warnings.extend(of_kept_pod(plan, pod, container, role));
+    if may_be_complete {
+        warnings.extend(of_kept_pod(container, role));
+    }
     if let (Some(annotated), Some(given)) = (&plan.container(name).resources, &container.resources)
         && given != annotated
     {
@@ -37,46 +44,34 @@ pub(super) fn of(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     warnings
 }
 
-fn waits_for(plan: &Plan, role: Role, name: &str) -> Vec<String> {
-    let stages = match role {
-        Role::App => plan.stages(),
-        _ => {
-            let position = plan.position(name).unwrap_or(0);
-            plan.stages().get(..position).unwrap_or_default()
-        }
-    };
-    stages
-        .iter()
-        .flat_map(|Stage(names)| names.clone())
-        .collect()
-}
-
 /// Of a container that may be held while kubelet takes it for running.
-fn of_waiting(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Vec<String> {
+fn of_waiting(
+    plan: &Plan,
+    pod: &Pod,
+    order: &StartOrder<'_>,
+    container: &Container,
+    role: Role,
+) -> Vec<String> {
     let mut warnings = Vec::new();
-    let before = waits_for(plan, role, &container.name);
-    let waits_for = waited_for(plan, pod, &container.name, &before);
-    let in_vain: Vec<&str> = before
-        .iter()
-        .filter(|name| !waits_for.contains(name))
-        .map(String::as_str)
-        .collect();
+    let before = match role {
+        Role::App => order.all(),
+        _ => order.before(&container.name),
+    };
+    let waits = order.waits(&container.name, before);
+    let own = pod.place_among_all(&container.name);
+    let in_vain = before.iter().filter(|it| it.is_missed_at(own));
+    let in_vain = few_joined(in_vain.map(|it| it.name));
     if !in_vain.is_empty() {
-        let names = in_vain.join(", ");
         warnings.push(format!(
-            "is listed before {names}: what is optional is not waited for before it is created; \
-             expected it behind {names}"
+            "is listed before {in_vain}: what is optional is not waited for before it is created; \
+             expected it behind {in_vain}"
         ));
     }
-    let place = |name: &str| pod.spec.containers.iter().position(|it| it.name == name);
-    let own = place(&container.name);
-    let later: Vec<&str> = waits_for
-        .iter()
-        .map(String::as_str)
-        .filter(|name| place(name) > own)
-        .collect();
-    let names = later.join(", ");
-    let when = match held(plan, pod, &container.name, &waits_for) {
+    let own = pod.place(&container.name);
+    let later = waits.names.iter().copied();
+    let later: Vec<&str> = later.filter(|name| pod.place(name) > own).collect();
+    let names = few_joined(later.iter().copied());
+    let when = match order.held(&waits) {
         Held::Blocked if !later.is_empty() => {
             warnings.push(format!(
                 "is listed before {names}, and with the start mode {} its Start is not answered \
@@ -99,16 +94,12 @@ fn of_waiting(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Vec<
         Held::AtOnce => String::new(),
         // Sidecars take as long seldom, init containers often.
         Held::Blocked if plan.settings().start_mode == StartMode::Auto => {
-            let is_init = |name: &&String| plan.role(name) == Role::Init;
-            let inits: Vec<&str> = waits_for
-                .iter()
-                .filter(is_init)
-                .map(String::as_str)
-                .collect();
+            let names = waits.names.iter().copied();
+            let inits = few_joined(names.filter(|name| plan.role(name) == Role::Init));
             if inits.is_empty() {
                 return warnings;
             }
-            format!(", as it is when {} takes more than 10 s", inits.join(", "))
+            format!(", as it is when {inits} takes more than 10 s")
         }
         Held::No | Held::Blocked | Held::UntilTermination | Held::InVain => return warnings,
     };
@@ -129,17 +120,18 @@ fn of_waiting(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Vec<
 
 /// Kubelet runs it as soon as the Start is answered.
 fn of_post_start(container: &Container, when: &str) -> Option<String> {
-    let has = |kind: &str| {
-        let handler = container.lifecycle.post_start.as_ref()?.get(kind)?;
-        (!handler.is_null()).then_some(())
-    };
-    if has("exec").is_some() {
+    let Object(Handler {
+        exec,
+        http_get,
+        tcp_socket,
+    }) = container.lifecycle.post_start?;
+    if exec.is_some() {
         return Some(format!(
             "its postStart runs while it is held{when}: one that waits for the container's own \
              program never ends"
         ));
     }
-    has("httpGet").or(has("tcpSocket")).map(|()| {
+    http_get.or(tcp_socket).map(|_| {
         format!(
             "its postStart fails while it is held{when}, and kubelet ends it; expected an exec, \
              or none"
@@ -281,10 +273,9 @@ fn of_kubelets_restarts(plan: &Plan, container: &Container) -> Option<String> {
 }
 
 /// Of a container that usher does not stop when the run is complete.
-fn of_kept_pod(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Option<String> {
+fn of_kept_pod(container: &Container, role: Role) -> Option<String> {
     let is_left_alone = Duty::of(role).step.is_none();
-    let may_be_complete = run_is_over(plan, pod).is_some();
-    (is_left_alone && may_be_complete).then(|| {
+    is_left_alone.then(|| {
         format!(
             "keeps the pod alive when its run is complete: usher does not stop a container of role \
              {role}, and the pod ends only when it has exited by itself; expected {name} in \
@@ -295,6 +286,6 @@ fn of_kept_pod(plan: &Plan, pod: &Pod, container: &Container, role: Role) -> Opt
 }
 
 /// Whether a probe is one that kubelet does not discard while its container is held.
-fn asks_from_outside(probe: Option<&Value>) -> bool {
-    probe.is_some_and(|probe| probe.get("exec").is_none_or(Value::is_null))
+fn asks_from_outside(probe: Option<&Json>) -> bool {
+    probe.is_some_and(|probe| !probe.has("exec"))
 }

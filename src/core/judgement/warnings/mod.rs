@@ -11,11 +11,12 @@ use crate::manifest::{Container, Pod};
 use crate::plan::{CgroupSizing, Origin, Plan, PodSetting, RestartPolicy, Role, Stage};
 
 use super::names::with_patterns;
+use super::order::{StartOrder, few_joined};
 use super::sizes::{cpus, lowered_cpu};
-use super::start::{annotation, apps, native_init, shown, staged, waited_for};
+use super::start::{annotation, apps, native_init, run_is_over, shown};
 
 /// One sentence about a container, or about the whole pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Warning {
     pub container: Option<String>,
     pub says: String,
@@ -47,11 +48,14 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
         return Vec::new();
     };
     let mut warnings = of_pod(plan, pod);
+    let order = StartOrder::of(plan, pod);
+    warnings.extend(of_init_containers(plan, pod, &order));
     warnings.extend(of_names(plan, pod));
     warnings.extend(of_init_before_sidecars(plan, pod));
     warnings.extend(of_essential(plan));
-    for container in &pod.spec.containers {
-        let of_container = container::of(plan, pod, container);
+    let may_be_complete = run_is_over(plan, pod).is_some();
+    for container in pod.spec.containers.iter() {
+        let of_container = container::of(plan, pod, &order, may_be_complete, container);
         warnings.extend(of_container.into_iter().map(|says| Warning {
             container: Some(container.name.clone()),
             says,
@@ -171,7 +175,7 @@ fn of_init_before_sidecars(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     if later.is_empty() {
         return Vec::new();
     }
-    let names = later.join(", ");
+    let names = few_joined(later);
     let inits = pod.spec.init_containers.iter().filter(|init| {
         let is_listed = plan.role(&init.name) == Role::NativeInit;
         is_listed && !init.is_native_sidecar() && !init.may_change_network()
@@ -183,34 +187,44 @@ fn of_init_before_sidecars(plan: &Plan, pod: &Pod) -> Vec<Warning> {
                 "runs before {names}: if it needs that, it fails, and the pod with it; expected then \
                  {names} ahead of it in initContainers (restartPolicy: Always) and in \
                  usher/native-init, or {name} among the containers, with {} and {}",
-                annotation(PodSetting::Init, plan.init().iter().chain([name])),
-                annotation(PodSetting::StartupOrder, staged(plan).iter().chain([name])),
+                annotation(PodSetting::Init, strs(plan.init()).chain([name.as_str()])),
+                annotation(
+                    PodSetting::StartupOrder,
+                    staged(plan).chain([name.as_str()])
+                ),
             ),
         })
         .collect()
 }
 
-/// Names that the annotations and the manifest do not share.
-fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
+fn strs(names: &[String]) -> impl Iterator<Item = &str> {
+    names.iter().map(String::as_str)
+}
+
+/// The names of all init containers and sidecars of usher's.
+fn staged(plan: &Plan) -> impl Iterator<Item = &str> {
+    plan.stages().iter().flat_map(|Stage(names)| strs(names))
+}
+
+/// Init containers of the pod that are in no list for them.
+fn of_init_containers(plan: &Plan, pod: &Pod, order: &StartOrder<'_>) -> Vec<Warning> {
     let mut warnings = Vec::new();
-    let waits_for = |name: &str| waited_for(plan, pod, name, &staged(plan));
-    for container in &pod.spec.init_containers {
+    let native_init = native_init(plan, pod);
+    let waits = |name: &str| !order.waits(name, order.all()).names.is_empty();
+    for container in pod.spec.init_containers.iter() {
         let says = match plan.role(&container.name) {
             Role::NativeInit => continue,
-            Role::App if !waits_for(&container.name).is_empty() => format!(
+            Role::App if waits(&container.name) => format!(
                 "is an init container of the pod and not in usher/native-init: usher holds it like \
-                 an app, and kubelet waits for it; expected {}",
-                native_init(plan, pod)
+                 an app, and kubelet waits for it; expected {native_init}"
             ),
             role @ (Role::App | Role::Guest) => format!(
                 "is an init container of the pod and not in usher/native-init: usher takes it for \
-                 one of role {role}; expected {}",
-                native_init(plan, pod)
+                 one of role {role}; expected {native_init}"
             ),
             role if plan.origin(&container.name) == Origin::Node => format!(
                 "is an init container of the pod, and the node makes one of role {role} of it; \
-                 expected {}",
-                native_init(plan, pod)
+                 expected {native_init}"
             ),
             Role::Sidecar
                 if container.is_native_sidecar() && plan.position(&container.name) == Some(0) =>
@@ -230,6 +244,12 @@ fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
             says,
         });
     }
+    warnings
+}
+
+/// Names that the annotations and the manifest do not share.
+fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
+    let mut warnings = Vec::new();
     let ordered = plan.stages().iter().flat_map(|Stage(names)| names);
     let lists = ordered
         .chain(plan.apps().into_iter().flatten())

@@ -1,0 +1,153 @@
+//! The start order as seen from a manifest: which containers another one waits for.
+
+use std::collections::BTreeMap;
+
+use crate::manifest::Pod;
+use crate::plan::{Plan, Stage, StartMode};
+
+use super::start::Held;
+
+/// Names that are shown of a list, and how many bytes they may have together. The rest is counted.
+const SHOWN_NAMES: usize = 32;
+const SHOWN_BYTES: usize = 1 << 10;
+
+/// The first names of a list; the last item says how many more there are.
+pub(super) fn few<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut names = names.into_iter();
+    let mut shown = Vec::new();
+    let mut bytes = 0_usize;
+    for name in names.by_ref() {
+        bytes = bytes.saturating_add(name.len());
+        if shown.len() == SHOWN_NAMES || bytes > SHOWN_BYTES {
+            let more = names.count().saturating_add(1);
+            shown.push(format!("and {more} more"));
+            break;
+        }
+        shown.push(name.to_owned());
+    }
+    shown
+}
+
+/// The same in one piece.
+pub(super) fn few_joined<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    few(names).join(", ")
+}
+
+/// The containers of the plan's stages, in the order in which they start.
+pub(super) struct StartOrder<'a> {
+    plan: &'a Plan,
+    pod: &'a Pod,
+    staged: Vec<Staged<'a>>,
+    /// By name, the index in `staged` at which its stage begins.
+    begins: BTreeMap<&'a str, usize>,
+}
+
+/// An init container or a sidecar.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Staged<'a> {
+    pub(super) name: &'a str,
+    /// Place among all containers of the manifest.
+    place: Option<usize>,
+    is_optional: bool,
+}
+
+/// The containers that one waits for.
+pub(super) struct Waits<'a> {
+    pub(super) names: Vec<&'a str>,
+    /// Kubelet creates one of them after the container that waits, as far as the manifest says.
+    is_for_later: bool,
+    /// The container that waits is one of the pod's own init containers.
+    is_init: bool,
+}
+
+// === impl StartOrder ===
+
+impl<'a> StartOrder<'a> {
+    pub(super) fn of(plan: &'a Plan, pod: &'a Pod) -> StartOrder<'a> {
+        let mut order = StartOrder {
+            plan,
+            pod,
+            staged: Vec::new(),
+            begins: BTreeMap::new(),
+        };
+        for Stage(names) in plan.stages() {
+            let begin = order.staged.len();
+            for name in names {
+                order.begins.insert(name, begin);
+                order.staged.push(Staged {
+                    name,
+                    place: pod.place_among_all(name),
+                    is_optional: plan.is_optional(name),
+                });
+            }
+        }
+        order
+    }
+
+    pub(super) fn all(&self) -> &[Staged<'a>] {
+        &self.staged
+    }
+
+    /// The containers of all stages before that of the container `name`.
+    pub(super) fn before(&self, name: &str) -> &[Staged<'a>] {
+        let begin = self.begins.get(name).copied().unwrap_or_default();
+        self.staged.get(..begin).unwrap_or_default()
+    }
+
+    /// The containers of `before` that `name` waits for when kubelet starts it: of the optional ones, those
+    /// that kubelet has created before.
+    pub(super) fn waits(&self, name: &str, before: &[Staged<'a>]) -> Waits<'a> {
+        let own = self.pod.place_among_all(name);
+        let waited_for = before
+            .iter()
+            .filter(|it| !it.is_optional || !it.is_after(own));
+        let mut waits = Waits {
+            names: Vec::new(),
+            is_for_later: false,
+            is_init: self.pod.has_init_container(name),
+        };
+        for staged in waited_for {
+            waits.names.push(staged.name);
+            waits.is_for_later |= staged.is_after(own);
+        }
+        waits
+    }
+
+    /// Every staged container, for one that kubelet creates after all others.
+    pub(super) fn waits_of_last(&self) -> Waits<'a> {
+        let mut staged = self.staged.iter();
+        Waits {
+            names: self.staged.iter().map(|it| it.name).collect(),
+            is_for_later: staged.any(|it| it.place.is_none()),
+            is_init: false,
+        }
+    }
+
+    /// Kubelet starts the containers in their order in the manifest, and waits for the answer of each; and
+    /// for the end of an init container before it creates the next one.
+    pub(super) fn held(&self, waits: &Waits<'_>) -> Held {
+        if waits.names.is_empty() {
+            return Held::No;
+        }
+        match self.plan.settings().start_mode {
+            _ if waits.is_init && waits.is_for_later => Held::InVain,
+            StartMode::Block => Held::Blocked,
+            StartMode::Auto if !waits.is_for_later => Held::Blocked,
+            StartMode::Auto | StartMode::Hold => Held::AtOnce,
+        }
+    }
+}
+
+// === impl Staged ===
+
+impl Staged<'_> {
+    /// True if kubelet creates it after the container at this place, as far as the manifest says.
+    pub(super) fn is_after(&self, place: Option<usize>) -> bool {
+        self.place.is_none() || self.place > place
+    }
+
+    /// True if containers that are created before it do not wait for it.
+    pub(super) fn is_missed_at(&self, place: Option<usize>) -> bool {
+        self.is_optional && self.is_after(place)
+    }
+}

@@ -1,0 +1,221 @@
+//! Strangers beside an API server: 300 connections of each kind of attack, while 200 reviews a second have
+//! to be answered.
+//!
+//! An attacker begins again as soon as its connection is over. Each kind meets a program of its own.
+
+use std::io::{Read, Write};
+use std::net::TcpStream as StdStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{HEALTH, HOST, Load, Program, REVIEWS, at, measure, tls};
+use usher_webhook::certificate::Pair;
+
+const ATTACKERS: usize = 300;
+const FOR: Duration = Duration::from_secs(15);
+/// The bounds: of 99 of 100 reviews, of memory, and of all questions for health.
+const P99: Duration = Duration::from_secs(1);
+const MEMORY_KIB: u64 = 128 << 10;
+const HEALTHY_WITHIN: Duration = Duration::from_millis(100);
+/// Stands for a question that is not answered.
+const NOT_AT_ALL: Duration = Duration::from_secs(999);
+
+/// A kind of attack.
+#[derive(Clone)]
+enum Kind {
+    /// Connects to this address, and says nothing.
+    Silent(&'static str),
+    /// Sends nothing but this after the handshake.
+    Says(Arc<Vec<u8>>),
+    /// Sends this after the handshake, again and again as it is answered.
+    Asks(Arc<Vec<u8>>),
+}
+
+fn request(length: usize, body: &str) -> Arc<Vec<u8>> {
+    let head = format!("POST /mutate HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: {length}\r\n\r\n");
+    Arc::new(format!("{head}{body}").into_bytes())
+}
+
+fn whole(spec: &str, sidecars: &str) -> Kind {
+    let body = format!(
+        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"1",
+        "kind":{{"group":"","version":"v1","kind":"Pod"}},"operation":"CREATE","object":{{
+        "metadata":{{"annotations":{{"usher/sidecars":"{sidecars}"}}}},"spec":{spec}}}}}}}"#
+    );
+    Kind::Asks(request(body.len(), &body))
+}
+
+fn many(item: &str, bytes: usize) -> String {
+    vec![item; bytes / (item.len() + 1)].join(",")
+}
+
+fn containers(count: usize) -> String {
+    let container = |index| format!(r#"{{"name":"c{index}"}}"#);
+    let all: Vec<String> = (0..count).map(container).collect();
+    format!(r#"{{"containers":[{}]}}"#, all.join(","))
+}
+
+fn patterns(count: usize) -> String {
+    let all: Vec<String> = (0..count).map(|index| format!("*c*{index}*")).collect();
+    all.join(",")
+}
+
+fn kinds() -> Vec<(&'static str, Option<Kind>)> {
+    let claimed = 7 << 20;
+    let grows = format!(
+        r#"{{"containers":[{}]}}"#,
+        many(r#"{"":0}"#, claimed - 4096)
+    );
+    let lists = format!(r#"{{"containers":[{}]}}"#, many("[]", 256 << 10));
+    let env = many(r#"{"name":"A"}"#, 2_800_000);
+    let env = format!(r#"{{"containers":[{{"name":"a","env":[{env}]}}]}}"#);
+    vec![
+        ("nothing", None),
+        ("silent", Some(Kind::Silent(REVIEWS))),
+        (
+            "silent after the handshake",
+            Some(Kind::Says(Arc::default())),
+        ),
+        ("silent at the port for health", Some(Kind::Silent(HEALTH))),
+        (
+            "7 MiB are claimed, one byte is sent",
+            Some(Kind::Says(request(claimed, " "))),
+        ),
+        (
+            "7 MiB are claimed, 5 MiB are sent",
+            Some(Kind::Says(request(claimed, &" ".repeat(5 << 20)))),
+        ),
+        (
+            r#"7 MiB of `{"":0}` as containers"#,
+            Some(whole(&grows, "a?")),
+        ),
+        ("256 KiB of `[]` as containers", Some(whole(&lists, "a?"))),
+        ("2.8 MB of `env`", Some(whole(&env, "*a"))),
+        (
+            "250 patterns, 10,000 containers",
+            Some(whole(&containers(10_000), &patterns(250))),
+        ),
+        (
+            "65 patterns, 1,000 containers",
+            Some(whole(&containers(1_000), &patterns(65))),
+        ),
+    ]
+}
+
+/// Measures each kind whose name has one of these words, or all; fails if one breaks a bound.
+pub(super) fn main(pair: &Pair, words: &[String]) -> ExitCode {
+    println!("| {ATTACKERS} connections | p99 | longest | lost | memory | health |");
+    println!("|---|---|---|---|---|---|");
+    let mut is_good = true;
+    for (name, kind) in kinds() {
+        if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
+            is_good &= against(pair, name, kind);
+        }
+    }
+    match is_good {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn against(pair: &Pair, name: &str, kind: Option<Kind>) -> bool {
+    let program = Program::start(pair);
+    let over = AtomicBool::new(false);
+    let (load, health) = thread::scope(|threads| {
+        let health = threads.spawn(|| healthy(&over));
+        if let Some(kind) = kind {
+            threads.spawn(|| attack(pair, kind, &over));
+        }
+        let load = runtime().block_on(measure(pair, FOR));
+        over.store(true, Ordering::Relaxed);
+        (load, health.join().expect("its figures"))
+    });
+    let Load { reviews, lost, .. } = load;
+    let memory = program.memory_kib();
+    let (p99, longest) = (at(&reviews, 0.99), at(&reviews, 1.0));
+    println!(
+        "| {name} | {p99:.0} ms | {longest:.0} ms | {lost} of {} | {} MiB | {:.0} ms |",
+        reviews.len() + lost,
+        memory >> 10,
+        health.as_secs_f64() * 1e3,
+    );
+    p99 < P99.as_secs_f64() * 1e3 && lost == 0 && memory < MEMORY_KIB && health < HEALTHY_WITHIN
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime")
+}
+
+/// The longest that `/healthz` took, as kubelet asks it, since the program began to answer.
+fn healthy(over: &AtomicBool) -> Duration {
+    while StdStream::connect(HEALTH).is_err() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let mut longest = Duration::ZERO;
+    while !over.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        let answer = StdStream::connect(HEALTH).and_then(|mut stream| {
+            write!(stream, "GET /healthz HTTP/1.1\r\nhost: {HOST}\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        });
+        longest = match answer {
+            Ok(answer) if answer.starts_with("HTTP/1.1 200") => longest.max(begin.elapsed()),
+            _ => NOT_AT_ALL,
+        };
+        thread::sleep(Duration::from_millis(50));
+    }
+    longest
+}
+
+fn attack(pair: &Pair, kind: Kind, over: &AtomicBool) {
+    runtime().block_on(async {
+        let attackers: Vec<_> = (0..ATTACKERS)
+            .map(|_| tokio::spawn(attacker(pair.clone(), kind.clone())))
+            .collect();
+        while !over.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        attackers.iter().for_each(|it| it.abort());
+    });
+}
+
+async fn attacker(pair: Pair, kind: Kind) {
+    let connector = tls(&pair);
+    loop {
+        // Whatever becomes of it: it begins again.
+        let _ = once(&connector, &kind).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn once(connector: &tokio_rustls::TlsConnector, kind: &Kind) -> std::io::Result<()> {
+    let mut answer = vec![0; 64 << 10];
+    let (sent, again) = match kind {
+        Kind::Silent(address) => {
+            let mut stream = TcpStream::connect(address).await?;
+            return stream.read(&mut answer).await.map(|_| ());
+        }
+        Kind::Says(sent) => (sent, false),
+        Kind::Asks(sent) => (sent, true),
+    };
+    let stream = TcpStream::connect(REVIEWS).await?;
+    let name = HOST.try_into().expect("a name");
+    let mut stream = connector.connect(name, stream).await?;
+    loop {
+        stream.write_all(sent).await?;
+        stream.flush().await?;
+        if stream.read(&mut answer).await? == 0 || !again {
+            return Ok(());
+        }
+    }
+}
