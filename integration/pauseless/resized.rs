@@ -24,7 +24,7 @@ fn a_pod_that_was_given_more_memory_has_what_its_containers_need_of_it() {
     pod.resize_memory(512 * MI);
     eventually("the pod has what its container needs", PATIENCE, || {
         let limit = pod.cgroup().memory_limit();
-        limit.is_some_and(|limit| limit >= 128 * MI && limit < 192 * MI)
+        limit.is_some_and(|limit| (128 * MI..192 * MI).contains(&limit))
     });
     web.stop(10);
     pod.end();
