@@ -96,7 +96,8 @@ impl Actor {
         }
         if task.life.is_without_process() {
             task.lives.keep_resources(&resources);
-            self.resize_container(id, &resources);
+            let (_, after) = self.change_of_size(id, &resources);
+            self.resize_container(id, after);
             let _ = reply.send(Ok(()));
             return false;
         }
@@ -110,8 +111,9 @@ impl Actor {
         task.updates.is_under_way = true;
         let container = Arc::clone(&task.container);
         let id = id.clone();
-        // What is raised has to be so for all before it is for one.
-        let before = self.resize_container(&id, &resources);
+        // What is raised has to be so for the pod before it is for the container, and what is lowered after it.
+        let (before, after) = self.change_of_size(&id, &resources);
+        self.resize_container(&id, before.or(after));
         let update = async move {
             let updated = init.update(&resources, &halt).await;
             updated.map(|()| resources)
@@ -125,13 +127,13 @@ impl Actor {
                 return drop(reply.send(outcome.map(drop).map_err(|_| gone())));
             };
             task.updates.is_under_way = false;
-            match &outcome {
-                Ok(resources) if task.lives.first_pid().is_some() => {
-                    task.lives.keep_resources(resources);
-                }
-                Ok(_) => {}
-                Err(_) => actor.core.handle_resized(&id, before),
+            if let Ok(resources) = &outcome
+                && task.lives.first_pid().is_some()
+            {
+                task.lives.keep_resources(resources);
             }
+            let size = if outcome.is_ok() { after } else { before };
+            actor.core.handle_resized(&id, size);
             actor.settle_size_now(true);
             let _ = reply.send(outcome.map(drop).map_err(CallError::unknown));
             let task = actor.tasks.get_mut(&id);
@@ -142,12 +144,15 @@ impl Actor {
         true
     }
 
-    /// Sizes the pod for an Update of a container. Returns the container's size before.
-    fn resize_container(&mut self, id: &ContainerId, resources: &[u8]) -> Size {
+    /// The size of a container before and after an Update.
+    fn change_of_size(&self, id: &ContainerId, resources: &[u8]) -> (Size, Size) {
         let before = self.core.size_of(id).unwrap_or_default();
-        let size = Resources::parse(resources).change(before);
+        (before, Resources::parse(resources).change(before))
+    }
+
+    /// Sizes the pod for a container of this size.
+    fn resize_container(&mut self, id: &ContainerId, size: Size) {
         self.core.handle_resized(id, size);
         self.settle_size();
-        before
     }
 }

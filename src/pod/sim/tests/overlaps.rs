@@ -256,6 +256,28 @@ fn updates_that_overlap_follow_one_another_and_one_that_fails_undoes_itself_alon
 }
 
 #[test]
+fn a_pod_is_lowered_after_its_container_and_raised_before_it() {
+    let script = Script::new(|deed, _| match deed {
+        Deed::Update => Fate::well_after(secs(5)),
+        _ => Fate::well(),
+    });
+    on_a_node_with(SimEngine::with_fates(script), async |node, pod| {
+        sized(&node, &pod).await;
+        for (mebibytes, meanwhile) in [(300, 300), (150, 300)] {
+            let at_work = async {
+                tokio::time::sleep(secs(4)).await;
+                memory(&node)
+            };
+            let (updated, seen) = tokio::join!(update(&pod, mebibytes), at_work);
+            updated.unwrap();
+            assert_eq!(seen, meanwhile);
+            a_moment().await;
+            assert_eq!(memory(&node), mebibytes);
+        }
+    });
+}
+
+#[test]
 fn an_update_that_waits_ends_with_its_task() {
     let script = Script::new(|deed, _| match deed {
         Deed::Update => Fate::well_after(secs(10)),
