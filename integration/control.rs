@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::time::Duration;
@@ -424,11 +424,7 @@ fn a_client_with_another_group_than_roots_may_look_and_nothing_else() {
     run_gated(&host, &[]);
     says(&host, &["ps"], "Sidecar:0/1");
     let read_only = |words: &[&str]| {
-        let mut command = Command::new("setpriv");
-        command.args(["--regid", "65534", "--clear-groups"]);
-        command.args(["--bounding-set", "-all", "--inh-caps", "-all"]);
-        command.arg(shim_dir().join("usher")).args(words);
-        host.enter(&mut command);
+        let command = host.without_rights(&shim_dir().join("usher"), words);
         run(command, PATIENCE)
     };
     let looked = read_only(&["inspect", "pod1"]);
@@ -525,15 +521,8 @@ fn containerd_is_not_needed() {
 fn the_socket_is_roots_and_goes_with_the_pod() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&["--run-for", "100ms"]));
-    let sockets = || -> Vec<_> {
-        let entries = std::fs::read_dir(host.dir().join("run/usher")).expect("the directory");
-        let entries = entries
-            .flatten()
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
-        entries.map(|entry| entry.path()).collect()
-    };
     host.wait_exit("plain");
-    let socket = sockets().pop().expect("a socket");
+    let socket = host.control_sockets().pop().expect("a socket");
     let mode = std::fs::metadata(&socket)
         .expect("its mode")
         .permissions()
@@ -549,7 +538,7 @@ fn the_socket_is_roots_and_goes_with_the_pod() {
     assert_eq!(mode & 0o777, 0);
     host.delete("plain");
     eventually("the sockets are gone", PATIENCE, || {
-        sockets().is_empty() && !roots.exists()
+        host.control_sockets().is_empty() && !roots.exists()
     });
 }
 
@@ -557,13 +546,7 @@ fn the_socket_is_roots_and_goes_with_the_pod() {
 fn clients_that_flood_hang_or_vanish_do_no_harm_to_the_pod() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&["--beat", "20ms"]));
-    let directory = host.dir().join("run/usher");
-    let socket = std::fs::read_dir(&directory)
-        .expect("the directory")
-        .flatten()
-        .find(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()))
-        .expect("a socket")
-        .path();
+    let socket = host.control_sockets().pop().expect("a socket");
     // More than are let in, and none of them says a word.
     let silent: Vec<_> = (0..64)
         .map(|_| UnixStream::connect(&socket).expect("connect"))

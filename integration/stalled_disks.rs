@@ -215,6 +215,27 @@ fn neighbor_answers(shim: &BareShim) {
     api.wait("b", "").expect("Wait of b");
 }
 
+/// Creates the container while its program stalls; the other one is answered meanwhile.
+#[track_caller]
+fn create_behind(leased: Leased, a: &BareShim, b: &BareShim, request: &CreateTaskRequest) {
+    thread::scope(|scope| {
+        let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(request));
+        eventually("the program stalls", PATIENCE, || leased.is_wanted());
+        neighbor_answers(b);
+        assert!(!created.is_finished());
+        drop(leased);
+        created.join().unwrap().expect("create a");
+    });
+}
+
+/// Starts the container, whose program exits with `code` by itself, and deletes it.
+#[track_caller]
+fn ends_with(a: &BareShim, code: u32) {
+    a.api().start("a", "").expect("start a");
+    assert_eq!(a.api().wait("a", "").expect("Wait of a").exit_status, code);
+    a.api().delete("a", "").expect("Delete of a");
+}
+
 fn numbers(last: u32) -> String {
     (1..=last).map(|number| format!("{number}\n")).collect()
 }
@@ -371,17 +392,8 @@ fn an_oci_runtime_whose_program_stalls_keeps_no_other_container_waiting() {
         options: MessageField::some(options),
         ..a.create_request()
     };
-    thread::scope(|scope| {
-        let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(&request));
-        eventually("the program stalls", PATIENCE, || leased.is_wanted());
-        neighbor_answers(&b);
-        assert!(!created.is_finished());
-        drop(leased);
-        created.join().unwrap().expect("create a");
-    });
-    a.api().start("a", "").expect("start a");
-    assert_eq!(a.api().wait("a", "").expect("Wait of a").exit_status, 3);
-    a.api().delete("a", "").expect("Delete of a");
+    create_behind(leased, &a, &b, &request);
+    ends_with(&a, 3);
 }
 
 #[test]
@@ -402,19 +414,8 @@ fn a_logging_program_whose_disk_stalls_keeps_no_other_container_waiting() {
         stderr: logger,
         ..a.create_request()
     };
-    thread::scope(|scope| {
-        let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(&request));
-        eventually("the logging program stalls", PATIENCE, || {
-            leased.is_wanted()
-        });
-        neighbor_answers(&b);
-        assert!(!created.is_finished());
-        drop(leased);
-        created.join().unwrap().expect("create a");
-    });
-    a.api().start("a", "").expect("start a");
-    assert_eq!(a.api().wait("a", "").expect("Wait of a").exit_status, 3);
-    a.api().delete("a", "").expect("Delete of a");
+    create_behind(leased, &a, &b, &request);
+    ends_with(&a, 3);
     assert_eq!(fs::read_to_string(log).expect("the log"), "words\n");
 }
 
@@ -456,7 +457,5 @@ fn a_file_of_options_that_stalls_keeps_no_other_container_waiting() {
         drop(writer);
         created.join().unwrap().expect("create a");
     });
-    a.api().start("a", "").expect("start a");
-    assert_eq!(a.api().wait("a", "").expect("Wait of a").exit_status, 3);
-    a.api().delete("a", "").expect("Delete of a");
+    ends_with(&a, 3);
 }

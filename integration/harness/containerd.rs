@@ -174,6 +174,26 @@ impl Containerd {
         self.mount_ns.enter(command);
     }
 
+    /// A program that runs with root's number, another group and no rights, as in the container that
+    /// `kubectl usher` asks a node by.
+    pub fn without_rights(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--regid", "65534", "--clear-groups"]);
+        command.args(["--bounding-set", "-all", "--inh-caps", "-all"]);
+        command.arg(program).args(arguments);
+        self.enter(&mut command);
+        command
+    }
+
+    /// The sockets of its shims for people, without those for root alone.
+    #[track_caller]
+    pub fn control_sockets(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.dir().join("run/usher")).expect("the directory");
+        let entries = entries.flatten();
+        let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
+        files.map(|entry| entry.path()).collect()
+    }
+
     pub fn pid(&self) -> Option<u32> {
         self.daemon.lock().unwrap().as_ref().map(Child::id)
     }

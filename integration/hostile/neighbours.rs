@@ -17,9 +17,10 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 
+use crate::control::usher;
 use crate::harness::{
     Background, BareShim, ContainerSpec, Containerd, PATIENCE, eventually, poll, run,
-    runtime_under_test, scaled, shim_dir,
+    runtime_under_test, scaled,
 };
 
 const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
@@ -172,7 +173,7 @@ fn a_container_whose_shim_hangs_is_deleted_in_time() {
     let host = Containerd::start();
     let hung = Hung::new(&host);
     let _queue = fill(&hung.socket(&host));
-    let _people = fill(&control_socket(&host));
+    let _people = fill(&host.control_sockets().remove(0));
     // containerd gives it five seconds.
     let deleted = run(hung.shim.command("delete"), Duration::from_millis(4500));
     assert!(deleted.ok(), "{deleted:?}");
@@ -182,27 +183,11 @@ fn a_container_whose_shim_hangs_is_deleted_in_time() {
 
 // === people ===
 
-pub(super) fn usher(host: &Containerd, arguments: &[&str]) -> Command {
-    let mut command = Command::new(shim_dir().join("usher"));
-    command.args(arguments);
-    host.enter(&mut command);
-    command
-}
-
-/// The socket for people of the only shim.
-#[track_caller]
-pub(super) fn control_socket(host: &Containerd) -> PathBuf {
-    let entries = fs::read_dir(host.dir().join("run/usher")).expect("the directory");
-    let mut entries = entries.flatten();
-    let found = entries.find(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
-    found.expect("a socket").path()
-}
-
 #[test]
 fn a_client_that_says_one_byte_and_no_more_is_sent_away() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
-    let mut client = UnixStream::connect(control_socket(&host)).expect("connect");
+    let mut client = UnixStream::connect(host.control_sockets().remove(0)).expect("connect");
     client.write_all(&[0]).expect("one byte");
     let limit = scaled(PATIENCE);
     client.set_read_timeout(Some(limit)).expect("a limit");
@@ -218,7 +203,7 @@ fn a_client_that_says_one_byte_and_no_more_is_sent_away() {
 fn a_hundred_clients_that_say_one_byte_keep_nobody_from_asking() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
-    let socket = control_socket(&host);
+    let socket = host.control_sockets().remove(0);
     let clients: Vec<_> = (0..100)
         .map(|_| {
             let mut client = UnixStream::connect(&socket).expect("connect");
@@ -282,7 +267,7 @@ fn a_shim_that_hangs_is_not_taken_for_an_empty_node() {
     let host = Containerd::start();
     let hung = Hung::new(&host);
     is_not_taken_for_an_empty_node(&host, "it hangs");
-    let queue = fill(&control_socket(&host));
+    let queue = fill(&host.control_sockets().remove(0));
     is_not_taken_for_an_empty_node(&host, "nobody more can wait for it");
     drop(queue);
     signal(hung.pid, Signal::SIGCONT);

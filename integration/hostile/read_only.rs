@@ -1,13 +1,12 @@
 //! Clients that may only look at a pod: they look as often as they like, and root gets its answers.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::neighbours::{control_socket, usher};
 use super::stage::villain;
-use crate::harness::{Background, Containerd, PATIENCE, eventually, run, scaled, shim_dir};
+use crate::control::usher;
+use crate::harness::{
+    Background, Containerd, PATIENCE, eventually, processor_time, run, scaled, shim_dir,
+};
 use crate::pod::Pod;
 
 /// An app that is held until its sidecar is ready, which it never is.
@@ -25,37 +24,17 @@ const HELD: Pod = Pod(&[
 /// The CPU time of the shim is measured for so long.
 const WHILE: Duration = Duration::from_secs(4);
 
-/// What read-only clients may cost of a core.
+/// The share of a core that read-only clients may cost.
 const SHARE: f64 = 0.05;
 
-/// A process with root's number and none of its rights, as in the container that `kubectl usher` asks by.
-fn without_rights(host: &Containerd, program: &Path, words: &[&str]) -> Background {
-    let mut command = Command::new("setpriv");
-    command.args(["--regid", "65534", "--clear-groups"]);
-    command.args(["--bounding-set", "-all", "--inh-caps", "-all"]);
-    command.arg(program).args(words);
-    host.enter(&mut command);
-    Background::spawn(command)
-}
-
-/// The CPU time that a process has taken, in all its threads.
-fn cpu_time(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process");
-    let (_, fields) = stat.rsplit_once(')').expect("its name");
-    // User and system time, in hundredths of a second: fields 14 and 15 of all.
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks = ticks.map(|field| field.parse::<u64>().expect("a number"));
-    Duration::from_millis(10 * ticks.sum::<u64>())
-}
-
 fn cpu_rate(pid: u32) -> f64 {
-    let (before, begun) = (cpu_time(pid), Instant::now());
+    let (before, begun) = (processor_time(&pid), Instant::now());
     std::thread::sleep(WHILE);
-    let used = cpu_time(pid) - before;
-    used.as_secs_f64() / begun.elapsed().as_secs_f64()
+    let used = processor_time(&pid) - before;
+    used / begun.elapsed().as_secs_f64()
 }
 
-/// How long root takes to ask, the median of twenty times: the machine may be busy with something else now
+/// The time that root takes to ask, the median of twenty times: the machine may be busy with something else now
 /// and then.
 #[track_caller]
 fn ask_as_root(host: &Containerd) -> Duration {
@@ -79,7 +58,7 @@ fn read_only_clients_keep_root_out_of_nothing_and_cost_a_twentieth_of_a_core() {
     let usual = ask_as_root(&host);
     let program = shim_dir().join("usher");
     let watching: Vec<_> = (0..8)
-        .map(|_| without_rights(&host, &program, &["ps", "--watch"]))
+        .map(|_| Background::spawn(host.without_rights(&program, &["ps", "--watch"])))
         .collect();
     let count = |of: &dyn Fn(&Background) -> bool| watching.iter().filter(|one| of(one)).count();
     eventually(
@@ -90,10 +69,10 @@ fn read_only_clients_keep_root_out_of_nothing_and_cost_a_twentieth_of_a_core() {
             watch > 0 && watch + count(&|one| one.stderr().contains("too many ask")) >= 8
         },
     );
-    let socket = control_socket(&host);
+    let socket = host.control_sockets().remove(0);
     let words = ["knock", socket.to_str().expect("a path of ours")];
     let knocking: Vec<_> = (0..2)
-        .map(|_| without_rights(&host, villain(), &words))
+        .map(|_| Background::spawn(host.without_rights(villain(), &words)))
         .collect();
     // What they may spend ahead is spent.
     std::thread::sleep(Duration::from_secs(1));

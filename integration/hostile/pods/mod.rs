@@ -70,7 +70,7 @@ pub struct Pod {
     pub at_its_end: fn(&Stage),
     /// The verbs at which the OCI runtime hangs from its end on.
     pub hangs: &'static [&'static str],
-    /// How much later than the exit our shim may tell it, for a client that still reads the output.
+    /// The time by which our shim may tell the exit late, for a client that still reads the output.
     pub told_late: Duration,
     /// Is any of its harm done without annotations of ours?
     pub is_plain: bool,
