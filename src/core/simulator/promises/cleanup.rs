@@ -10,6 +10,7 @@ use crate::simulator::case::{Part, PreStop};
 use crate::simulator::trace::{Ending, LEAST, Life, Run, WINDOW};
 use crate::simulator::{Seen, ms, secs};
 
+use super::retries::{plain_ending, wait_after};
 use super::{MOMENT, Verdict, broken};
 
 pub fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
@@ -226,17 +227,10 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
 pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
     for life in run.lives.iter().filter(|life| life.part().is_defer()) {
         let restarts = life.member.restart.unwrap_or(RestartPolicy::Never);
-        let ending = run.ending(life.sandbox).filter(|it| !it.is_vague);
+        let ending = plain_ending(run, life, Duration::ZERO);
         let (true, Some(ending)) = (restarts != RestartPolicy::Never, ending) else {
             continue;
         };
-        let mut taken = run.taken.iter();
-        let is_none = taken.any(|it| it.sandbox == life.sandbox && it.disproved.is_some());
-        let is_hindered = run.is_any_hindered(life.sandbox, ending.from, ending.deadline);
-        let is_dead = run.deaths[life.sandbox].is_some_and(|died| died <= ending.deadline);
-        if is_none || is_hindered || is_dead || ending.forced || run.is_hurried() {
-            continue;
-        }
         // More than there can be behind it.
         let behind = run
             .case
@@ -249,8 +243,7 @@ pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
         let cap = life.member.cap.zip(life.released);
         let last = cap.map_or(last, |(cap, at)| last.min(at.after(secs(cap))));
         for (n, (died, status)) in life.died.iter().enumerate() {
-            let wait = [0, 1, 2, 4].get(n).map_or(secs(4), |wait| secs(*wait));
-            let again = died.after(wait).after(MOMENT);
+            let again = died.after(wait_after(n)).after(MOMENT);
             let mut signals = life.signals.iter();
             let by_itself = signals.all(|(at, _)| at > died) && *status != ExitStatus::Code(0);
             let is_due = by_itself && *died >= ending.from && again < last;

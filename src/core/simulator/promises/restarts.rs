@@ -4,7 +4,7 @@ use crate::lifecycle::Cause;
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 use crate::simulator::case::Part;
-use crate::simulator::trace::{LEAST, Run};
+use crate::simulator::trace::{LEAST, Life, Run};
 use crate::simulator::{ms, secs};
 
 use super::starts::{
@@ -16,11 +16,6 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
     for sidecar in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
-        };
-        let is_wanted = |status: &ExitStatus| match sidecar.member.restart {
-            None | Some(RestartPolicy::Always) => true,
-            Some(RestartPolicy::OnFailure) => *status != ExitStatus::Code(0),
-            Some(RestartPolicy::Never) => false,
         };
         let excused = run.was_asked_alone(sidecar)
             || ending.forced
@@ -59,7 +54,7 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
         });
         let in_time = in_time || run.is_hindered(&sidecar.id, *died, died.after(MOMENT));
         broken(
-            !is_in || !by_itself || !is_wanted(status) || in_time,
+            !is_in || !by_itself || !is_wanted(sidecar, *status) || in_time,
             || {
                 format!(
                     "{} dies at {died}, {last_app:?} is the end of the apps",
@@ -69,6 +64,15 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
         )?;
     }
     Ok(())
+}
+
+/// True if its author has the shim restart a sidecar that has exited so.
+pub fn is_wanted(sidecar: &Life<'_>, status: ExitStatus) -> bool {
+    match sidecar.member.restart {
+        None | Some(RestartPolicy::Always) => true,
+        Some(RestartPolicy::OnFailure) => status != ExitStatus::Code(0),
+        Some(RestartPolicy::Never) => false,
+    }
 }
 
 pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {

@@ -3,20 +3,22 @@
 use std::time::Duration;
 
 use crate::lifecycle::Time;
-use crate::plan::RestartPolicy;
-use crate::process::ExitStatus;
 use crate::simulator::case::Part;
 use crate::simulator::secs;
 use crate::simulator::trace::{Ending, LEAST, Life, Run};
 
+use super::restarts::is_wanted;
 use super::{MOMENT, Verdict, broken};
+
+/// Nothing is hindered for so long after an end's deadline.
+const AFTERWARDS: Duration = Duration::from_secs(10);
 
 /// "Inside an end the back-off is 0, 1, 2, then 4 s", of sidecars and of defers.
 pub fn waits_are_kept(run: &Run<'_>) -> Verdict {
     let mut lives = run.lives.iter();
     lives.try_for_each(|life| {
         let is_retried = life.part() == Part::Sidecar || life.part().is_defer();
-        match plain_ending(run, life).filter(|_| is_retried) {
+        match plain_ending(run, life, AFTERWARDS).filter(|_| is_retried) {
             Some(ending) => keeps_its_waits(run, &ending, life),
             None => Ok(()),
         }
@@ -26,8 +28,7 @@ pub fn waits_are_kept(run: &Run<'_>) -> Verdict {
 fn keeps_its_waits(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Verdict {
     let deaths = life.died.iter().filter(|(at, _)| *at > ending.known);
     for (n, (died, status)) in deaths.enumerate() {
-        let wait = [0, 1, 2].get(n).copied().unwrap_or(4);
-        let due = died.after(secs(wait));
+        let due = died.after(wait_after(n));
         let mut executed = life.executed.iter().copied();
         let again = executed.find(|at| at > died);
         let is_early = again.is_some_and(|again| again < due);
@@ -44,6 +45,11 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Verdict {
     Ok(())
 }
 
+/// The wait before what has died in an end, and `n` times before, runs again.
+pub fn wait_after(n: usize) -> Duration {
+    secs([0, 1, 2].get(n).copied().unwrap_or(4))
+}
+
 /// True if an app runs until a sidecar that has died is to be back, and nobody has told the sidecar to go.
 fn is_needed(run: &Run<'_>, ending: &Ending, sidecar: &Life<'_>, (died, by): (Time, Time)) -> bool {
     let mut lives = run.of(ending.sandbox);
@@ -54,18 +60,10 @@ fn is_needed(run: &Run<'_>, ending: &Ending, sidecar: &Life<'_>, (died, by): (Ti
     has_app && is_in_time && !is_told && !is_alone && !sidecar.member.essential
 }
 
-fn is_wanted(sidecar: &Life<'_>, status: ExitStatus) -> bool {
-    match sidecar.member.restart {
-        None | Some(RestartPolicy::Always) => true,
-        Some(RestartPolicy::OnFailure) => status != ExitStatus::Code(0),
-        Some(RestartPolicy::Never) => false,
-    }
-}
-
 /// "Until what is left is needed by the defers and steps behind it (2 s each)", and by itself.
 pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
     for life in run.lives.iter().filter(|life| life.part().is_defer()) {
-        let Some(ending) = plain_ending(run, life) else {
+        let Some(ending) = plain_ending(run, life, AFTERWARDS) else {
             continue;
         };
         let end = ending.from.after(ending.grace);
@@ -111,12 +109,13 @@ fn behind(run: &Run<'_>, defer: &Life<'_>, at: Time) -> u32 {
     u32::try_from(defers + steps).unwrap_or(u32::MAX)
 }
 
-/// The end of a container's sandbox, where nothing kept the shim from seeing it as it was.
-fn plain_ending(run: &Run<'_>, life: &Life<'_>) -> Option<Ending> {
+/// The end of a container's sandbox, where nothing kept the shim from seeing it as it was, until so long after
+/// the deadline.
+pub fn plain_ending(run: &Run<'_>, life: &Life<'_>, beyond: Duration) -> Option<Ending> {
     let ending = run.ending(life.sandbox)?;
     let mut taken = run.taken.iter();
     let is_none = taken.any(|it| it.sandbox == life.sandbox && it.disproved.is_some());
-    let until = ending.deadline.after(Duration::from_secs(10));
+    let until = ending.deadline.after(beyond);
     let is_hindered = run.is_any_hindered(life.sandbox, ending.from, until);
     let is_dead = run.deaths[life.sandbox].is_some_and(|died| died <= ending.deadline);
     let is_plain = !is_none && !is_hindered && !is_dead && !ending.forced && !ending.is_vague;
