@@ -245,14 +245,10 @@ pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
 
 /// The exit codes after which kubelet leaves a container alone.
 fn final_codes(plan: &Plan, name: &str) -> ExitCodes {
-    let by_code = &plan.container(name).caller_restarts;
-    let policy = plan.restart_policy(name);
+    let creates_again = plan.creates_again(name);
     let codes = 0..=u8::MAX;
     codes
-        .filter(|code| {
-            let code = u32::from(*code);
-            !by_code.contains(code) && !policy.restarts(code)
-        })
+        .filter(|code| !creates_again(u32::from(*code)))
         .collect()
 }
 

@@ -145,9 +145,7 @@ impl Plan {
     /// assert_eq!(plan.sidecars(), ["proxy", "logs"]);
     /// ```
     pub fn comes(&mut self, name: &str) {
-        if self.given || self.cast.is_for_all_pods() {
-            self.cast.come([name].into_iter());
-        }
+        self.come(std::iter::once(name));
     }
 
     /// Containers of these names are there, as by [`Plan::comes`].
@@ -248,8 +246,14 @@ impl Plan {
     /// assert!(plan.is_created_again("report", 1) && !plan.is_created_again("report", 0));
     /// ```
     pub fn is_created_again(&self, name: &str, code: u32) -> bool {
+        self.creates_again(name)(code)
+    }
+
+    /// The same for many codes of one container.
+    pub fn creates_again(&self, name: &str) -> impl Fn(u32) -> bool + use<'_> {
         let by_code = &self.container(name).caller_restarts;
-        by_code.contains(code) || self.restart_policy(name).restarts(code)
+        let policy = self.restart_policy(name);
+        move |code| by_code.contains(code) || policy.restarts(code)
     }
 
     /// Whether any container has a termination hook.

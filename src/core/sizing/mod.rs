@@ -195,7 +195,10 @@ impl Containers {
     /// The size of the pod at this moment, without overhead.
     pub fn at(&self, moment: Moment) -> Size {
         match moment {
-            Moment::Starting(index) => self.starting(index),
+            Moment::Starting(index) => {
+                let size = self.starting_sizes().nth(index);
+                size.unwrap_or_else(|| self.sidecars())
+            }
             Moment::Running => self.sidecars().plus(sum(&self.apps)),
             Moment::PreExit => self.at(Moment::Running).plus(largest(&self.pre_exit)),
             Moment::PostExit => self.sidecars().plus(largest(&self.post_exit)),
@@ -216,20 +219,12 @@ impl Containers {
 
     /// The size of the pod at each moment, without overhead.
     pub fn sizes(&self) -> Vec<(Moment, Size)> {
-        let mut stay = Size::NOTHING;
-        let sizes = self.moments().map(|moment| {
-            let Moment::Starting(index) = moment else {
-                return (moment, self.at(moment));
-            };
-            let starting = self.starting.get(index);
-            let own = starting.map_or(Size::NOTHING, Starting::size);
-            let size = stay.plus(own);
-            if let Some(stays) = starting.and_then(Starting::stays) {
-                stay = stay.plus(stays);
-            }
-            (moment, size)
-        });
-        sizes.collect()
+        let starting = self.starting_sizes().enumerate();
+        let starting = starting.map(|(index, size)| (Moment::Starting(index), size));
+        let later = self.moments().skip(self.starting.len());
+        starting
+            .chain(later.map(|moment| (moment, self.at(moment))))
+            .collect()
     }
 
     /// The size by which a pod is to be scheduled: what it needs at any moment, and its overhead.
@@ -238,16 +233,16 @@ impl Containers {
         sizes.fold(Size::NOTHING, Size::or).plus(self.overhead)
     }
 
-    fn starting(&self, index: usize) -> Size {
-        let before = self.starting.iter().take(index);
-        let stay = before.filter_map(Starting::stays);
-        let (Some(Starting::Init(size) | Starting::Sidecar(size)), stay) = (
-            self.starting.get(index),
-            stay.fold(Size::NOTHING, Size::plus),
-        ) else {
-            return self.sidecars();
-        };
-        stay.plus(*size)
+    /// The size while each of [`Containers::starting`] starts.
+    fn starting_sizes(&self) -> impl Iterator<Item = Size> {
+        let mut stay = Size::NOTHING;
+        self.starting.iter().map(move |starting| {
+            let size = stay.plus(starting.size());
+            if let Some(stays) = starting.stays() {
+                stay = stay.plus(stays);
+            }
+            size
+        })
     }
 
     fn sidecars(&self) -> Size {
