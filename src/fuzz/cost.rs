@@ -37,16 +37,9 @@ pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
 
     let shares = u32::try_from(1 + size / SHARE).expect("annotations of a pod");
     let allowed = TIME * SLOWNESS * shares;
-    let mut shortest = Duration::MAX;
-    for _ in 0..TRIES {
-        let begin = cpu_time();
-        read();
-        shortest = shortest.min(cpu_time() - begin);
-        if shortest <= allowed {
-            return;
-        }
+    if let Err(shortest) = try_within(allowed, read) {
+        panic!("{shortest:?} for {size} bytes of annotations: {annotations:?}");
     }
-    panic!("{shortest:?} for {size} bytes of annotations: {annotations:?}");
 }
 
 /// The CPU time that judging one pod may take, whatever it says.
@@ -130,20 +123,27 @@ pub fn assert_quick<T>(
     size: usize,
     each: Duration,
     anyway: Duration,
-    mut read: impl FnMut() -> T,
+    read: impl FnMut() -> T,
 ) -> T {
     let size = u32::try_from(size).expect("an input of a fuzzer");
     let allowed = SLOWNESS * (anyway + each * size);
+    try_within(allowed, read).unwrap_or_else(|shortest| {
+        panic!("{shortest:?} of CPU time for {size} bytes, expected at most {allowed:?}")
+    })
+}
+
+/// What the first try returns that takes no more CPU time than `allowed`, or the time that the shortest took.
+fn try_within<T>(allowed: Duration, mut work: impl FnMut() -> T) -> Result<T, Duration> {
     let mut shortest = Duration::MAX;
     for _ in 0..TRIES {
         let begin = cpu_time();
-        let outcome = read();
+        let outcome = work();
         shortest = shortest.min(cpu_time() - begin);
         if shortest <= allowed {
-            return outcome;
+            return Ok(outcome);
         }
     }
-    panic!("{shortest:?} of CPU time for {size} bytes, expected at most {allowed:?}");
+    Err(shortest)
 }
 
 fn cpu_time() -> Duration {

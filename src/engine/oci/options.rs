@@ -118,7 +118,12 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
 
 /// True if the options are in a file that the message names (`ConfigPath`), all that containerd 1.6 passes on.
 pub fn name_a_file(any: &Any) -> bool {
-    name(any) == GENERIC && generic(&any.value).is_ok_and(|(path, _)| !path.is_empty())
+    file_of(any).is_some()
+}
+
+fn file_of(any: &Any) -> Option<String> {
+    let (path, _) = generic(&any.value).ok().filter(|_| name(any) == GENERIC)?;
+    Some(path).filter(|path| !path.is_empty())
 }
 
 /// The message with what is in the file that it [names](name_a_file), if it names one.
@@ -127,10 +132,9 @@ pub fn name_a_file(any: &Any) -> bool {
 ///
 /// One sentence if the file cannot be read.
 pub fn with_file(mut any: Any) -> Result<Any, String> {
-    if !name_a_file(&any) {
+    let Some(path) = file_of(&any) else {
         return Ok(any);
-    }
-    let (path, _) = generic(&any.value).map_err(undecoded)?;
+    };
     let text = std::fs::read(&path).map_err(|error| in_file(&path, &error))?;
     let mut output = CodedOutputStream::vec(&mut any.value);
     // Of a field that stands there twice the last one counts.
