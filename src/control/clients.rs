@@ -23,8 +23,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::meter::{Meter, Turn};
 
-/// How many of root's clients, and of read-only ones, are let in at once. Then whoever comes takes the place
-/// of the one of its kind that was told nothing for the longest time.
+/// The most clients of root, and read-only ones, that are let in at once. A further one takes the place of the
+/// one of its kind that was told nothing for the longest time.
 const CLIENTS_AT_MOST: usize = 16;
 const READ_ONLY_AT_MOST: usize = 8;
 
@@ -45,12 +45,12 @@ pub struct Clients<C> {
     roots: Option<C>,
     /// Callers at the socket for all.
     anyone: C,
-    /// Whether one more of those may be let in: nobody knows who it is before.
+    /// The turn of the next of those: nobody knows who it is before it is let in.
     turn: Turn,
     meter: Meter,
     seats: Seats,
     read_only_seats: Seats,
-    /// Where read-only clients go. As many as there are seats for.
+    /// The way to those who serve read-only clients: as many as there are seats for.
     read_only: mpsc::UnboundedSender<Client>,
 }
 
@@ -65,7 +65,7 @@ pub struct Client {
     patience: Pin<Box<Sleep>>,
     /// While it does not take what it is told.
     deaf: Option<Pin<Box<Sleep>>>,
-    /// Of a read-only client: what pays for hearing it.
+    /// The meter and the turn that a read-only client is heard by; `None` for root.
     metered: Option<(Meter, Turn)>,
 }
 
@@ -274,7 +274,7 @@ impl Client {
         }
     }
 
-    /// When what has come of a client may be read.
+    /// Ready when the bytes of a client may be read.
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some((meter, turn)) = &mut self.metered {
             ready!(meter.poll_turn(turn, context));

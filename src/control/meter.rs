@@ -34,8 +34,8 @@ pub struct Meter(Arc<Mutex<Reading>>);
 
 /// The turn of one client, or of the socket that they call at.
 ///
-/// It waits until what was owed when its wait began is paid off, however much others have spent since. So all
-/// get their turns, and what is owed grows no further than what one turn of each costs.
+/// A wait lasts until the CPU time that was owed at its beginning is paid off, however much others have spent
+/// since. So all get their turns, and what is owed grows no further than what one turn of each costs.
 #[derive(Debug, Default)]
 pub struct Turn(Option<Pin<Box<Sleep>>>);
 
@@ -123,7 +123,7 @@ impl Reading {
         }
     }
 
-    /// How long the next piece of work has to wait, if it has to.
+    /// The wait before the next piece of work, if there is one.
     fn pause(&mut self) -> Option<Duration> {
         self.charge();
         let (now, free_at) = (self.time.now(), self.share.free_at(Duration::ZERO));

@@ -42,7 +42,7 @@ const ROOTS_NUMBER: u32 = 0o600;
 /// container does not have.
 const ROOTS_RIGHTS: u32 = 0o000;
 
-/// How many callers may wait at the socket for all. They are let in one by one, so a long queue would only
+/// The most callers that may wait at the socket for all. They are let in one by one, so a long queue would only
 /// make the last of them wait long.
 const QUEUE: i32 = 64;
 
