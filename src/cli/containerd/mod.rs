@@ -3,15 +3,19 @@
 //! `usher check` reads it and `usher install` writes it; what either knows of containerd is here.
 
 mod effective;
+mod files;
 mod kubelet;
+mod loaded;
 mod node;
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
 pub(super) use effective::Effective;
-pub(super) use kubelet::{Handler, handlers};
-pub(super) use node::{Facts, Node, dump, find, output, text};
+pub(super) use files::{ConfigFile, configuration_files};
+pub(super) use kubelet::{Handler, Told, Untold};
+pub(super) use loaded::is_ours;
+pub(super) use node::{Facts, Node, dump, find, find_file, is_program, output, text};
 
 /// The runtime's name: the handler of a RuntimeClass.
 pub(super) const NAME: &str = "usher";

@@ -24,9 +24,12 @@ use similar::TextDiff;
 use super::check;
 use super::containerd::{KnownAs, NAME, Node, PROGRAM, find};
 use super::output::{Failure, Stdout, note};
+use super::systemd::{has_systemd, systemctl};
 use plan::{Found, Texts, Wish};
 use stage::{ask, find_texts, scratch};
 use trial::Programs;
+
+pub(super) use ours::has_written;
 
 /// Installs usher to this node: its programs, and the runtime in containerd's configuration
 ///
@@ -222,7 +225,7 @@ impl Installer {
 
     /// Where systemd is needed, is there one? Asked before anything is changed.
     fn need_systemd(&self) -> Result<(), String> {
-        let is_changed = self.planned != self.found.texts || self.restart_wanted().exists();
+        let is_changed = self.planned != self.found.texts || self.is_to_be_restarted();
         let (option, instead) = match () {
             () if self.wanted.restart && is_changed => (
                 "--restart",
@@ -231,7 +234,7 @@ impl Installer {
             () if self.wanted.stop_unit => ("--stop-unit", "leave it out"),
             () => return Ok(()),
         };
-        match units::has_systemd() {
+        match has_systemd() {
             true => Ok(()),
             false => Err(format!(
                 "{option} needs systemd, and this machine does not run it: {instead}"
@@ -244,6 +247,11 @@ impl Installer {
         place::beside(&self.found.config, "restart")
     }
 
+    /// True if the running containerd has to be restarted though its configuration file stays as it is.
+    fn is_to_be_restarted(&self) -> bool {
+        self.restart_wanted().exists() || self.node.unloaded().is_some()
+    }
+
     /// Puts the planned configuration into place. If containerd does not come back with it, although it
     /// started when tried, the old one comes back.
     fn configure(&self) -> Result<(), String> {
@@ -251,10 +259,17 @@ impl Installer {
         let restart_wanted = self.restart_wanted();
         if self.planned == self.found.texts {
             note(&format!("{config} needs no change"));
-            if self.wanted.restart && restart_wanted.exists() && !restart(&restart_wanted) {
-                return Err("containerd did not start again".to_owned());
+            if !self.is_to_be_restarted() {
+                return Ok(());
             }
-            return Ok(());
+            if !self.wanted.restart {
+                note(&restart_by_hand(has_systemd()));
+                return Ok(());
+            }
+            return match restart(&restart_wanted) {
+                true => Ok(()),
+                false => Err("containerd did not start again".to_owned()),
+            };
         }
         if self.wanted.restart {
             place::put(&restart_wanted, Some(""))?;
@@ -272,7 +287,7 @@ impl Installer {
             );
         }
         if !self.wanted.restart {
-            note("restart containerd for it to take effect, as by: systemctl restart containerd");
+            note(&restart_by_hand(has_systemd()));
             return Ok(());
         }
         if restart(&restart_wanted) {
@@ -323,8 +338,9 @@ impl Installer {
             Some(self.node.config.clone()),
             self.wanted.path.clone(),
         );
-        let report = check::Report::of(&node);
-        if report.ok {
+        let report = check::Report::of_installed(&node);
+        // Without --restart the administrator restarts containerd.
+        if report.ok || !self.wanted.restart && report.wants_a_restart_alone() {
             return Ok(());
         }
         for finding in &report.findings {
@@ -343,7 +359,7 @@ impl Installer {
         }
         let config = &self.found.config;
         stdout.text(difference(config, old.main.as_deref(), new.main.as_deref()))?;
-        if self.wanted.restart && new != old {
+        if self.wanted.restart && (new != old || self.is_to_be_restarted()) {
             stdout.text("containerd would be restarted\n")?;
         }
         let mut says =
@@ -399,9 +415,18 @@ fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
     })
 }
 
+/// The sentence for an administrator who restarts containerd.
+fn restart_by_hand(has_systemd: bool) -> String {
+    let how = match has_systemd {
+        true => ", as by: systemctl restart containerd",
+        false => " by what has started it",
+    };
+    format!("restart containerd for it to take effect{how}")
+}
+
 /// Until containerd has been restarted a file says that it is to be: whoever ends this command may not end
 /// it between the two.
 fn restart(wanted: &Path) -> bool {
     note("restarting containerd; pods go on running");
-    units::systemctl(&["restart", "containerd"]) && place::remove(wanted).is_ok()
+    systemctl(&["restart", "containerd"]) && place::remove(wanted).is_ok()
 }
