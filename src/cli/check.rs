@@ -74,7 +74,7 @@ impl Check {
             ("--containerd", text(&self.containerd)),
             ("--path", self.path.clone()),
         ];
-        let node = Node::look(self.containerd, self.config, self.path);
+        let node = Node::look(self.containerd, self.config, self.path, None);
         let report = Report::of(&node, &Cures::of(&node, &options));
         match self.output.is_json() {
             true => stdout.json(&report)?,

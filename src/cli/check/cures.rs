@@ -14,8 +14,8 @@ pub(super) struct Cures {
     files: Vec<ConfigFile>,
     /// Options by which the same containerd is found, each after a blank.
     options: String,
-    /// systemd restarts containerd.
-    has_systemd: bool,
+    /// The unit by which systemd restarts containerd, where systemd runs.
+    unit: Option<&'static str>,
 }
 
 impl Cures {
@@ -35,7 +35,7 @@ impl Cures {
             main: node.config.clone(),
             files: configuration_files(&node.config),
             options: named.collect(),
-            has_systemd,
+            unit: has_systemd.then(|| node.flavor.unit()),
         }
     }
 
@@ -50,10 +50,8 @@ impl Cures {
 
     fn install_with(&self, option: &str) -> String {
         let options = &self.options;
-        match self.has_systemd {
-            true => format!("usher install{option} --restart{options}"),
-            false => format!("usher install{option}{options}"),
-        }
+        let restart = self.unit.map_or("", |_| " --restart");
+        format!("usher install{option}{restart}{options}")
     }
 
     pub(super) fn restart(&self) -> Cure {
@@ -65,18 +63,13 @@ impl Cures {
     }
 
     fn systemctl(&self, verb: &str) -> Cure {
-        match self.has_systemd {
-            true => Cure::run(format!("systemctl {verb} containerd")),
-            false => Cure::default(),
-        }
+        let command = |unit| Cure::run(format!("systemctl {verb} {unit}"));
+        self.unit.map_or_else(Cure::default, command)
     }
 
     /// The sentence's end for a containerd that nothing here restarts.
     pub(super) fn by_hand(&self) -> &'static str {
-        match self.has_systemd {
-            true => "",
-            false => " by what has started it",
-        }
+        self.unit.map_or(" by what has started it", |_| "")
     }
 
     /// Replaces keys in the table of a runtime: by the installer if it has written the table, else by hand.

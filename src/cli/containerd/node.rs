@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use toml::{Table, Value};
 
+use super::flavor::{Flavor, by_its_name};
 use super::kubelet::status;
 use super::{CONFIG, CRI, CRI_2, Effective, Told, Untold, loaded};
 
@@ -31,6 +32,8 @@ pub(in crate::cli) struct Node {
     pub(in crate::cli) version: Option<Version>,
     /// Its configuration file.
     pub(in crate::cli) config: PathBuf,
+    /// The owner of that file.
+    pub(in crate::cli) flavor: Flavor,
     /// Its effective configuration; why it cannot be had.
     pub(in crate::cli) dump: Result<Effective, String>,
     /// Where it looks for programs.
@@ -78,20 +81,27 @@ impl Node {
         program: Option<PathBuf>,
         config: Option<PathBuf>,
         path: Option<String>,
+        flavor: Option<Flavor>,
     ) -> Node {
+        let config = config.or_else(|| Some(flavor?.config().to_owned()));
         let wanted = config.as_deref();
         let running = running_daemons()
             .into_iter()
             .find(|daemon| wanted.is_none_or(|wanted| daemon.config() == wanted))
             .unwrap_or_default();
         let pid = (running.pid != 0).then_some(running.pid);
-        let config = config.unwrap_or_else(|| running.config().to_owned());
+        let config = config.unwrap_or_else(|| match pid {
+            Some(_) => running.config().to_owned(),
+            None => Flavor::on_disk().config().to_owned(),
+        });
+        let flavor = flavor.unwrap_or_else(|| Flavor::of_config(&config));
         let path_is_known = path.is_some() || running.path.is_some();
         let path = path
             .or(running.path)
             .unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
         // The file of one that runs may have been replaced.
         let running = running.program.filter(|program| is_program(program));
+        let running = running.map(by_its_name).or_else(|| flavor.program());
         let program = match program.or(running) {
             Some(program) if is_program(&program) => Ok(program),
             Some(program) => Err(format!("{} is no program", program.display())),
@@ -109,6 +119,7 @@ impl Node {
             program,
             version,
             config,
+            flavor,
             dump,
             path,
             path_is_known,
@@ -273,7 +284,7 @@ fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     receiver
 }
 
-fn version(program: &Path) -> Option<Version> {
+pub(super) fn version(program: &Path) -> Option<Version> {
     let said = output(Command::new(program).arg("--version")).ok()?;
     Version::read(&said)
 }
@@ -393,6 +404,7 @@ impl Node {
             program: Ok(PathBuf::from("/usr/bin/containerd")),
             version: Version::read(&format!("containerd github.com/x {version} abc")),
             config: PathBuf::from("/nowhere/config.toml"),
+            flavor: Flavor::Containerd,
             dump: Effective::parse(dump.to_owned()),
             path: "/nowhere".to_owned(),
             path_is_known: true,

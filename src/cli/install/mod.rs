@@ -22,7 +22,7 @@ use clap::Args;
 use similar::TextDiff;
 
 use super::check;
-use super::containerd::{KnownAs, NAME, Node, PROGRAM, find};
+use super::containerd::{KnownAs, NAME, Node, PROGRAM, Wanted, find};
 use super::output::{Failure, Stdout, note};
 use super::systemd::{has_systemd, systemctl};
 use plan::{Found, Texts, Wish};
@@ -81,6 +81,10 @@ pub(super) struct Install {
     /// else /usr/local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
+    /// What brings containerd: its configuration, programs and unit are where that keeps them. What is not
+    /// containerd itself has not been tried for real
+    #[arg(long, value_enum, default_value = "auto")]
+    flavor: Wanted,
     /// containerd's configuration file [default: that of the running containerd, else
     /// /etc/containerd/config.toml]
     #[arg(long, value_name = "FILE")]
@@ -143,6 +147,7 @@ impl Installer {
             wanted.containerd.clone(),
             wanted.config.clone(),
             wanted.path.clone(),
+            wanted.flavor.0,
         );
         let containerd = node.program.clone()?;
         let own = std::env::current_exe().ok();
@@ -164,6 +169,12 @@ impl Installer {
             let ask = &mut |found: &Found, texts: &Texts| ask(&containerd, &scratch, found, texts);
             found.plan(&wish, ask)?
         };
+        if let Wish::Installed(known_as) = &wish
+            && node.flavor.is_generated()
+            && planned.main != found.texts.main
+        {
+            return Err(node.flavor.refusal(&node.config, found.layout(), known_as));
+        }
         Ok(Installer {
             wanted,
             node,
@@ -247,6 +258,15 @@ impl Installer {
         place::beside(&self.found.config, "restart")
     }
 
+    /// The sentence for an administrator who restarts containerd.
+    fn restart_by_hand(&self) -> String {
+        let how = match has_systemd() {
+            true => format!(", as by: systemctl restart {}", self.node.flavor.unit()),
+            false => " by what has started it".to_owned(),
+        };
+        format!("restart containerd for it to take effect{how}")
+    }
+
     /// True if the running containerd has to be restarted though its configuration file stays as it is.
     fn is_to_be_restarted(&self) -> bool {
         self.restart_wanted().exists() || self.node.unloaded().is_some()
@@ -263,10 +283,10 @@ impl Installer {
                 return Ok(());
             }
             if !self.wanted.restart {
-                note(&restart_by_hand(has_systemd()));
+                note(&self.restart_by_hand());
                 return Ok(());
             }
-            return match restart(&restart_wanted) {
+            return match restart(self.node.flavor.unit(), &restart_wanted) {
                 true => Ok(()),
                 false => Err("containerd did not start again".to_owned()),
             };
@@ -287,14 +307,14 @@ impl Installer {
             );
         }
         if !self.wanted.restart {
-            note(&restart_by_hand(has_systemd()));
+            note(&self.restart_by_hand());
             return Ok(());
         }
-        if restart(&restart_wanted) {
+        if restart(self.node.flavor.unit(), &restart_wanted) {
             return Ok(());
         }
         self.put(&self.found.texts)?;
-        restart(&restart_wanted);
+        restart(self.node.flavor.unit(), &restart_wanted);
         Err("containerd did not start again; it has got back its old configuration".to_owned())
     }
 
@@ -337,6 +357,7 @@ impl Installer {
             Some(self.containerd.clone()),
             Some(self.node.config.clone()),
             self.wanted.path.clone(),
+            self.wanted.flavor.0,
         );
         let report = check::Report::of_installed(&node);
         // Without --restart the administrator restarts containerd.
@@ -415,18 +436,9 @@ fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
     })
 }
 
-/// The sentence for an administrator who restarts containerd.
-fn restart_by_hand(has_systemd: bool) -> String {
-    let how = match has_systemd {
-        true => ", as by: systemctl restart containerd",
-        false => " by what has started it",
-    };
-    format!("restart containerd for it to take effect{how}")
-}
-
 /// Until containerd has been restarted a file says that it is to be: whoever ends this command may not end
 /// it between the two.
-fn restart(wanted: &Path) -> bool {
+fn restart(unit: &str, wanted: &Path) -> bool {
     note("restarting containerd; pods go on running");
-    systemctl(&["restart", "containerd"]) && place::remove(wanted).is_ok()
+    systemctl(&["restart", unit]) && place::remove(wanted).is_ok()
 }

@@ -95,6 +95,11 @@ impl Found {
         Ok(self)
     }
 
+    /// The layout that the configuration is written in.
+    pub(super) fn layout(&self) -> i64 {
+        version(&self.bare.text)
+    }
+
     /// Both files without us, as containerd is to be asked about them.
     fn without_ours(&self) -> Texts {
         Texts {
