@@ -288,3 +288,18 @@ fn a_broken_configuration_is_a_problem_in_one_line() {
     // No terminal, no colours.
     assert!(!out.contains('\x1b'), "{out}");
 }
+
+#[test]
+fn both_programs_explain_themselves_when_asked_to() {
+    for word in ["--help", "-h"] {
+        let mut command = Command::new(shim_dir().join("containerd-shim-usher-v2"));
+        command.arg(word);
+        let said = run(command, PATIENCE);
+        assert!(said.ok() && said.out().contains("Usage:"), "{said:?}");
+    }
+    let mut command = Command::new(shim_dir().join("usher"));
+    command.args(["help", "nosuch"]);
+    let said = run(command, PATIENCE);
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err().contains("is no command of usher"), "{said:?}");
+}

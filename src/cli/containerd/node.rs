@@ -19,7 +19,7 @@ use super::kubelet::status;
 use super::{CONFIG, CRI, CRI_2, Effective, Told, Untold, loaded};
 
 /// How long a program may take that is asked for a few lines.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// How often the end of such a program is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
