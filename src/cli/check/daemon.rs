@@ -79,42 +79,49 @@ fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
     let mut findings = vec![cri(node, dump)];
     findings.extend(files(node, cures.files()));
     findings.extend(default_runtime(node, cures));
-    findings.extend(loaded(node, cures));
+    let is_sound = !findings.iter().any(Finding::is_problem);
+    findings.extend(loaded(node, cures, is_sound));
     findings
 }
 
-/// The running containerd has its configuration from when it was started.
-fn loaded(node: &Node, cures: &Cures) -> Option<Finding> {
+/// The running containerd has its configuration from when it was started. With a file that is not sound it
+/// would not come back: no restart is advised then.
+fn loaded(node: &Node, cures: &Cures, is_sound: bool) -> Option<Finding> {
     let (pid, by_hand) = (node.pid?, cures.by_hand());
     let file = node.config.display();
-    Some(match node.told.as_ref()? {
-        Err(Untold::NoCri) => LOADED
-            .problem(
-                Code::CriFailed,
-                format!(
-                    "the containerd that runs (process {pid}) has no CRI plugin, so kubelet cannot use it: the \
-                     plugin is off or has failed, and containerd's log says why; where {file} is all right now, \
-                     restart containerd{by_hand}"
-                ),
-            )
-            .cure(cures.restart()),
-        Err(Untold::Because(error)) => LOADED.warning(
-            Code::CriSilent,
-            format!("the containerd that runs (process {pid}) does not say what it has loaded: {error}"),
+    let (cure, restart) = match is_sound {
+        true => (cures.restart(), "restart containerd"),
+        false => (
+            Cure::default(),
+            "solve the problems of the file, then restart containerd",
+        ),
+    };
+    let unloaded = match node.told.as_ref()? {
+        Err(Untold::Because(error)) => {
+            let says = format!(
+                "the containerd that runs (process {pid}) does not say what it has loaded: {error}"
+            );
+            return Some(LOADED.warning(Code::CriSilent, says));
+        }
+        Err(Untold::NoCri) => LOADED.problem(
+            Code::CriFailed,
+            format!(
+                "the containerd that runs (process {pid}) has no CRI plugin, so kubelet cannot use it: the \
+                 plugin was off or has failed, and containerd's log says why: {restart}{by_hand}"
+            ),
         ),
         Ok(_) => match node.unloaded() {
-            Some(difference) => LOADED
-                .problem(
-                    Code::ContainerdStale,
-                    format!(
-                        "the containerd that runs (process {pid}) has not loaded {file} as it is now, {difference}: \
-                         restart containerd{by_hand}"
-                    ),
-                )
-                .cure(cures.restart()),
-            None => LOADED.ok(format!("the containerd that runs has loaded {file}")),
+            None => return Some(LOADED.ok(format!("the containerd that runs has loaded {file}"))),
+            Some(difference) => LOADED.problem(
+                Code::ContainerdStale,
+                format!(
+                    "the containerd that runs (process {pid}) has not loaded {file} as it is now, {difference}: \
+                     {restart}{by_hand}"
+                ),
+            ),
         },
-    })
+    };
+    Some(unloaded.cure(cure))
 }
 
 /// The CRI plugin is what kubelet talks to; some packages of containerd switch it off.
@@ -277,7 +284,7 @@ mod tests {
         node.pid = Some(7);
         let mut with = |told| {
             node.told = Some(told);
-            loaded(&node, &cures(&node)).unwrap()
+            loaded(&node, &cures(&node), true).unwrap()
         };
         let config = serde_json::json!({"containerd": {"runtimes": {}}});
         let told = Told {
@@ -298,6 +305,22 @@ mod tests {
         );
         let silent = with(Err(Untold::Because("no".to_owned())));
         assert_eq!(silent.level, Level::Warning);
+    }
+
+    #[test]
+    fn no_restart_is_advised_with_a_file_that_is_not_sound() {
+        let lost = "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'runc'\n\
+            [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.usher]\n\
+            runtime_type = 'io.containerd.usher.v2'";
+        let mut node = Node::with("1.6.20", lost);
+        node.pid = Some(7);
+        node.told = Some(Err(Untold::NoCri));
+        let findings = configuration(&node, &cures(&node));
+        let of = |code| findings.iter().find(|it| it.code == Some(code)).unwrap();
+        assert!(of(Code::DefaultRuntime).cure.add.is_some());
+        let failed = of(Code::CriFailed);
+        assert_eq!(failed.cure, Cure::default());
+        assert!(failed.says.contains("solve the problems of the file"));
     }
 
     #[test]
