@@ -8,6 +8,7 @@ mod cures;
 mod daemon;
 mod finding;
 mod runtime;
+mod shim;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

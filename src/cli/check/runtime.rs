@@ -1,24 +1,23 @@
-//! The runtime: whether containerd knows it, the shim, and the OCI runtime below it.
+//! The runtime: containerd's entry for it, and the OCI runtime below it.
 
 use std::path::Path;
 use std::process::Command;
 
 use toml::{Table, Value};
 
-use crate::VERSION;
 use crate::engine::oci::options;
 
 use super::super::containerd::{
     BY_THE_SHIM, Handler, KnownAs, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, SANDBOXER, TYPE, find,
-    find_file, is_ours, output, text,
+    is_ours, output, text,
 };
 use super::super::manifest;
 use super::cures::Cures;
-use super::finding::{Code, Cure, Finding, Group, Subject};
+use super::finding::{Code, Finding, Group, Subject};
+use super::shim;
 
 const RUNTIME: Subject = Subject::new(Group::Runtime, "runtime");
 const SANDBOX: Subject = Subject::new(Group::Runtime, "sandboxes");
-const SHIM: Subject = Subject::new(Group::Runtime, "shim");
 const OCI_RUNTIME: Subject = Subject::new(Group::Runtime, "OCI runtime");
 const DRIVER: Subject = Subject::new(Group::Runtime, "cgroup driver");
 const KUBELET_IS_TOLD: Subject = Subject::new(Group::Runtime, "kubelet is told");
@@ -27,7 +26,7 @@ const KUBELET_IS_TOLD: Subject = Subject::new(Group::Runtime, "kubelet is told")
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 
 pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
-    let mut findings = vec![shim(node, cures)];
+    let mut findings = vec![shim::finding(node, cures)];
     if node.dump.is_ok() {
         findings.push(entry(node, cures));
     }
@@ -202,59 +201,6 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
     finding.cure(cures.install())
 }
 
-/// The shim that containerd would run, and whether it is of this version.
-fn shim(node: &Node, cures: &Cures) -> Finding {
-    let named = ours(node).find_map(|(_, runtime)| text(runtime, "runtime_path"));
-    let program = match named {
-        Some(path) => find("", path),
-        None => node.shim(PROGRAM),
-    };
-    let Some(program) = program else {
-        return no_shim(node, cures, named);
-    };
-    let shown = program.display();
-    let finding = match output(Command::new(&program).arg("-v")) {
-        Err(error) => SHIM.problem(Code::ShimFails, format!("{shown} -v fails: {error}")),
-        Ok(said) => match version(&said) {
-            Some(VERSION) => return SHIM.ok(format!("{shown}, version {VERSION}")),
-            Some(other) => SHIM.warning(
-                Code::ShimVersion,
-                format!("{shown} is version {other}, and this command {VERSION}"),
-            ),
-            None => SHIM.problem(
-                Code::ShimFails,
-                format!("{shown} does not say that it is usher's"),
-            ),
-        },
-    };
-    finding.cure(cures.install())
-}
-
-/// The finding for a shim that is not there, or cannot be executed.
-fn no_shim(node: &Node, cures: &Cures, named: Option<&str>) -> Finding {
-    let file = match named {
-        Some(path) => find_file("", path),
-        None => find_file(&node.path, PROGRAM),
-    };
-    if let Some(file) = file {
-        let file = file.display();
-        let finding = SHIM.problem(Code::ShimMode, format!("{file} is not executable"));
-        return finding.cure(Cure::run(format!("chmod 755 {file}")));
-    }
-    let says = match named {
-        Some(path) => format!("{path}, which runtime_path names, is not there"),
-        None => format!("{PROGRAM} is not on {}", node.whose_path()),
-    };
-    SHIM.problem(Code::ShimMissing, says).cure(cures.install())
-}
-
-/// From what `containerd-shim-usher-v2 -v` says.
-fn version(said: &str) -> Option<&str> {
-    said.lines()
-        .find_map(|line| line.trim().strip_prefix("Version:"))
-        .map(str::trim)
-}
-
 /// Pods of one kubelet have one kind of cgroup path, so all runtimes have to agree on it. Where no
 /// options are given the shim goes by the path itself.
 fn driver(
@@ -344,10 +290,7 @@ fn binary_name(runtime: &Table) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::super::finding::Level;
+    use super::super::finding::{Cure, Level};
     use super::*;
 
     fn cures(node: &Node) -> Cures {
@@ -375,25 +318,6 @@ mod tests {
             let expected = r"usher install --restart --config '/it'\''s/c.toml'";
             assert_eq!(named.cure.run.as_deref(), Some(expected));
         }
-    }
-
-    #[test]
-    fn a_shim_that_cannot_be_executed_is_named_with_the_command_that_mends_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join(PROGRAM);
-        fs::write(&file, "#!/bin/sh\necho Version: 0\n").unwrap();
-        let mut node = Node::with("1.7.24", "");
-        node.path = format!("/nowhere:{}", directory.path().display());
-        let finding = shim(&node, &cures(&node));
-        assert_eq!(finding.code, Some(Code::ShimMode), "{}", finding.says);
-        let command = format!("chmod 755 {}", file.display());
-        assert_eq!(finding.cure, Cure::run(command));
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let finding = shim(&node, &cures(&node));
-        assert_eq!(finding.code, Some(Code::ShimVersion), "{}", finding.says);
-        fs::remove_file(&file).unwrap();
-        let finding = shim(&node, &cures(&node));
-        assert_eq!(finding.code, Some(Code::ShimMissing), "{}", finding.says);
     }
 
     #[test]
@@ -539,12 +463,5 @@ mod tests {
         assert_eq!(of("Engine = 'libcontainer'"), expected);
         assert_eq!(of("Engine = 'libcontainer'\nBinaryName = ''"), expected);
         assert_eq!(of("Engine = 'other'"), None);
-    }
-
-    #[test]
-    fn a_shims_version_is_read_from_what_it_says() {
-        let said = "containerd-shim-usher-v2:\n  Version:  0.1.0\n  Revision: abc\n";
-        assert_eq!(version(said), Some("0.1.0"));
-        assert_eq!(version("something else"), None);
     }
 }

@@ -6,7 +6,8 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 use super::super::systemd::systemctl;
-use super::node::{is_program, version};
+use super::node::version;
+use super::program::is_program;
 use super::{CONFIG, KnownAs, NAME, cri_of_layout, entry};
 
 /// Owners of a node's containerd.

@@ -8,6 +8,7 @@ mod flavor;
 mod kubelet;
 mod loaded;
 mod node;
+mod program;
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ pub(super) use files::{ConfigFile, configuration_files};
 pub(super) use flavor::Wanted;
 pub(super) use kubelet::{Handler, Told, Untold};
 pub(super) use loaded::is_ours;
-pub(super) use node::{Facts, Node, dump, find, find_file, is_program, output, text};
+pub(super) use node::{Facts, Node, dump, text};
+pub(super) use program::{find, find_file, is_program, output};
 
 /// The runtime's name: the handler of a RuntimeClass.
 pub(super) const NAME: &str = "usher";
