@@ -1,4 +1,4 @@
-//! `usher check` against real containerds: whoever follows its advice has a node that is ready.
+//! `usher check` against real containerds: its cures make a node ready.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::harness::{
     Background, Finished, PATIENCE, Version, eventually, installed_path, installed_program,
-    oci_runtime, run, shim_dir,
+    oci_runtime, run, shim_dir, write_program,
 };
 
 /// A node whose containerd has a configuration file with nothing in it.
@@ -61,6 +61,40 @@ impl Node {
         run(command, PATIENCE)
     }
 
+    /// Puts a script into systemd's place, which notes what it is asked for.
+    fn place_systemctl(&self) {
+        let text = format!(
+            "#!/bin/sh\n[ $1 != is-system-running ] || exit\necho $* >>{}/asked\n",
+            self.dir.path().display()
+        );
+        write_program(&self.dir.path().join("systemctl"), &text);
+    }
+
+    #[track_caller]
+    fn install(&self) -> String {
+        let said = self.install_with(&[]);
+        assert!(said.ok(), "{}", said.err());
+        said.err()
+    }
+
+    /// Installs, as for the containerd that is checked.
+    fn install_with(&self, arguments: &[&str]) -> Finished {
+        let mut command = Command::new(shim_dir().join("usher"));
+        command.arg("install").args(arguments);
+        let dir = self.dir.path();
+        command.arg("--config").arg(dir.join("config.toml"));
+        command
+            .arg("--containerd")
+            .arg(installed_program("containerd"));
+        command.arg("--prefix").arg(dir.join("usr"));
+        let bin = dir.join("usr/bin");
+        let path = format!("{}:{}:{}", bin.display(), dir.display(), installed_path());
+        command.args(["--path", &path]);
+        command.env("PATH", format!("{}:{}", dir.display(), installed_path()));
+        command.env("USHER_CONFIG", dir.join("usher.toml"));
+        run(command, 6 * PATIENCE)
+    }
+
     fn report(&self) -> (Finished, Value) {
         let said = self.check(&["-o", "json"]);
         let report = serde_json::from_slice(&said.stdout)
@@ -78,9 +112,8 @@ impl Node {
         let has_started = || {
             let (_, report) = self.report();
             let told = report["findings"].as_array().unwrap().iter();
-            let mut told = told.filter(|it| it["about"] == "kubelet is told");
-            let is_silent = told.any(|it| it["says"].as_str().unwrap().contains("does not say"));
-            report["containerd"]["pid"].is_u64() && !is_silent
+            let mut told = told.filter(|it| it["about"] == "loaded configuration");
+            told.any(|it| it["code"] != "cri-silent")
         };
         eventually("containerd answers", 4 * PATIENCE, has_started);
         containerd
@@ -99,27 +132,34 @@ fn level<'a>(findings: &'a [Value], about: &str) -> &'a str {
     finding.map_or("none", |finding| finding["level"].as_str().unwrap())
 }
 
+/// A finding, with all that it says.
+fn finding<'a>(findings: &'a [Value], code: &str) -> Option<&'a Value> {
+    findings.iter().find(|finding| finding["code"] == code)
+}
+
 #[test]
-fn whoever_follows_its_advice_has_a_node_that_is_ready() {
+fn the_command_that_comes_first_makes_a_node_ready() {
     let node = Node::new();
+    let said = node.check(&[]).out();
+    assert!(
+        said.starts_with(
+            "This node is not ready for usher. First of all run\n\n    usher install "
+        ),
+        "{said}"
+    );
+    // Pasted, they would have containerd 1 forget its built-in runtime.
+    assert!(!said.contains("runtimes.usher]"), "{said}");
     let (ok, findings) = node.findings();
     assert!(!ok, "a node that knows nothing of usher: {findings:?}");
     assert_eq!(level(&findings, "runtime"), "problem");
-    assert_eq!(level(&findings, "shim"), "ok", "{findings:?}");
-    // One round for the runtime; on 1.x another one, for what its own entry has made containerd lose.
-    for _ in 0..2 {
-        let (_, findings) = node.findings();
-        for finding in findings.iter().filter(|it| it["level"] == "problem") {
-            let add = finding["add"].as_str();
-            node.write("config.toml", add.unwrap_or_else(|| panic!("{finding}")));
-            node.write("config.toml", "\n");
-        }
-    }
+    assert_eq!(level(&findings, "shim"), "ok", "{findings:#?}");
+    assert_eq!(level(&findings, "containerd"), "warning", "{findings:#?}");
+    node.install();
     let (ok, findings) = node.findings();
     let config = fs::read_to_string(node.dir.path().join("config.toml")).unwrap();
     assert!(ok, "{findings:#?}\n{config}");
     for about in [
-        "containerd",
+        "default runtime",
         "runtime",
         "shim",
         "annotations",
@@ -129,30 +169,39 @@ fn whoever_follows_its_advice_has_a_node_that_is_ready() {
     }
 }
 
+/// Whoever has written the runtime by hand is told which keys of which table to write.
 #[test]
-fn annotations_that_are_not_passed_on_are_a_problem() {
+fn annotations_that_are_not_passed_on_are_a_problem_with_the_table_to_change() {
     let node = Node::new();
-    let (_, findings) = node.findings();
-    let runtime = findings.iter().find(|it| it["about"] == "runtime").unwrap();
-    let lines = runtime["add"].as_str().unwrap();
-    let without: Vec<_> = lines
-        .lines()
-        .filter(|line| !line.contains("pod_"))
-        .collect();
-    node.write("config.toml", &without.join("\n"));
+    let cri = match Version::of_containerd() {
+        Version(..2, _) => "io.containerd.grpc.v1.cri",
+        _ => "io.containerd.cri.v1.runtime",
+    };
+    let table = format!("plugins.\"{cri}\".containerd.runtimes.usher");
+    node.write(
+        "config.toml",
+        &format!("[{table}]\nruntime_type = \"io.containerd.usher.v2\"\n"),
+    );
     let (ok, findings) = node.findings();
     assert!(!ok);
     assert_eq!(level(&findings, "runtime"), "ok", "{findings:#?}");
-    assert_eq!(level(&findings, "annotations"), "problem", "{findings:#?}");
+    let problem = finding(&findings, "pod-annotations").unwrap();
+    assert_eq!(problem["table"], table);
+    assert_eq!(
+        problem["file"],
+        node.dir.path().join("config.toml").display().to_string()
+    );
+    // Keys of a table that is there, without a second heading of it.
+    node.write("config.toml", problem["add"].as_str().unwrap());
+    let (_, findings) = node.findings();
+    assert_eq!(finding(&findings, "pod-annotations"), None, "{findings:#?}");
 }
 
 #[test]
-fn what_kubelet_is_told_is_asked_of_the_containerd_that_runs() {
+fn a_containerd_that_runs_is_asked_what_it_has_loaded_and_what_it_tells_kubelet() {
     let node = Node::new();
     let (_, findings) = node.findings();
     assert_eq!(level(&findings, "kubelet is told"), "none");
-    let runtime = findings.iter().find(|it| it["about"] == "runtime").unwrap();
-    let runtime = runtime["add"].as_str().unwrap().to_owned();
     let dir = node.dir.path().display();
     let own = format!(
         "root = \"{dir}/root\"\nstate = \"{dir}/state\"\nimports = []\n\
@@ -162,28 +211,65 @@ fn what_kubelet_is_told_is_asked_of_the_containerd_that_runs() {
          [plugins.\"io.containerd.grpc.v1.cri\"]\nstream_server_port = \"0\"\n"
     );
     node.write("config.toml", &own);
-    // containerd 1 tells nothing of its runtimes.
-    let told = |of_2| match Version::of_containerd() {
-        Version(..2, _) => "none",
-        _ => of_2,
-    };
     let containerd = node.start_containerd();
-    node.write("config.toml", &format!("{runtime}\n"));
     let (_, findings) = node.findings();
     assert_eq!(
-        level(&findings, "kubelet is told"),
-        told("warning"),
+        level(&findings, "loaded configuration"),
+        "ok",
         "{findings:#?}"
     );
-    // Without it containerd 1 has no CRI plugin.
-    let runc = findings.iter().find(|it| it["about"] == "default runtime");
-    node.write("config.toml", runc.unwrap()["add"].as_str().unwrap_or(""));
+    // The installer leaves the restart to the administrator, and says so; it is not yet done.
+    let said = node.install();
+    assert!(said.contains("restart containerd"), "{said}");
+    let (ok, findings) = node.findings();
+    assert!(!ok, "{findings:#?}");
+    let stale = finding(&findings, "containerd-stale").unwrap();
+    let says = stale["says"].as_str().unwrap();
+    assert!(says.contains("does not know the runtime usher"), "{says}");
+    // Asked again to restart it, the installer does, and sees that this systemctl does not.
+    node.place_systemctl();
+    let finished = node.install_with(&["--restart"]);
+    let said = finished.err();
+    assert!(!finished.ok() && said.contains("needs no change"), "{said}");
+    assert!(said.contains("#containerd-stale"), "{said}");
+    let asked = fs::read_to_string(node.dir.path().join("asked")).unwrap_or_default();
+    assert_eq!(asked, "restart containerd\n", "{said}");
     drop(containerd);
     let _containerd = node.start_containerd();
-    let (_, findings) = node.findings();
+    let (ok, findings) = node.findings();
+    assert!(ok, "{findings:#?}");
     assert_eq!(
-        level(&findings, "kubelet is told"),
-        told("ok"),
+        level(&findings, "loaded configuration"),
+        "ok",
+        "{findings:#?}"
+    );
+    // containerd 1 tells nothing of its runtimes.
+    let told = match Version::of_containerd() {
+        Version(..2, _) => "none",
+        _ => "ok",
+    };
+    assert_eq!(level(&findings, "kubelet is told"), told, "{findings:#?}");
+}
+
+/// Of a containerd 1 that has forgotten its built-in runtime; containerd 2 does not forget it.
+#[test]
+fn a_containerd_without_its_cri_plugin_is_a_problem_in_words() {
+    let node = Node::new();
+    let dir = node.dir.path().display();
+    let own = format!(
+        "root = \"{dir}/root\"\nstate = \"{dir}/state\"\nimports = []\n\
+         disabled_plugins = [\"io.containerd.nri.v1.nri\", \"io.containerd.grpc.v1.cri\"]\n\
+         [grpc]\naddress = \"{dir}/c.sock\"\n[ttrpc]\naddress = \"{dir}/c.ttrpc\"\n\
+         [plugins.\"io.containerd.internal.v1.opt\"]\npath = \"{dir}/opt\"\n"
+    );
+    node.write("config.toml", &own);
+    let _containerd = node.start_containerd();
+    let (ok, findings) = node.findings();
+    assert!(!ok);
+    let failed = finding(&findings, "cri-failed");
+    let says = failed.map(|it| it["says"].as_str().unwrap());
+    assert!(
+        says.is_some_and(|says| says.contains("has no CRI plugin")),
         "{findings:#?}"
     );
 }
@@ -201,4 +287,19 @@ fn a_broken_configuration_is_a_problem_in_one_line() {
     assert!(line.contains("line 2"), "{line}");
     // No terminal, no colours.
     assert!(!out.contains('\x1b'), "{out}");
+}
+
+#[test]
+fn both_programs_explain_themselves_when_asked_to() {
+    for word in ["--help", "-h"] {
+        let mut command = Command::new(shim_dir().join("containerd-shim-usher-v2"));
+        command.arg(word);
+        let said = run(command, PATIENCE);
+        assert!(said.ok() && said.out().contains("Usage:"), "{said:?}");
+    }
+    let mut command = Command::new(shim_dir().join("usher"));
+    command.args(["help", "nosuch"]);
+    let said = run(command, PATIENCE);
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err().contains("is no command of usher"), "{said:?}");
 }

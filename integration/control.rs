@@ -473,6 +473,10 @@ fn metrics_are_printed_and_served() {
         get("/metrics").contains("usher_pods{phase=\"Running\"} 1")
     });
     assert!(get("/").starts_with("HTTP/1.1 404"));
+    let pid = Pid::from_raw(server.pid().cast_signed());
+    kill(pid, Signal::SIGTERM).expect("a signal");
+    let finished = server.finish(PATIENCE);
+    assert!(finished.ok(), "{finished:?}");
 }
 
 #[test]

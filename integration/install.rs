@@ -268,6 +268,30 @@ fn where_containerd_2_imports_a_directory_the_runtime_is_a_file_in_it() {
     assert_eq!(left, if on_2 { vec!["other.toml"] } else { vec![] });
 }
 
+/// k3s imports a directory where its containerd is one of 2.
+#[test]
+fn a_configuration_that_k3s_writes_anew_is_left_alone() {
+    let node = Node::with_config(USUAL);
+    let said = node.must_fail(&["--flavor", "k3s"]);
+    let template = node.path("etc/config.toml.tmpl");
+    assert!(said.contains(&template.display().to_string()), "{said}");
+    assert!(said.contains("containerd.runtimes.usher]"), "{said}");
+    assert_eq!(
+        (node.text().as_str(), node.path("usr").exists()),
+        (USUAL, false)
+    );
+    if Version::of_containerd() < Version(2, 0) {
+        return;
+    }
+    let before = format!("imports = [\"config-v3.toml.d/*.toml\"]\n{USUAL}");
+    fs::write(node.config(), &before).expect("the configuration");
+    node.must(&["--flavor", "k3s"]);
+    assert_eq!(node.text(), before);
+    assert_eq!(names(&node.path("etc/config-v3.toml.d")), ["usher.toml"]);
+    node.must(&["--flavor", "k3s", "--remove"]);
+    assert_eq!(names(&node.path("etc/config-v3.toml.d")), [""; 0]);
+}
+
 /// All that containerd would write itself, with what people do to such a file.
 #[test]
 fn containerds_own_configuration_comes_back_byte_by_byte() {

@@ -102,6 +102,11 @@ impl Answer {
         }
     }
 
+    /// The status as a number; zero is success.
+    pub fn status(&self) -> Option<&str> {
+        self.status.as_deref()
+    }
+
     /// What the server says of its status; mostly nothing of success.
     pub fn reason(&self) -> Option<String> {
         let escaped = self.reason.as_deref()?;

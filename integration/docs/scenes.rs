@@ -284,5 +284,5 @@ const IN_VAIN: &str =
     "container web was not started within 2.000833381s: it waits for sidecar proxy (never created)";
 const INSTALL: &str = "scripts/install --restart      # builds, then `usher install --restart`: programs, and containerd";
 const CHECK: &str =
-    "usher check        # on the node: names what is missing, with the lines to add";
+    "usher check        # on the node: names what is missing, with the command that cures it";
 const LOGGED: &str = "app is held: it waits for proxy";

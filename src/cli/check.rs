@@ -1,32 +1,43 @@
 //! `usher check`: whether a node is ready for pods that use usher.
 //!
-//! Each question is a function that looks at the [`Node`] and tells what it has found, with what to
-//! do about it. Nothing is changed.
+//! Each question is a function that looks at the [`Node`] and returns findings, each with its cure.
+//! Nothing is changed.
 
 mod annotations;
+mod cures;
 mod daemon;
+mod finding;
 mod runtime;
+mod shim;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::containerd::{self, Node};
 use super::output::{self, Failure, Output, Stdout, styled};
 use crate::reaper::LIST_OF_CHILDREN;
+use cures::Cures;
+use finding::{Code, Finding, Group, Subject};
+
+const OWN_CONFIG: Subject = Subject::new(Group::Configuration, "usher's configuration");
+const KERNEL: Subject = Subject::new(Group::Node, "kernel");
 
 /// Checks whether this node is ready for usher
 ///
 /// Looks for the shim where containerd looks for it, asks containerd for its effective
-/// configuration, and looks at what the kernel and usher's own configuration file allow. Where
-/// containerd runs it is asked what it tells kubelet of the runtime. Whatever is missing comes with
-/// the lines to add. Nothing is changed, and containerd need not run.
+/// configuration, and looks at what the kernel and usher's own configuration file allow. A containerd
+/// that runs is asked which configuration it has loaded, and what it tells kubelet of the runtime. The
+/// command that puts all right comes first; each finding has a code, its cure, and the place in the
+/// manual. Nothing is changed, and containerd need not run.
 ///
 /// Fields with `-o json`: `containerd` (`program`, `version`, `config`, `pid`, null where unknown),
-/// `ok`, and `findings`, each with `about`, `level` (`ok`, `warning`, `problem`), `says`, and `add`
-/// (the lines to add, or null).
+/// `ok`, `first` (the command to run first, or null), and `findings`, each with `group` (`containerd`,
+/// `runtime`, `node`, `configuration`), `about`, `level` (`ok`, `warning`, `problem`), `code` (null if
+/// ok), `says`, `run` (the command that cures it, or null), `add` (lines that cure it, or null) with the
+/// `file` and, for lines within a table, the `table` that they belong to, and `see`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 if nothing is wrong (there may be warnings), 1 otherwise.")]
 pub(super) struct Check {
@@ -49,41 +60,26 @@ pub(super) struct Check {
 pub(super) struct Report {
     containerd: containerd::Facts,
     pub(super) ok: bool,
+    /// The command to run first.
+    first: Option<String>,
     pub(super) findings: Vec<Finding>,
-}
-
-/// One thing that is as it should be, or is not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    about: &'static str,
-    level: Level,
-    says: String,
-    /// Lines for a configuration file that put it right.
-    add: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    Ok,
-    /// Pods run, but not with everything.
-    Warning,
-    /// Pods do not run, or usher has no effect.
-    Problem,
 }
 
 // === impl Check ===
 
 impl Check {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
-        let node = Node::look(self.containerd, self.config, self.path);
-        let report = Report::of(&node);
-        if self.output.is_json() {
-            stdout.json(&report)?;
-        } else {
-            for finding in &report.findings {
-                stdout.text(finding.text())?;
-            }
+        let text = |path: &Option<PathBuf>| Some(path.as_ref()?.to_string_lossy().into_owned());
+        let options = [
+            ("--config", text(&self.config)),
+            ("--containerd", text(&self.containerd)),
+            ("--path", self.path.clone()),
+        ];
+        let node = Node::look(self.containerd, self.config, self.path, None);
+        let report = Report::of(&node, &Cures::of(&node, &options));
+        match self.output.is_json() {
+            true => stdout.json(&report)?,
+            false => stdout.text(report.text())?,
         }
         Ok(match report.ok {
             true => ExitCode::SUCCESS,
@@ -95,44 +91,85 @@ impl Check {
 // === impl Report ===
 
 impl Report {
+    /// Looks at a node whose containerd is found without options.
+    pub(super) fn of_installed(node: &Node) -> Report {
+        Report::of(node, &Cures::of(node, &[]))
+    }
+
     /// Asks all questions.
-    pub(super) fn of(node: &Node) -> Report {
-        let mut findings = daemon::findings(node);
-        findings.extend(runtime::findings(node));
-        findings.extend(annotations::findings(node));
+    fn of(node: &Node, cures: &Cures) -> Report {
+        let mut findings = daemon::findings(node, cures);
+        findings.extend(runtime::findings(node, cures));
+        findings.extend(annotations::findings(node, cures));
         findings.push(own_config());
         findings.extend(kernel(Path::new(LIST_OF_CHILDREN)));
         Report {
             containerd: node.facts(),
-            ok: findings.iter().all(|it| it.level < Level::Problem),
+            ok: !findings.iter().any(Finding::is_problem),
+            first: first(&findings),
             findings,
         }
     }
+
+    /// Only an unloaded configuration keeps pods from running: the caller restarts containerd.
+    pub(super) fn wants_a_restart_alone(&self) -> bool {
+        let mut problems = self.findings.iter().filter(|finding| finding.is_problem());
+        problems
+            .all(|finding| matches!(finding.code, Some(Code::ContainerdStale | Code::CriFailed)))
+    }
+
+    /// For people: the command to run first, then the findings in their groups.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if let Some(command) = &self.first {
+            let command = styled(output::BOLD, command);
+            text =
+                format!("This node is not ready for usher. First of all run\n\n    {command}\n\n");
+        }
+        for group in Group::value_variants() {
+            let findings = self.findings.iter().filter(|it| it.group == *group);
+            let lines: String = findings.map(Finding::text).collect();
+            if lines.is_empty() {
+                continue;
+            }
+            let title = styled(output::BOLD, group.title());
+            text.push_str(&format!("{title}\n{lines}"));
+        }
+        text
+    }
+}
+
+/// The command that cures most: the installer puts right what it finds, and restarts containerd.
+fn first(findings: &[Finding]) -> Option<String> {
+    let problems = || findings.iter().filter(|finding| finding.is_problem());
+    let is_installer = |command: &&String| command.starts_with("usher install");
+    let commands = || problems().filter_map(|finding| finding.cure.run.as_ref());
+    let command = commands().find(is_installer).or_else(|| commands().next());
+    command.cloned()
 }
 
 /// usher's own configuration file.
 fn own_config() -> Finding {
-    const ABOUT: &str = "usher's configuration";
     let path = crate::config::path();
     match crate::config::read() {
-        Err(error) => Finding::problem(ABOUT, format!("{error}: no pod would begin")),
-        Ok(rules) if !rules.enabled => Finding::warning(
-            ABOUT,
+        Err(error) => OWN_CONFIG.problem(Code::UsherConfig, format!("{error}: no pod would begin")),
+        Ok(rules) if !rules.enabled => OWN_CONFIG.warning(
+            Code::UsherOff,
             format!(
                 "{}: usher is off: annotations of new pods mean nothing",
                 path.display()
             ),
         ),
-        Ok(_) if !path.exists() => Finding::ok(
-            ABOUT,
-            format!("{} is not there: no rules of this node", path.display()),
-        ),
+        Ok(_) if !path.exists() => OWN_CONFIG.ok(format!(
+            "{} is not there: no rules of this node",
+            path.display()
+        )),
         Ok(rules) => {
             let roles = match rules.roles.to_string().as_str() {
                 "" => String::new(),
                 names => format!(": it makes sidecars of {names}"),
             };
-            Finding::ok(ABOUT, format!("{} is valid{roles}", path.display()))
+            OWN_CONFIG.ok(format!("{} is valid{roles}", path.display()))
         }
     }
 }
@@ -140,8 +177,8 @@ fn own_config() -> Finding {
 /// Lists that the kernel does not have, of which one would be at this path.
 fn kernel(list_of_children: &Path) -> Option<Finding> {
     (!list_of_children.exists()).then(|| {
-        Finding::warning(
-            "kernel",
+        KERNEL.warning(
+            Code::Kernel,
             format!(
                 "{} is missing: pods run, and after the end of a container's first process the pod's shim \
                  looks through all processes of the node, every 5 s at most; expected a kernel with \
@@ -150,56 +187,6 @@ fn kernel(list_of_children: &Path) -> Option<Finding> {
             ),
         )
     })
-}
-
-// === impl Finding ===
-
-impl Finding {
-    fn new(about: &'static str, level: Level, says: impl Into<String>) -> Finding {
-        Finding {
-            about,
-            level,
-            says: says.into(),
-            add: None,
-        }
-    }
-
-    fn ok(about: &'static str, says: impl Into<String>) -> Finding {
-        Finding::new(about, Level::Ok, says)
-    }
-
-    fn warning(about: &'static str, says: impl Into<String>) -> Finding {
-        Finding::new(about, Level::Warning, says)
-    }
-
-    fn problem(about: &'static str, says: impl Into<String>) -> Finding {
-        Finding::new(about, Level::Problem, says)
-    }
-
-    fn add(mut self, lines: impl Into<String>) -> Finding {
-        self.add = Some(lines.into());
-        self
-    }
-
-    /// For people: one line, and the lines to add below it.
-    pub(super) fn text(&self) -> String {
-        let (word, style) = match self.level {
-            Level::Ok => ("ok     ", output::GOOD),
-            Level::Warning => ("warning", output::WARNING),
-            Level::Problem => ("PROBLEM", output::BAD),
-        };
-        let word = styled(style, word);
-        let mut text = format!(
-            "{word}  {}: {}\n",
-            styled(output::BOLD, self.about),
-            self.says
-        );
-        for line in self.add.iter().flat_map(|lines| lines.lines()) {
-            text.push_str(format!("           {line}").trim_end());
-            text.push('\n');
-        }
-        text
-    }
 }
 
 #[cfg(test)]

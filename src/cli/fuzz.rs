@@ -108,7 +108,7 @@ fn explained(document: &Node) -> Vec<Result<String, String>> {
         let explanation = explain_one("f.yaml", &owner, &pod, &Rules::default());
         let explanation = explanation.map_err(|failure| match failure {
             Failure::NobodyReads => panic!("nothing is written"),
-            Failure::Because(why) => why,
+            Failure::Because(why) | Failure::Senseless(why) => why,
         })?;
         serde_json::to_string(&explanation).expect("an explanation is JSON");
         Ok(explanation.text())

@@ -35,7 +35,7 @@ impl Help {
             Asked::Page(topic) => stdout.text(topic.page().text())?,
             Asked::Command(_) if self.markdown => {
                 let message = "--markdown is for annotations and config alone";
-                return Err(Failure::because(message));
+                return Err(Failure::Senseless(message.to_owned()));
             }
             Asked::Command(mut command) => stdout.text(command.render_long_help().ansi())?,
         }
@@ -60,7 +60,7 @@ pub(super) fn asked(name: Option<&str>) -> Result<Asked, Failure> {
         let pages = pages.filter_map(|topic| topic.to_possible_value());
         let pages: Vec<String> = pages.map(|page: PossibleValue| page.get_name().to_owned()).collect();
         let pages = pages.join(" or ");
-        Failure::because(format!(
+        Failure::Senseless(format!(
             "{name:?} is no command of usher; expected one of those that usher --help lists, {pages}"
         ))
     })

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::fmt::Display;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::num::ParseIntError;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,6 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{GaugeVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use protobuf::Enum;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::choice::namespace;
 use super::node::{Node, Seen, status_of};
@@ -27,9 +31,33 @@ use crate::api;
 /// its figures for an hour after its end. If a shim does not answer the exit status is 1.
 #[derive(Debug, Args)]
 pub(super) struct Metrics {
-    /// Answers requests for /metrics at this address, as 127.0.0.1:9105, until it is ended
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<SocketAddr>,
+    /// Answers requests for /metrics at this address, as 127.0.0.1:9105, or at all addresses of the node, as
+    /// :9105, until SIGTERM or SIGINT
+    #[arg(long, value_name = "[HOST]:PORT")]
+    listen: Option<Listen>,
+}
+
+/// Addresses of which the first that the node has is listened at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Listen(Vec<SocketAddr>);
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let expected = |error: &dyn Display| format!("{error}; expected [HOST]:PORT");
+        if let Some(port) = text.strip_prefix(':') {
+            let port = port
+                .parse()
+                .map_err(|error: ParseIntError| expected(&error))?;
+            // A node may have no IPv6; where it has, this takes IPv4 as well.
+            let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+            let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            return Ok(Listen(vec![v6, v4]));
+        }
+        let addresses = text.to_socket_addrs().map_err(|error| expected(&error))?;
+        Ok(Listen(addresses.collect()))
+    }
 }
 
 /// How long somebody may take to say what they want.
@@ -47,20 +75,34 @@ impl Metrics {
                 stdout.bytes(text(&seen, &node.ended())?.as_bytes())?;
                 Ok(status_of(seen.silent))
             }
-            Some(address) => {
-                node.block_on(listen(&node, address))?;
+            Some(Listen(addresses)) => {
+                node.block_on(listen(&node, &addresses))?;
                 Ok(ExitCode::SUCCESS)
             }
         }
     }
 }
 
-/// Answers one after another, for as long as this process lives: there is one Prometheus.
-async fn listen(node: &Node, address: SocketAddr) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::because(format!("{address}: {error}"));
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+/// Serves until a signal asks for the end.
+async fn listen(node: &Node, addresses: &[SocketAddr]) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| match addresses.last() {
+        Some(address) => Failure::because(format!("{address}: {error}")),
+        None => Failure::because("no address to listen at"),
+    };
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let listener = TcpListener::bind(addresses).await.map_err(failed)?;
     let local = listener.local_addr().map_err(failed)?;
     note(&format!("listening at http://{local}/metrics"));
+    tokio::select! {
+        never = serve(node, &listener) => match never {},
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    }
+}
+
+/// Answers one request after another: there is one Prometheus.
+async fn serve(node: &Node, listener: &TcpListener) -> Infallible {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -262,6 +304,23 @@ impl Figures {
 mod tests {
     use super::super::node::Found;
     use super::*;
+
+    #[test]
+    fn a_port_alone_is_that_of_all_addresses() {
+        let all: Listen = ":9105".parse().unwrap();
+        assert_eq!(all.0.len(), 2);
+        assert!(
+            all.0
+                .iter()
+                .all(|it| it.ip().is_unspecified() && it.port() == 9105)
+        );
+        let one: Listen = "127.0.0.1:0".parse().unwrap();
+        assert_eq!(one.0, ["127.0.0.1:0".parse().unwrap()]);
+        for wrong in ["9105", ":", ":70000", "127.0.0.1"] {
+            let error = wrong.parse::<Listen>().unwrap_err();
+            assert!(error.ends_with("expected [HOST]:PORT"), "{error}");
+        }
+    }
 
     #[test]
     fn the_figures_of_pods_that_live_and_that_have_ended() {

@@ -29,6 +29,7 @@ mod pages;
 pub mod ps;
 mod release;
 mod stop;
+mod systemd;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -119,6 +120,10 @@ pub fn run<P: Parser>(
         Err(Failure::Because(why)) => {
             output::complain(&why);
             ExitCode::FAILURE
+        }
+        Err(Failure::Senseless(why)) => {
+            output::complain(&why);
+            ExitCode::from(2)
         }
     }
 }

@@ -30,6 +30,8 @@ pub enum Failure {
     NobodyReads,
     /// One sentence.
     Because(String),
+    /// Arguments that make no sense: one sentence.
+    Senseless(String),
 }
 
 /// Standard output. Styles are left out where it is no terminal, and under `NO_COLOR`.

@@ -49,6 +49,14 @@ fn what_makes_no_sense_is_refused_with_status_2() {
 }
 
 #[test]
+fn help_for_what_is_no_command_makes_no_sense() {
+    for name in ["nosuch", "hel"] {
+        let asked = super::help::asked(Some(name)).err().unwrap();
+        assert!(matches!(asked, output::Failure::Senseless(_)), "{name}");
+    }
+}
+
+#[test]
 fn a_table_is_as_wide_as_its_text_whatever_its_colours() {
     let mut table = Table::new(["NAME", "ROLE"]);
     table.row([output::styled(output::GOOD, "web"), "app".to_owned()]);

@@ -49,6 +49,9 @@ pub const REVISION: &str = env!("USHER_REVISION");
 /// What this binary is called if nobody says otherwise.
 const PROGRAM: &str = "containerd-shim-usher-v2";
 
+/// Words that ask for help.
+const HELP: [&str; 3] = ["-h", "-help", "--help"];
+
 /// The exit code in the place of that of a command that could not be executed.
 const COMMAND_NOT_RUN: u8 = 127;
 
@@ -70,6 +73,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             maker::main(arguments.unwrap_or_default());
             Ok(())
         }
+        [help] if HELP.iter().any(|word| help == word) => print(usage(program).as_bytes()),
         arguments => containerd_shim::parse(arguments)
             .map_err(|error| error.to_string())
             .and_then(|flags| run(program, &flags)),
@@ -82,6 +86,19 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn usage(program: &str) -> String {
+    format!(
+        "{program}, version {VERSION}: the containerd runtime shim of usher\n\n\
+         containerd starts it for each pod of a runtime that names it; people use the command usher, as in\n\
+         usher --help.\n\n\
+         Usage:\n  \
+           {program} -v      the version\n  \
+           {program} -info   for containerd: the runtime, and the features of its OCI runtime\n  \
+           {program} -namespace NAMESPACE -id ID -address SOCKET [-debug] [-bundle DIR] start|delete\n                 \
+                     for containerd: starts the shim of a pod, or clears away after one\n"
+    )
 }
 
 fn run(program: &str, flags: &Flags) -> Result<(), String> {

@@ -5,11 +5,12 @@ use toml::{Table, Value};
 
 use crate::plan::{ContainerSetting, PodSetting};
 
-use super::super::containerd::{CONTAINER_ANNOTATIONS, Node, POD_ANNOTATIONS, runtime_table};
-use super::Finding;
+use super::super::containerd::{CONTAINER_ANNOTATIONS, Node, POD_ANNOTATIONS};
+use super::cures::Cures;
+use super::finding::{Code, Finding, Group, Subject};
 use super::runtime::{is_pauseless, ours};
 
-const ABOUT: &str = "annotations";
+const ANNOTATIONS: Subject = Subject::new(Group::Runtime, "annotations");
 
 /// Kubelet's own, which the shim reads where they come.
 const KUBELETS: [&str; 5] = [
@@ -20,45 +21,49 @@ const KUBELETS: [&str; 5] = [
     "io.kubernetes.container.terminationMessagePath",
 ];
 
-pub(super) fn findings(node: &Node) -> Vec<Finding> {
+pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
     ours(node)
-        .flat_map(|(name, runtime)| of_runtime(node, name, runtime))
+        .flat_map(|(name, runtime)| of_runtime(cures, name, runtime))
         .collect()
 }
 
-fn of_runtime(node: &Node, name: &str, runtime: &Table) -> Vec<Finding> {
-    let table = format!("[{}]", runtime_table(node.cri_name(), name));
+fn of_runtime(cures: &Cures, name: &str, runtime: &Table) -> Vec<Finding> {
+    let with = |key: &str, patterns: &str| {
+        let line = format!("{key} = {patterns}");
+        cures.runtime(name, &line, is_pauseless(runtime))
+    };
     let mut findings = Vec::new();
     // A shim that makes the sandbox is told all of the pod.
     if !is_pauseless(runtime)
         && let Some(key) = not_passed(runtime, "pod_annotations", &ushers())
     {
         findings.push(
-            Finding::problem(
-                ABOUT,
-                format!("containerd does not pass {key:?} of a pod on to {name}"),
-            )
-            .add(format!("{table}\n  pod_annotations = {POD_ANNOTATIONS}")),
+            ANNOTATIONS
+                .problem(
+                    Code::PodAnnotations,
+                    format!("containerd does not pass {key:?} of a pod on to {name}"),
+                )
+                .cure(with("pod_annotations", POD_ANNOTATIONS)),
         );
     }
     let kubelets = KUBELETS.map(str::to_owned);
     if let Some(key) = not_passed(runtime, "container_annotations", &kubelets) {
         findings.push(
-            Finding::warning(
-                ABOUT,
-                format!(
-                    "containerd does not pass kubelet's {key:?} on to {name}: grace periods, preStop \
-                     handlers and named ports are not known"
-                ),
-            )
-            .add(format!("{table}\n  container_annotations = {CONTAINER_ANNOTATIONS}")),
+            ANNOTATIONS
+                .warning(
+                    Code::ContainerAnnotations,
+                    format!(
+                        "containerd does not pass kubelet's {key:?} on to {name}: grace periods, preStop \
+                         handlers and named ports are not known"
+                    ),
+                )
+                .cure(with("container_annotations", CONTAINER_ANNOTATIONS)),
         );
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(
-            ABOUT,
-            format!("containerd passes usher's and kubelet's on to {name}"),
-        ));
+        findings.push(ANNOTATIONS.ok(format!(
+            "containerd passes usher's and kubelet's on to {name}"
+        )));
     }
     findings
 }
@@ -93,7 +98,7 @@ fn not_passed<'a>(runtime: &Table, list: &str, keys: &'a [String]) -> Option<&'a
 #[cfg(test)]
 mod tests {
     use super::super::super::containerd::TYPE;
-    use super::super::Level;
+    use super::super::finding::Level;
     use super::*;
 
     fn levels(lines: &str) -> Vec<Level> {
@@ -101,7 +106,8 @@ mod tests {
             "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.usher]\n\
              runtime_type = '{TYPE}'\n{lines}"
         );
-        let findings = findings(&Node::with("1.7.24", &dump));
+        let node = Node::with("1.7.24", &dump);
+        let findings = findings(&node, &Cures::with(&node, &[], true));
         findings.iter().map(|finding| finding.level).collect()
     }
 

@@ -1,78 +1,127 @@
 //! containerd itself, and the kernel below it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use toml::{Table, Value};
+use toml::Value;
 
 use crate::cgroup::Layout;
 
-use super::super::containerd::{CRI_2, Effective, Node, RUNC_TYPE, runtime_table, text};
-use super::{Finding, Level};
+use super::super::containerd::{
+    CRI_2, ConfigFile, Effective, Node, RUNC_TYPE, Untold, runtime_table, text,
+};
+use super::cures::Cures;
+use super::finding::{Code, Cure, Finding, Group, Subject};
 
-const CONTAINERD: &str = "containerd";
-const CRI: &str = "CRI plugin";
-const FILES: &str = "configuration files";
-const DEFAULT_RUNTIME: &str = "default runtime";
-const OOM_SCORE: &str = "OOM scores";
-const CGROUPS: &str = "cgroups";
+const CONTAINERD: Subject = Subject::new(Group::Containerd, "containerd");
+const CRI: Subject = Subject::new(Group::Containerd, "CRI plugin");
+const FILES: Subject = Subject::new(Group::Containerd, "configuration files");
+const LOADED: Subject = Subject::new(Group::Containerd, "loaded configuration");
+const DEFAULT_RUNTIME: Subject = Subject::new(Group::Containerd, "default runtime");
+const OOM_SCORE: Subject = Subject::new(Group::Node, "OOM scores");
+const CGROUPS: Subject = Subject::new(Group::Node, "cgroups");
 
 /// The number of `CAP_SYS_RESOURCE` (capabilities(7), `linux/capability.h`).
 const CAP_SYS_RESOURCE: u32 = 24;
 
-pub(super) fn findings(node: &Node) -> Vec<Finding> {
-    let mut findings = vec![program(node)];
+pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
+    let mut findings = vec![program(node, cures)];
     if node.program.is_ok() {
-        findings.extend(configuration(node));
+        findings.extend(configuration(node, cures));
     }
-    findings.extend(oom_score(node));
+    findings.extend(oom_score(node, cures));
     findings.push(cgroups(Path::new("/sys/fs/cgroup")));
     findings
 }
 
-fn program(node: &Node) -> Finding {
+fn program(node: &Node, cures: &Cures) -> Finding {
     let program = match &node.program {
-        Err(error) => return Finding::problem(CONTAINERD, error.clone()),
+        Err(error) => return CONTAINERD.problem(Code::ContainerdMissing, error.clone()),
         Ok(program) => program.display(),
     };
-    let running = match node.pid {
-        Some(pid) => format!("it runs as process {pid}"),
-        None => "it does not run, or cannot be seen from here".to_owned(),
-    };
-    match &node.version {
-        None => Finding::warning(
-            CONTAINERD,
+    let Some(version) = &node.version else {
+        return CONTAINERD.warning(
+            Code::ContainerdVersion,
             format!("{program} does not say its version; expected 1.6 or later"),
-        ),
-        Some(version) => match version.text.as_str() {
-            old if ["0.", "1.0", "1.1.", "1.2.", "1.3.", "1.4.", "1.5."]
-                .iter()
-                .any(|prefix| old.starts_with(prefix)) =>
-            {
-                Finding::problem(
-                    CONTAINERD,
-                    format!("{program} is version {old}; expected 1.6 or later"),
-                )
-            }
-            text => Finding::ok(CONTAINERD, format!("{program}, version {text}; {running}")),
-        },
+        );
+    };
+    let text = &version.text;
+    if version.release < (1, 6) {
+        return CONTAINERD.problem(
+            Code::ContainerdVersion,
+            format!("{program} is version {text}; expected 1.6 or later"),
+        );
+    }
+    match node.pid {
+        Some(pid) => CONTAINERD.ok(format!(
+            "{program}, version {text}; it runs as process {pid}"
+        )),
+        None => {
+            let by_hand = cures.by_hand();
+            let says = format!(
+                "{program}, version {text}; it does not run, or cannot be seen from here: start it{by_hand}"
+            );
+            CONTAINERD
+                .warning(Code::ContainerdStopped, says)
+                .cure(cures.start())
+        }
     }
 }
 
-fn configuration(node: &Node) -> Vec<Finding> {
+fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
     let dump = match &node.dump {
         Ok(dump) => dump,
         Err(error) => {
-            return vec![Finding::problem(
-                FILES,
-                format!("{}: {error}", node.config.display()),
-            )];
+            let says = format!("{}: {error}", node.config.display());
+            return vec![FILES.problem(Code::ConfigRefused, says)];
         }
     };
     let mut findings = vec![cri(node, dump)];
-    findings.extend(files(node));
-    findings.extend(default_runtime(node));
+    findings.extend(files(node, cures.files()));
+    findings.extend(default_runtime(node, cures));
+    let is_sound = !findings.iter().any(Finding::is_problem);
+    findings.extend(loaded(node, cures, is_sound));
     findings
+}
+
+/// The running containerd has its configuration from when it was started. With a file that is not sound it
+/// would not come back: no restart is advised then.
+fn loaded(node: &Node, cures: &Cures, is_sound: bool) -> Option<Finding> {
+    let (pid, by_hand) = (node.pid?, cures.by_hand());
+    let file = node.config.display();
+    let (cure, restart) = match is_sound {
+        true => (cures.restart(), "restart containerd"),
+        false => (
+            Cure::default(),
+            "solve the problems of the file, then restart containerd",
+        ),
+    };
+    let unloaded = match node.told.as_ref()? {
+        Err(Untold::Because(error)) => {
+            let says = format!(
+                "the containerd that runs (process {pid}) does not say what it has loaded: {error}"
+            );
+            return Some(LOADED.warning(Code::CriSilent, says));
+        }
+        Err(Untold::NoCri) => LOADED.problem(
+            Code::CriFailed,
+            format!(
+                "the containerd that runs (process {pid}) has no CRI plugin, so kubelet cannot use it: the \
+                 plugin was off or has failed, and containerd's log says why: {restart}{by_hand}"
+            ),
+        ),
+        Ok(_) => match node.unloaded() {
+            None => return Some(LOADED.ok(format!("the containerd that runs has loaded {file}"))),
+            Some(difference) => LOADED.problem(
+                Code::ContainerdStale,
+                format!(
+                    "the containerd that runs (process {pid}) has not loaded {file} as it is now, {difference}: \
+                     {restart}{by_hand}"
+                ),
+            ),
+        },
+    };
+    Some(unloaded.cure(cure))
 }
 
 /// The CRI plugin is what kubelet talks to; some packages of containerd switch it off.
@@ -87,34 +136,29 @@ fn cri(node: &Node, dump: &Effective) -> Finding {
         .filter_map(Value::as_str)
         .find(|name| *name == "cri" || *name == node.cri_name() || *name == CRI_2);
     match off {
-        Some(name) => Finding::problem(
-            CRI,
+        Some(name) => CRI.problem(
+            Code::CriDisabled,
             format!(
                 "disabled_plugins in {} has {name:?}: kubelet cannot use this containerd; expected \
                  a list without it",
                 node.config.display()
             ),
         ),
-        None => Finding::ok(CRI, format!("{} is on", node.cri_name())),
+        None => CRI.ok(format!("{} is on", node.cri_name())),
     }
 }
 
 /// Of several files with a part for the CRI plugin, containerd 1.x takes the last one's whole part.
-fn files(node: &Node) -> Option<Finding> {
-    let with_part: Vec<PathBuf> = configuration_files(&node.config)
-        .into_iter()
-        .filter(|(_, table)| has_part(table))
-        .map(|(path, _)| path)
+fn files(node: &Node, files: &[ConfigFile]) -> Option<Finding> {
+    let with_part = files.iter().filter(|file| file.has_plugin(CRI_2));
+    let names: Vec<String> = with_part
+        .map(|file| file.path.display().to_string())
         .collect();
-    if with_part.len() < 2 || !node.is_1() {
+    if names.len() < 2 || !node.is_1() {
         return None;
     }
-    let names: Vec<String> = with_part
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
-    Some(Finding::warning(
-        FILES,
+    Some(FILES.warning(
+        Code::ConfigParts,
         format!(
             "{} all have a part for the CRI plugin, and containerd 1.x takes the last one's alone: \
              keep everything of that plugin in one file",
@@ -123,63 +167,34 @@ fn files(node: &Node) -> Option<Finding> {
     ))
 }
 
-fn has_part(table: &Table) -> bool {
-    let plugins = table.get("plugins").and_then(Value::as_table);
-    plugins.is_some_and(|plugins| plugins.contains_key(CRI_2))
-}
-
-/// The main file and those that it imports, as far as they can be read.
-fn configuration_files(main: &Path) -> Vec<(PathBuf, Table)> {
-    let read = |path: &Path| -> Option<Table> { fs::read_to_string(path).ok()?.parse().ok() };
-    let Some(table) = read(main) else {
-        return Vec::new();
-    };
-    let imports = table.get("imports").and_then(Value::as_array).cloned();
-    let mut files = vec![(main.to_owned(), table)];
-    for pattern in imports.iter().flatten().filter_map(Value::as_str) {
-        let pattern = match pattern.starts_with('/') {
-            true => PathBuf::from(pattern),
-            false => main.parent().unwrap_or(Path::new("/")).join(pattern),
-        };
-        let found = glob::glob(&pattern.to_string_lossy()).into_iter().flatten();
-        for path in found.flatten() {
-            if let Some(table) = read(&path) {
-                files.push((path, table));
-            }
-        }
-    }
-    files
-}
-
 /// containerd 1.x has its own entry for runc only as long as the file names no runtime.
-fn default_runtime(node: &Node) -> Option<Finding> {
-    let (name, part) = node.cri()?;
+fn default_runtime(node: &Node, cures: &Cures) -> Option<Finding> {
+    let (usual, part) = node.cri()?;
     let wanted =
         text(part.get("containerd")?.as_table()?, "default_runtime_name").unwrap_or("runc");
     if node.runtimes().any(|(runtime, _)| runtime == wanted) {
-        return Some(Finding::ok(
-            DEFAULT_RUNTIME,
-            format!("pods without runtimeClassName run with {wanted}"),
-        ));
+        return Some(
+            DEFAULT_RUNTIME.ok(format!("pods without runtimeClassName run with {wanted}")),
+        );
     }
+    let (file, cri) = cures.cri(usual);
+    let table = runtime_table(cri, wanted);
     Some(
-        Finding::problem(
-            DEFAULT_RUNTIME,
-            format!("{wanted} is not there: pods without runtimeClassName would not run"),
-        )
-        .add(format!(
-            "[{}]\n  runtime_type = \"{RUNC_TYPE}\"",
-            runtime_table(name, wanted)
-        )),
+        DEFAULT_RUNTIME
+            .problem(
+                Code::DefaultRuntime,
+                format!("{wanted} is not there: containerd starts without its CRI plugin, and no pod runs"),
+            )
+            .cure(Cure::table(file, format!("[{table}]\n  runtime_type = \"{RUNC_TYPE}\""))),
     )
 }
 
 /// Whether OOM scores below containerd's own can be set: sidecars get those of the apps.
-fn oom_score(node: &Node) -> Option<Finding> {
+fn oom_score(node: &Node, cures: &Cures) -> Option<Finding> {
     let process = node.pid.map_or("self".to_owned(), |pid| pid.to_string());
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     if capabilities(&status)? & (1 << CAP_SYS_RESOURCE) != 0 {
-        return Some(Finding::ok(OOM_SCORE, "can be lowered (CAP_SYS_RESOURCE)"));
+        return Some(OOM_SCORE.ok("can be lowered (CAP_SYS_RESOURCE)"));
     }
     let who = match node.pid {
         Some(_) => "containerd has",
@@ -190,17 +205,15 @@ fn oom_score(node: &Node) -> Option<Finding> {
         .and_then(|(_, part)| part.get("restrict_oom_score_adj")?.as_bool());
     let says = format!("{who} no CAP_SYS_RESOURCE: they cannot be lowered");
     match restricted {
-        None | Some(true) => Some(Finding::warning(OOM_SCORE, says)),
-        Some(false) => Some(
-            Finding::warning(
-                OOM_SCORE,
-                format!("{says}, and pods of guaranteed quality do not start"),
-            )
-            .add(format!(
-                "[plugins.\"{}\"]\n  restrict_oom_score_adj = true",
-                node.cri_name()
-            )),
-        ),
+        None | Some(true) => Some(OOM_SCORE.warning(Code::OomScores, says)),
+        Some(false) => {
+            let says = format!("{says}, and pods of guaranteed quality do not start");
+            let (file, cri) = cures.cri(node.cri_name());
+            let table = format!("plugins.\"{cri}\"");
+            let line = "restrict_oom_score_adj = true";
+            let finding = OOM_SCORE.warning(Code::OomScores, says);
+            Some(finding.cure(Cure::keys(file, table, line)))
+        }
     }
 }
 
@@ -219,28 +232,96 @@ fn cgroups(mount: &Path) -> Finding {
         Some(Layout::Hybrid) => "version 1, with a hierarchy of version 2 beside it (hybrid)",
         Some(Layout::V1) => "version 1",
         None => {
-            return Finding::new(
-                CGROUPS,
-                Level::Problem,
-                format!("none are mounted on {}", mount.display()),
-            );
+            let says = format!("none are mounted on {}", mount.display());
+            return CGROUPS.problem(Code::Cgroups, says);
         }
     };
     let systemd = Path::new("/run/systemd/system").is_dir();
-    Finding::ok(
-        CGROUPS,
-        match systemd {
-            true => {
-                format!("{version}; systemd runs, so both drivers work: kubelet's choice counts")
-            }
-            false => format!("{version}; systemd does not run, so the driver is cgroupfs"),
-        },
-    )
+    CGROUPS.ok(match systemd {
+        true => {
+            format!("{version}; systemd runs, so both drivers work: kubelet's choice counts")
+        }
+        false => format!("{version}; systemd does not run, so the driver is cgroupfs"),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::containerd::{Told, configuration_files};
+    use super::super::finding::Level;
     use super::*;
+
+    fn cures(node: &Node) -> Cures {
+        Cures::with(node, &[], true)
+    }
+
+    #[test]
+    fn a_containerd_that_does_not_run_is_a_warning_with_the_command_that_starts_it() {
+        let mut node = Node::with("1.7.24", "");
+        let stopped = program(&node, &cures(&node));
+        assert_eq!(stopped.level, Level::Warning);
+        assert_eq!(
+            stopped.cure.run.as_deref(),
+            Some("systemctl start containerd")
+        );
+        let without = program(&node, &Cures::with(&node, &[], false));
+        assert_eq!(without.cure.run, None);
+        assert!(without.says.ends_with("start it by what has started it"));
+        node.pid = Some(7);
+        assert_eq!(program(&node, &cures(&node)).level, Level::Ok);
+        let old = program(&Node::with("1.5.11", ""), &cures(&node));
+        assert_eq!(
+            (old.level, old.code),
+            (Level::Problem, Some(Code::ContainerdVersion))
+        );
+    }
+
+    #[test]
+    fn a_configuration_that_is_not_loaded_is_a_problem_with_the_command_that_loads_it() {
+        let dump = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.usher]\n\
+            runtime_type = 'io.containerd.usher.v2'";
+        let mut node = Node::with("2.1.4", dump);
+        node.pid = Some(7);
+        let mut with = |told| {
+            node.told = Some(told);
+            loaded(&node, &cures(&node), true).unwrap()
+        };
+        let config = serde_json::json!({"containerd": {"runtimes": {}}});
+        let told = Told {
+            handlers: Vec::new(),
+            config: Some(config),
+        };
+        let restart = Some("systemctl restart containerd".to_owned());
+        let stale = with(Ok(told));
+        assert_eq!(
+            (stale.level, stale.code, &stale.cure.run),
+            (Level::Problem, Some(Code::ContainerdStale), &restart)
+        );
+        assert!(stale.says.contains("does not know the runtime usher"));
+        let failed = with(Err(Untold::NoCri));
+        assert_eq!(
+            (failed.level, failed.code, &failed.cure.run),
+            (Level::Problem, Some(Code::CriFailed), &restart)
+        );
+        let silent = with(Err(Untold::Because("no".to_owned())));
+        assert_eq!(silent.level, Level::Warning);
+    }
+
+    #[test]
+    fn no_restart_is_advised_with_a_file_that_is_not_sound() {
+        let lost = "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'runc'\n\
+            [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.usher]\n\
+            runtime_type = 'io.containerd.usher.v2'";
+        let mut node = Node::with("1.6.20", lost);
+        node.pid = Some(7);
+        node.told = Some(Err(Untold::NoCri));
+        let findings = configuration(&node, &cures(&node));
+        let of = |code| findings.iter().find(|it| it.code == Some(code)).unwrap();
+        assert!(of(Code::DefaultRuntime).cure.add.is_some());
+        let failed = of(Code::CriFailed);
+        assert_eq!(failed.cure, Cure::default());
+        assert!(failed.says.contains("solve the problems of the file"));
+    }
 
     #[test]
     fn capabilities_are_read_as_the_kernel_writes_them() {
@@ -270,14 +351,15 @@ mod tests {
                 "[plugins.'io.containerd.grpc.v1.cri'.containerd]\n\
                  default_runtime_name = 'runc'\n{runtimes}"
             );
-            default_runtime(&Node::with("1.6.20", &dump)).unwrap()
+            let node = Node::with("1.6.20", &dump);
+            default_runtime(&node, &cures(&node)).unwrap()
         };
         let lost = with(
             "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.usher]\n\
              runtime_type = 'io.containerd.usher.v2'",
         );
         assert_eq!(lost.level, Level::Problem);
-        let add = lost.add.unwrap();
+        let add = lost.cure.add.unwrap();
         assert!(add.contains("runtimes.runc]"), "{add}");
         let kept = with(&add);
         assert_eq!(kept.level, Level::Ok);
@@ -297,7 +379,7 @@ mod tests {
         let files_of = |version| {
             let mut node = Node::with(version, "");
             node.config = main.clone();
-            files(&node)
+            files(&node, &configuration_files(&main))
         };
         assert_eq!(files_of("1.7.24"), None);
         fs::write(directory.path().join("conf.d/usher.toml"), part).unwrap();

@@ -1,40 +1,40 @@
-//! The runtime: whether containerd knows it, the shim, and the OCI runtime below it.
+//! The runtime: containerd's entry for it, and the OCI runtime below it.
 
 use std::path::Path;
 use std::process::Command;
 
 use toml::{Table, Value};
 
-use crate::VERSION;
 use crate::engine::oci::options;
 
 use super::super::containerd::{
-    BY_THE_SHIM, Handler, KnownAs, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, SANDBOXER, TYPE,
-    entry as lines_for, find, handlers, output, runtime_table, text,
+    BY_THE_SHIM, Handler, KnownAs, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, SANDBOXER, TYPE, find,
+    is_ours, output, text,
 };
 use super::super::manifest;
-use super::Finding;
+use super::cures::Cures;
+use super::finding::{Code, Finding, Group, Subject};
+use super::shim;
 
-const RUNTIME: &str = "runtime";
-const SANDBOX: &str = "sandboxes";
-const SHIM: &str = "shim";
-const OCI_RUNTIME: &str = "OCI runtime";
-const DRIVER: &str = "cgroup driver";
-const KUBELET_IS_TOLD: &str = "kubelet is told";
+const RUNTIME: Subject = Subject::new(Group::Runtime, "runtime");
+const SANDBOX: Subject = Subject::new(Group::Runtime, "sandboxes");
+const OCI_RUNTIME: Subject = Subject::new(Group::Runtime, "OCI runtime");
+const DRIVER: Subject = Subject::new(Group::Runtime, "cgroup driver");
+const KUBELET_IS_TOLD: Subject = Subject::new(Group::Runtime, "kubelet is told");
 
 /// Kubelet's configuration file, as kubeadm places it.
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 
-pub(super) fn findings(node: &Node) -> Vec<Finding> {
-    let mut findings = vec![shim(node)];
+pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
+    let mut findings = vec![shim::finding(node, cures)];
     if node.dump.is_ok() {
-        findings.push(entry(node));
+        findings.push(entry(node, cures));
     }
     for (name, runtime) in ours(node) {
-        findings.extend(how_known(node, name, runtime));
-        findings.extend(sandboxes(node, name, runtime));
+        findings.extend(how_known(node, cures, name, runtime));
+        findings.extend(sandboxes(node, cures, name, runtime));
         findings.extend(told_of(node, name));
-        findings.extend(driver(node, Path::new(KUBELET), name, runtime));
+        findings.extend(driver(node, cures, Path::new(KUBELET), name, runtime));
     }
     findings.push(oci_runtime(node));
     findings
@@ -45,27 +45,19 @@ pub(super) fn ours(node: &Node) -> impl Iterator<Item = (&str, &Table)> {
     node.runtimes().filter(|(_, runtime)| is_ours(runtime))
 }
 
-fn is_ours(runtime: &Table) -> bool {
-    text(runtime, "runtime_type") == Some(TYPE)
-        || text(runtime, "runtime_path").is_some_and(|path| path.ends_with(PROGRAM))
-}
-
 /// What containerd makes of an entry of ours with this type and path.
-fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
+fn how_known(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<Finding> {
     let version = node.version.as_ref()?;
     let is_by_path = text(runtime, "runtime_path").is_some_and(|path| !path.is_empty());
     let is_runcs = text(runtime, "runtime_type") == Some(RUNC_TYPE);
     if is_by_path && version.release == (1, 6) {
-        return Some(
-            Finding::problem(
-                RUNTIME,
-                format!(
-                    "containerd {} does not look at runtime_path, so {name} runs another shim",
-                    version.text
-                ),
-            )
-            .add(lines(node, name, false)),
+        let says = format!(
+            "containerd {} does not look at runtime_path, so {name} runs another shim",
+            version.text
         );
+        let lines = KnownAs::OwnType.to_string();
+        let cure = cures.runtime(name, &lines, false);
+        return Some(RUNTIME.problem(Code::RuntimePath, says).cure(cure));
     }
     if node.is_1() || is_runcs {
         return None;
@@ -79,7 +71,7 @@ fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
                 "{name} cannot start pods with a user namespace, as it has options and its sandboxes are \
                  the shim's; expected none"
             );
-            Finding::warning(RUNTIME, says)
+            RUNTIME.warning(Code::RuntimeType, says)
         });
     }
     let what = if has_options {
@@ -90,7 +82,11 @@ fn how_known(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
         return None;
     };
     let says = format!("of type {TYPE}, {name} {what}; expected type {RUNC_TYPE} and the path");
-    Some(Finding::warning(RUNTIME, says).add(lines(node, name, true)))
+    let program = node.shim(PROGRAM);
+    let program = program.unwrap_or_else(|| Path::new("/usr/local/bin").join(PROGRAM));
+    let lines = KnownAs::Path(program).to_string();
+    let cure = cures.runtime(name, &lines, false);
+    Some(RUNTIME.warning(Code::RuntimeType, says).cure(cure))
 }
 
 /// Whether the shim makes the sandboxes of its pods itself.
@@ -99,60 +95,53 @@ pub(super) fn is_pauseless(runtime: &Table) -> bool {
 }
 
 /// Who makes the sandboxes, where that is not containerd.
-fn sandboxes(node: &Node, name: &str, runtime: &Table) -> Option<Finding> {
+fn sandboxes(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<Finding> {
     if !is_pauseless(runtime) {
         return None;
     }
     let known_as = match KnownAs::pauseless(node) {
         Ok(known_as) => known_as,
-        Err(error) => return Some(Finding::problem(SANDBOX, format!("for {name}, {error}"))),
+        Err(error) => {
+            let says = format!("for {name}, {error}");
+            return Some(SANDBOX.problem(Code::Sandboxer, says));
+        }
     };
     if text(runtime, "runtime_type") != Some(TYPE) {
         let says = format!(
             "containerd looks at no runtime_path of a runtime whose sandboxes the shim makes, so those of \
              {name} are another shim's; expected type {TYPE}"
         );
-        let lines = lines_for(node.cri_name(), name, &known_as);
-        return Some(Finding::problem(SANDBOX, says).add(lines));
+        let cure = cures.runtime(name, &known_as.to_string(), true);
+        return Some(SANDBOX.problem(Code::Sandboxer, says).cure(cure));
     }
     let pulls = runtime.get(NO_IMAGE).and_then(Value::as_bool) == Some(false);
-    let table = runtime_table(node.cri_name(), name);
     Some(match pulls {
-        true => Finding::warning(
-            SANDBOX,
-            format!("pods of {name} have no pause container, and containerd pulls its image all the same"),
-        )
-        .add(format!("[{table}]\n  {NO_IMAGE} = true")),
-        false => Finding::ok(
-            SANDBOX,
-            format!("pods of {name} have no pause container, which is experimental"),
-        ),
+        true => {
+            let says = format!(
+                "pods of {name} have no pause container, and containerd pulls its image all the same"
+            );
+            let line = format!("{NO_IMAGE} = true");
+            let cure = cures.runtime(name, &line, true);
+            SANDBOX.warning(Code::PauseImage, says).cure(cure)
+        }
+        false => SANDBOX.ok(format!(
+            "pods of {name} have no pause container, which is experimental"
+        )),
     })
 }
 
 /// What kubelet is told of the runtime, by the containerd that runs with this configuration.
 fn told_of(node: &Node, name: &str) -> Option<Finding> {
-    node.pid?;
-    let socket = node.dump.as_ref().ok()?.socket()?;
-    match handlers(Path::new(socket)) {
-        Ok(handlers) => told(&handlers, name),
-        Err(error) => Some(Finding::warning(
-            KUBELET_IS_TOLD,
-            format!("containerd does not say what, on {socket}: {error}"),
-        )),
-    }
+    let told_kubelet = node.told.as_ref()?.as_ref().ok()?;
+    told(&told_kubelet.handlers, name)
 }
 
 fn told(handlers: &[Handler], name: &str) -> Option<Finding> {
     // containerd 1 names none, and kubelet expects nothing of them.
     let of_runc = handlers.iter().find(|handler| handler.name == "runc");
     let of_any = of_runc.or(handlers.first())?;
-    let Some(ours) = handlers.iter().find(|handler| handler.name == name) else {
-        return Some(Finding::warning(
-            KUBELET_IS_TOLD,
-            format!("the containerd that runs does not know {name} yet: restart it"),
-        ));
-    };
+    // A runtime that is not loaded yet is a finding of its own.
+    let ours = handlers.iter().find(|handler| handler.name == name)?;
     let features = [
         (
             "user namespaces",
@@ -180,7 +169,7 @@ fn told(handlers: &[Handler], name: &str) -> Option<Finding> {
         let says = format!(
             "that {name} has no {missing}, and that {other} has: pods that want them are refused"
         );
-        return Some(Finding::warning(KUBELET_IS_TOLD, says));
+        return Some(KUBELET_IS_TOLD.warning(Code::KubeletFeatures, says));
     }
     let has = match join(&|ours, _| ours) {
         none if none.is_empty() => {
@@ -188,82 +177,39 @@ fn told(handlers: &[Handler], name: &str) -> Option<Finding> {
         }
         has => has,
     };
-    Some(Finding::ok(
-        KUBELET_IS_TOLD,
-        format!("that {name} has {has}"),
-    ))
+    Some(KUBELET_IS_TOLD.ok(format!("that {name} has {has}")))
 }
 
-/// The lines for containerd's configuration.
-fn lines(node: &Node, name: &str, by_path: bool) -> String {
-    let known_as = match by_path {
-        true => {
-            let program = node.shim(PROGRAM);
-            let program = program.unwrap_or_else(|| Path::new("/usr/local/bin").join(PROGRAM));
-            KnownAs::Path(program)
-        }
-        false => KnownAs::OwnType,
-    };
-    lines_for(node.cri_name(), name, &known_as)
-}
-
-fn entry(node: &Node) -> Finding {
+fn entry(node: &Node, cures: &Cures) -> Finding {
     let names: Vec<&str> = ours(node).map(|(name, _)| name).collect();
     if !names.is_empty() {
-        let said = format!("containerd runs pods with it as {}", names.join(", "));
+        let said = format!(
+            "containerd is configured to run pods with it as {}",
+            names.join(", ")
+        );
         return match names.contains(&NAME) {
-            true => Finding::ok(RUNTIME, said),
-            false => Finding::ok(RUNTIME, format!("{said}: the RuntimeClass's handler")),
+            true => RUNTIME.ok(said),
+            false => RUNTIME.ok(format!("{said}: the RuntimeClass's handler")),
         };
     }
-    Finding::problem(
-        RUNTIME,
-        format!(
-            "containerd knows no runtime of type {TYPE} or with the path of {PROGRAM}; expected in {}",
-            node.config.display()
-        ),
-    )
-    .add(lines(node, NAME, !node.is_1()))
-}
-
-/// The shim that containerd would run, and whether it is of this version.
-fn shim(node: &Node) -> Finding {
-    let named = ours(node).find_map(|(_, runtime)| text(runtime, "runtime_path"));
-    let program = match named {
-        Some(path) => find("", path),
-        None => node.shim(PROGRAM),
-    };
-    let Some(program) = program else {
-        let place = match named {
-            Some(path) => format!("{path}, which runtime_path names, is no program"),
-            None => format!("{PROGRAM} is not on {}", node.whose_path()),
-        };
-        return Finding::problem(SHIM, format!("{place}: put it into /usr/local/bin"));
-    };
-    let shown = program.display();
-    match output(Command::new(&program).arg("-v")) {
-        Err(error) => Finding::problem(SHIM, format!("{shown} -v fails: {error}")),
-        Ok(said) => match version(&said) {
-            Some(VERSION) => Finding::ok(SHIM, format!("{shown}, version {VERSION}")),
-            Some(other) => Finding::warning(
-                SHIM,
-                format!("{shown} is version {other}, and this command {VERSION}"),
-            ),
-            None => Finding::problem(SHIM, format!("{shown} does not say that it is usher's")),
-        },
-    }
-}
-
-/// From what `containerd-shim-usher-v2 -v` says.
-fn version(said: &str) -> Option<&str> {
-    said.lines()
-        .find_map(|line| line.trim().strip_prefix("Version:"))
-        .map(str::trim)
+    // No lines: alone they would have containerd 1 forget its built-in runtime.
+    let says = format!(
+        "containerd knows no runtime of type {TYPE} or with the path of {PROGRAM}; expected in {}",
+        node.config.display()
+    );
+    let finding = RUNTIME.problem(Code::RuntimeMissing, says);
+    finding.cure(cures.install())
 }
 
 /// Pods of one kubelet have one kind of cgroup path, so all runtimes have to agree on it. Where no
 /// options are given the shim goes by the path itself.
-fn driver(node: &Node, kubelet: &Path, name: &str, runtime: &Table) -> Option<Finding> {
+fn driver(
+    node: &Node,
+    cures: &Cures,
+    kubelet: &Path,
+    name: &str,
+    runtime: &Table,
+) -> Option<Finding> {
     let given = systemd(runtime)?;
     let (other, theirs) = kubelets(kubelet)
         .map(|driver| ("kubelet", driver))
@@ -277,26 +223,14 @@ fn driver(node: &Node, kubelet: &Path, name: &str, runtime: &Table) -> Option<Fi
         return None;
     }
     let shown = |systemd| if systemd { "systemd" } else { "cgroupfs" };
+    let (driver, other_driver) = (shown(given), shown(theirs));
     if given == theirs {
-        return Some(Finding::ok(
-            DRIVER,
-            format!("{} for {name} and for {other}", shown(given)),
-        ));
+        return Some(DRIVER.ok(format!("{driver} for {name} and for {other}")));
     }
-    Some(
-        Finding::warning(
-            DRIVER,
-            format!(
-                "{} for {name}, and {} for {other}",
-                shown(given),
-                shown(theirs)
-            ),
-        )
-        .add(format!(
-            "[{}.options]\n  SystemdCgroup = {theirs}",
-            runtime_table(node.cri_name(), name)
-        )),
-    )
+    let says = format!("{driver} for {name}, and {other_driver} for {other}");
+    let line = format!("SystemdCgroup = {theirs}");
+    let cure = cures.keys(name, ".options", &line);
+    Some(DRIVER.warning(Code::CgroupDriver, says).cure(cure))
 }
 
 /// Whether kubelet leaves cgroups to systemd, as its configuration file says.
@@ -314,23 +248,21 @@ fn systemd(runtime: &Table) -> Option<bool> {
 /// The program below the shim.
 fn oci_runtime(node: &Node) -> Finding {
     if let Some(refusal) = ours(node).find_map(|(_, runtime)| refusal(runtime)) {
-        return Finding::problem(OCI_RUNTIME, refusal);
+        return OCI_RUNTIME.problem(Code::OciRuntimeRemoved, refusal);
     }
     let name = ours(node).find_map(|(_, runtime)| binary_name(runtime));
     let name = name.unwrap_or_else(|| crate::engine::oci::DEFAULT_BINARY.to_owned());
     let Some(program) = find(&node.path, &name) else {
-        return Finding::problem(
-            OCI_RUNTIME,
-            format!("{name} is not on {}: install it", node.whose_path()),
-        );
+        let says = format!("{name} is not on {}: install it", node.whose_path());
+        return OCI_RUNTIME.problem(Code::OciRuntimeMissing, says);
     };
     match output(Command::new(&program).arg("--version")) {
         Ok(said) => {
             let said = said.lines().next().unwrap_or_default();
-            Finding::ok(OCI_RUNTIME, format!("{}: {said}", program.display()))
+            OCI_RUNTIME.ok(format!("{}: {said}", program.display()))
         }
-        Err(error) => Finding::problem(
-            OCI_RUNTIME,
+        Err(error) => OCI_RUNTIME.problem(
+            Code::OciRuntimeFails,
             format!("{} --version fails: {error}", program.display()),
         ),
     }
@@ -362,21 +294,33 @@ fn options_of(runtime: &Table) -> Option<Table> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::finding::{Cure, Level};
     use super::*;
+
+    fn cures(node: &Node) -> Cures {
+        Cures::with(node, &[], true)
+    }
 
     const V2: &str = super::super::super::containerd::CRI_2;
     const V3: &str = super::super::super::containerd::CRI;
 
     #[test]
-    fn a_runtime_that_containerd_does_not_know_comes_with_the_lines_to_add() {
+    fn a_runtime_that_containerd_does_not_know_comes_with_the_command_that_installs_it() {
         for (version, plugin) in [("1.6.20", V2), ("1.7.24", V2), ("2.1.4", V3)] {
-            let dump = format!("[plugins.'{plugin}'.containerd]\nx = 1");
-            let finding = entry(&Node::with(version, &dump));
+            let node = Node::with(version, &format!("[plugins.'{plugin}'.containerd]\nx = 1"));
+            let finding = entry(&node, &cures(&node));
             assert_eq!(finding.level, Level::Problem, "{version}");
-            let added = format!("{dump}\n{}", finding.add.unwrap());
-            let finding = entry(&Node::with(version, &added));
-            assert_eq!(finding.level, Level::Ok, "{version}");
+            assert_eq!(finding.cure, Cure::run("usher install --restart"));
+            // Nothing here restarts it.
+            let without = entry(&node, &Cures::with(&node, &[], false));
+            assert_eq!(without.cure, Cure::run("usher install"));
+            let options = [
+                ("--config", Some("/it's/c.toml".to_owned())),
+                ("--path", None),
+            ];
+            let named = entry(&node, &Cures::with(&node, &options, true));
+            let expected = r"usher install --restart --config '/it'\''s/c.toml'";
+            assert_eq!(named.cure.run.as_deref(), Some(expected));
         }
     }
 
@@ -386,7 +330,7 @@ mod tests {
             let dump = format!("[plugins.'{plugin}'.containerd.runtimes.usher]\n{lines}");
             let node = Node::with(version, &dump);
             let (name, runtime) = ours(&node).next().unwrap();
-            how_known(&node, name, runtime).map(|finding| finding.level)
+            how_known(&node, &cures(&node), name, runtime).map(|finding| finding.level)
         };
         let own = format!("runtime_type = '{TYPE}'\n");
         let options = format!(
@@ -412,7 +356,7 @@ mod tests {
             );
             let node = Node::with(version, &dump);
             let (name, runtime) = ours(&node).next().unwrap();
-            sandboxes(&node, name, runtime).map(|finding| finding.level)
+            sandboxes(&node, &cures(&node), name, runtime).map(|finding| finding.level)
         };
         assert_eq!(level("2.4.2", V3, "sandboxer = 'podsandbox'"), None);
         assert_eq!(level("2.3.0", V3, "sandboxer = 'shim'"), Some(Level::Ok));
@@ -432,7 +376,7 @@ mod tests {
         );
         let node = Node::with("2.4.2", &by_path);
         let (name, runtime) = ours(&node).next().unwrap();
-        let finding = sandboxes(&node, name, runtime).unwrap();
+        let finding = sandboxes(&node, &cures(&node), name, runtime).unwrap();
         assert_eq!(finding.level, Level::Problem);
         let does_not = "sandboxer = 'shim'\ndisable_pause_image_pull = true";
         assert_eq!(level("2.4.2", V3, does_not), Some(Level::Ok));
@@ -448,7 +392,8 @@ mod tests {
         let level = |handlers: &[Handler]| told(handlers, NAME).map(|finding| finding.level);
         // containerd 1 says nothing.
         assert_eq!(level(&[]), None);
-        assert_eq!(level(&[handler("runc", true)]), Some(Level::Warning));
+        // The other findings say that the runtime is not loaded.
+        assert_eq!(level(&[handler("runc", true)]), None);
         for (runcs, ours, expected) in [
             (true, true, Level::Ok),
             (true, false, Level::Warning),
@@ -478,7 +423,7 @@ mod tests {
         };
         let level = |node: &Node| {
             let (name, runtime) = ours(node).next().unwrap();
-            driver(node, Path::new("/nowhere"), name, runtime)
+            driver(node, &cures(node), Path::new("/nowhere"), name, runtime)
                 .unwrap()
                 .level
         };
@@ -534,12 +479,5 @@ mod tests {
             let named = "name runc or another OCI runtime in BinaryName";
             assert!(finding.says.contains(named), "{}", finding.says);
         }
-    }
-
-    #[test]
-    fn a_shims_version_is_read_from_what_it_says() {
-        let said = "containerd-shim-usher-v2:\n  Version:  0.1.0\n  Revision: abc\n";
-        assert_eq!(version(said), Some("0.1.0"));
-        assert_eq!(version("something else"), None);
     }
 }

@@ -1,23 +1,101 @@
+use super::finding::{Cure, Level};
 use super::*;
 
+const SUBJECT: Subject = Subject::new(Group::Runtime, "runtime");
+
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
 #[test]
-fn the_lines_to_add_stand_below_the_sentence_that_wants_them() {
-    let finding = Finding::problem("runtime", "it is missing").add("[a]\n  b = 1");
-    let plain = anstream::adapter::strip_str(&finding.text()).to_string();
+fn a_cure_stands_below_its_sentence_and_names_the_file() {
+    let finding = SUBJECT.problem(Code::RuntimePath, "it is missing");
+    let lines = Cure::keys("/c.toml".into(), "a.b".to_owned(), "c = 1");
     assert_eq!(
-        plain,
-        "PROBLEM  runtime: it is missing\n           [a]\n             b = 1\n"
+        plain(&finding.clone().cure(lines).text()),
+        "PROBLEM  runtime: it is missing\n           in /c.toml, in the table [a.b]:\n           c = 1\n           \
+         see: docs/troubleshooting.md#runtime-path\n"
+    );
+    assert_eq!(
+        plain(&finding.cure(Cure::run("usher install")).text()),
+        "PROBLEM  runtime: it is missing\n           run: usher install\n           \
+         see: docs/troubleshooting.md#runtime-path\n"
     );
 }
 
 #[test]
 fn the_names_of_json_fields_are_as_documented() {
-    let finding = Finding::warning("shim", "is old");
+    let finding = SUBJECT.warning(Code::ShimVersion, "is old");
     let json = serde_json::to_value(&finding).unwrap();
     assert_eq!(
         json,
-        serde_json::json!({"about": "shim", "level": "warning", "says": "is old", "add": null})
+        serde_json::json!({
+            "group": "runtime", "about": "runtime", "level": "warning", "code": "shim-version",
+            "says": "is old", "run": null, "file": null, "table": null, "add": null,
+            "see": "docs/troubleshooting.md#shim-version",
+        })
     );
+    let json = serde_json::to_value(SUBJECT.ok("is there")).unwrap();
+    assert_eq!(
+        (&json["code"], &json["see"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
+}
+
+#[test]
+fn a_node_without_usher_is_told_the_command_that_installs_it_first_of_all() {
+    let dump = "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'runc'\n\
+        [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'";
+    let node = Node::with("1.6.20", dump);
+    let report = Report::of(&node, &Cures::with(&node, &[], true));
+    assert!(!report.ok);
+    let text = plain(&report.text());
+    let begin = "This node is not ready for usher. First of all run\n\n    usher install --restart\n\ncontainerd\n";
+    assert!(text.starts_with(begin), "{text}");
+    let names_runtime = text.contains("runtimes.usher]");
+    assert!(
+        !names_runtime,
+        "lines by which containerd 1 forgets runc: {text}"
+    );
+}
+
+#[test]
+fn the_installer_comes_before_other_commands() {
+    let restart = SUBJECT
+        .problem(Code::ContainerdStale, "x")
+        .cure(Cure::run("systemctl restart containerd"));
+    let install = SUBJECT
+        .problem(Code::ShimMissing, "x")
+        .cure(Cure::run("usher install"));
+    let warning = SUBJECT
+        .warning(Code::ContainerdStopped, "x")
+        .cure(Cure::run("systemctl start containerd"));
+    let of = |findings: &[&Finding]| {
+        let findings: Vec<Finding> = findings.iter().copied().cloned().collect();
+        first(&findings)
+    };
+    assert_eq!(of(&[&warning]), None);
+    assert_eq!(
+        of(&[&warning, &restart]).as_deref(),
+        Some("systemctl restart containerd")
+    );
+    assert_eq!(of(&[&restart, &install]).as_deref(), Some("usher install"));
+}
+
+#[test]
+fn each_code_is_a_heading_of_the_manual_and_no_heading_is_left_over() {
+    let page = include_str!("../../../docs/troubleshooting.md");
+    let (_, part) = page.split_once("\n## What `usher check` finds\n").unwrap();
+    let part = part.split("\n## ").next().unwrap();
+    let headings: Vec<&str> = part
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "))
+        .collect();
+    let codes: Vec<String> = Code::value_variants()
+        .iter()
+        .map(|code| code.word())
+        .collect();
+    assert_eq!(headings, codes);
 }
 
 #[test]

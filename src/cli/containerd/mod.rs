@@ -3,15 +3,23 @@
 //! `usher check` reads it and `usher install` writes it; what either knows of containerd is here.
 
 mod effective;
+mod files;
+mod flavor;
 mod kubelet;
+mod loaded;
 mod node;
+mod program;
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
 pub(super) use effective::Effective;
-pub(super) use kubelet::{Handler, handlers};
-pub(super) use node::{Facts, Node, dump, find, output, text};
+pub(super) use files::{ConfigFile, configuration_files};
+pub(super) use flavor::Wanted;
+pub(super) use kubelet::{Handler, Told, Untold};
+pub(super) use loaded::is_ours;
+pub(super) use node::{Facts, Node, dump, text};
+pub(super) use program::{find, find_file, is_program, output};
 
 /// The runtime's name: the handler of a RuntimeClass.
 pub(super) const NAME: &str = "usher";
@@ -34,7 +42,7 @@ pub(super) const POD_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*"]"#;
 /// Of containers: kubelet's own, too.
 pub(super) const CONTAINER_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*", "io.kubernetes.*"]"#;
 
-/// Where containerd's configuration file is if nobody says otherwise.
+/// containerd's configuration file unless another one is named.
 const CONFIG: &str = "/etc/containerd/config.toml";
 /// The CRI plugin's part of the configuration that has the runtimes, in layout 3 and later.
 pub(super) const CRI: &str = "io.containerd.cri.v1.runtime";

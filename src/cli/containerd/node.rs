@@ -3,14 +3,16 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde::Serialize;
 use toml::{Table, Value};
 
-use super::{CONFIG, CRI, CRI_2, Effective};
+use super::flavor::{Flavor, by_its_name};
+use super::kubelet::status;
+use super::program::{find, is_program, output};
+use super::{CONFIG, CRI, CRI_2, Effective, Told, Untold, loaded};
 
 /// A node, as far as it can be seen.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(in crate::cli) struct Node {
     pub(in crate::cli) version: Option<Version>,
     /// Its configuration file.
     pub(in crate::cli) config: PathBuf,
+    /// The owner of that file.
+    pub(in crate::cli) flavor: Flavor,
     /// Its effective configuration; why it cannot be had.
     pub(in crate::cli) dump: Result<Effective, String>,
     /// Where it looks for programs.
@@ -29,6 +33,8 @@ pub(in crate::cli) struct Node {
     pub(in crate::cli) path_is_known: bool,
     /// The process, where it runs.
     pub(in crate::cli) pid: Option<u32>,
+    /// The answer of that process to kubelet's question for its status; none where it was not asked.
+    pub(in crate::cli) told: Option<Result<Told, Untold>>,
 }
 
 /// The version of a containerd.
@@ -66,20 +72,27 @@ impl Node {
         program: Option<PathBuf>,
         config: Option<PathBuf>,
         path: Option<String>,
+        flavor: Option<Flavor>,
     ) -> Node {
+        let config = config.or_else(|| Some(flavor?.config().to_owned()));
         let wanted = config.as_deref();
         let running = running_daemons()
             .into_iter()
             .find(|daemon| wanted.is_none_or(|wanted| daemon.config() == wanted))
             .unwrap_or_default();
         let pid = (running.pid != 0).then_some(running.pid);
-        let config = config.unwrap_or_else(|| running.config().to_owned());
+        let config = config.unwrap_or_else(|| match pid {
+            Some(_) => running.config().to_owned(),
+            None => Flavor::on_disk().config().to_owned(),
+        });
+        let flavor = flavor.unwrap_or_else(|| Flavor::of_config(&config));
         let path_is_known = path.is_some() || running.path.is_some();
         let path = path
             .or(running.path)
             .unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
         // The file of one that runs may have been replaced.
         let running = running.program.filter(|program| is_program(program));
+        let running = running.map(by_its_name).or_else(|| flavor.program());
         let program = match program.or(running) {
             Some(program) if is_program(&program) => Ok(program),
             Some(program) => Err(format!("{} is no program", program.display())),
@@ -91,14 +104,28 @@ impl Node {
             Ok(program) => dump(program, &config),
             Err(_) => Err("containerd is not found".to_owned()),
         };
+        let socket = dump.as_ref().ok().and_then(Effective::socket);
+        let told = pid.and(socket).map(|socket| status(Path::new(socket)));
         Node {
             program,
             version,
             config,
+            flavor,
             dump,
             path,
             path_is_known,
             pid,
+            told,
+        }
+    }
+
+    /// Why the running containerd does not run with its configuration file as it is now: a clause about it.
+    /// None if it does, if it does not run, or if it does not say.
+    pub(in crate::cli) fn unloaded(&self) -> Option<String> {
+        match self.told.as_ref()? {
+            Ok(told) => loaded::difference(self.dump.as_ref().ok()?, told.config.as_ref()?),
+            Err(Untold::NoCri) => Some("it has no CRI plugin".to_owned()),
+            Err(Untold::Because(_)) => None,
         }
     }
 
@@ -163,39 +190,7 @@ pub(in crate::cli) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
         .filter(|text| !text.is_empty())
 }
 
-/// The program `name` in one of the directories of `path`; itself if it is a path.
-pub(in crate::cli) fn find(path: &str, name: &str) -> Option<PathBuf> {
-    if name.contains('/') {
-        return Some(PathBuf::from(name)).filter(|program| is_program(program));
-    }
-    path.split(':')
-        .filter(|directory| directory.starts_with('/'))
-        .map(|directory| Path::new(directory).join(name))
-        .find(|program| is_program(program))
-}
-
-fn is_program(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-}
-
-/// What a program prints, if it succeeds.
-pub(in crate::cli) fn output(command: &mut Command) -> Result<String, String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().lines().last().unwrap_or_default().to_owned();
-    match said.is_empty() {
-        true => Err(output.status.to_string()),
-        false => Err(said),
-    }
-}
-
-fn version(program: &Path) -> Option<Version> {
+pub(super) fn version(program: &Path) -> Option<Version> {
     let said = output(Command::new(program).arg("--version")).ok()?;
     Version::read(&said)
 }
@@ -315,16 +310,19 @@ impl Node {
             program: Ok(PathBuf::from("/usr/bin/containerd")),
             version: Version::read(&format!("containerd github.com/x {version} abc")),
             config: PathBuf::from("/nowhere/config.toml"),
+            flavor: Flavor::Containerd,
             dump: Effective::parse(dump.to_owned()),
             path: "/nowhere".to_owned(),
             path_is_known: true,
             pid: None,
+            told: None,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
 
     use super::*;
@@ -389,15 +387,5 @@ mod tests {
             assert_eq!(named_config(&words), Some(PathBuf::from("/a")), "{words:?}");
         }
         assert_eq!(named_config(&["containerd".to_owned()]), None);
-    }
-
-    #[test]
-    fn a_program_is_found_on_a_path_or_by_its_own() {
-        assert_eq!(find("/nowhere:/bin", "sh"), Some(PathBuf::from("/bin/sh")));
-        assert_eq!(find("", "/bin/sh"), Some(PathBuf::from("/bin/sh")));
-        assert_eq!(find("/bin", "no-such-program"), None);
-        // A directory is none, and what is not executable is none.
-        assert_eq!(find("/:/etc", "etc"), None);
-        assert_eq!(find("/etc", "passwd"), None);
     }
 }

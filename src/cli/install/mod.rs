@@ -22,11 +22,14 @@ use clap::Args;
 use similar::TextDiff;
 
 use super::check;
-use super::containerd::{KnownAs, NAME, Node, PROGRAM, find};
+use super::containerd::{KnownAs, NAME, Node, PROGRAM, Wanted, find};
 use super::output::{Failure, Stdout, note};
+use super::systemd::{has_systemd, systemctl};
 use plan::{Found, Texts, Wish};
 use stage::{ask, find_texts, scratch};
 use trial::Programs;
+
+pub(super) use ours::has_written;
 
 /// Installs usher to this node: its programs, and the runtime in containerd's configuration
 ///
@@ -78,6 +81,10 @@ pub(super) struct Install {
     /// else /usr/local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
+    /// What brings containerd: its configuration, programs and unit are where that keeps them. What is not
+    /// containerd itself has not been tried for real
+    #[arg(long, value_enum, default_value = "auto")]
+    flavor: Wanted,
     /// containerd's configuration file [default: that of the running containerd, else
     /// /etc/containerd/config.toml]
     #[arg(long, value_name = "FILE")]
@@ -140,6 +147,7 @@ impl Installer {
             wanted.containerd.clone(),
             wanted.config.clone(),
             wanted.path.clone(),
+            wanted.flavor.0,
         );
         let containerd = node.program.clone()?;
         let own = std::env::current_exe().ok();
@@ -161,6 +169,12 @@ impl Installer {
             let ask = &mut |found: &Found, texts: &Texts| ask(&containerd, &scratch, found, texts);
             found.plan(&wish, ask)?
         };
+        if let Wish::Installed(known_as) = &wish
+            && node.flavor.is_generated()
+            && planned.main != found.texts.main
+        {
+            return Err(node.flavor.refusal(&node.config, found.layout(), known_as));
+        }
         Ok(Installer {
             wanted,
             node,
@@ -222,7 +236,7 @@ impl Installer {
 
     /// Where systemd is needed, is there one? Asked before anything is changed.
     fn need_systemd(&self) -> Result<(), String> {
-        let is_changed = self.planned != self.found.texts || self.restart_wanted().exists();
+        let is_changed = self.planned != self.found.texts || self.is_to_be_restarted();
         let (option, instead) = match () {
             () if self.wanted.restart && is_changed => (
                 "--restart",
@@ -231,7 +245,7 @@ impl Installer {
             () if self.wanted.stop_unit => ("--stop-unit", "leave it out"),
             () => return Ok(()),
         };
-        match units::has_systemd() {
+        match has_systemd() {
             true => Ok(()),
             false => Err(format!(
                 "{option} needs systemd, and this machine does not run it: {instead}"
@@ -244,6 +258,20 @@ impl Installer {
         place::beside(&self.found.config, "restart")
     }
 
+    /// The sentence for an administrator who restarts containerd.
+    fn restart_by_hand(&self) -> String {
+        let how = match has_systemd() {
+            true => format!(", as by: systemctl restart {}", self.node.flavor.unit()),
+            false => " by what has started it".to_owned(),
+        };
+        format!("restart containerd for it to take effect{how}")
+    }
+
+    /// True if the running containerd has to be restarted though its configuration file stays as it is.
+    fn is_to_be_restarted(&self) -> bool {
+        self.restart_wanted().exists() || self.node.unloaded().is_some()
+    }
+
     /// Puts the planned configuration into place. If containerd does not come back with it, although it
     /// started when tried, the old one comes back.
     fn configure(&self) -> Result<(), String> {
@@ -251,10 +279,17 @@ impl Installer {
         let restart_wanted = self.restart_wanted();
         if self.planned == self.found.texts {
             note(&format!("{config} needs no change"));
-            if self.wanted.restart && restart_wanted.exists() && !restart(&restart_wanted) {
-                return Err("containerd did not start again".to_owned());
+            if !self.is_to_be_restarted() {
+                return Ok(());
             }
-            return Ok(());
+            if !self.wanted.restart {
+                note(&self.restart_by_hand());
+                return Ok(());
+            }
+            return match restart(self.node.flavor.unit(), &restart_wanted) {
+                true => Ok(()),
+                false => Err("containerd did not start again".to_owned()),
+            };
         }
         if self.wanted.restart {
             place::put(&restart_wanted, Some(""))?;
@@ -272,14 +307,14 @@ impl Installer {
             );
         }
         if !self.wanted.restart {
-            note("restart containerd for it to take effect, as by: systemctl restart containerd");
+            note(&self.restart_by_hand());
             return Ok(());
         }
-        if restart(&restart_wanted) {
+        if restart(self.node.flavor.unit(), &restart_wanted) {
             return Ok(());
         }
         self.put(&self.found.texts)?;
-        restart(&restart_wanted);
+        restart(self.node.flavor.unit(), &restart_wanted);
         Err("containerd did not start again; it has got back its old configuration".to_owned())
     }
 
@@ -322,9 +357,11 @@ impl Installer {
             Some(self.containerd.clone()),
             Some(self.node.config.clone()),
             self.wanted.path.clone(),
+            self.wanted.flavor.0,
         );
-        let report = check::Report::of(&node);
-        if report.ok {
+        let report = check::Report::of_installed(&node);
+        // Without --restart the administrator restarts containerd.
+        if report.ok || !self.wanted.restart && report.wants_a_restart_alone() {
             return Ok(());
         }
         for finding in &report.findings {
@@ -343,7 +380,7 @@ impl Installer {
         }
         let config = &self.found.config;
         stdout.text(difference(config, old.main.as_deref(), new.main.as_deref()))?;
-        if self.wanted.restart && new != old {
+        if self.wanted.restart && (new != old || self.is_to_be_restarted()) {
             stdout.text("containerd would be restarted\n")?;
         }
         let mut says =
@@ -401,7 +438,7 @@ fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
 
 /// Until containerd has been restarted a file says that it is to be: whoever ends this command may not end
 /// it between the two.
-fn restart(wanted: &Path) -> bool {
+fn restart(unit: &str, wanted: &Path) -> bool {
     note("restarting containerd; pods go on running");
-    units::systemctl(&["restart", "containerd"]) && place::remove(wanted).is_ok()
+    systemctl(&["restart", unit]) && place::remove(wanted).is_ok()
 }

@@ -69,6 +69,13 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
     Ok(bare)
 }
 
+/// True if the installer has written the runtime's table in this text.
+pub(in crate::cli) fn has_written(text: &str) -> bool {
+    let names_runtime = |text: &str| text.contains(".containerd.runtimes.usher");
+    without_ours(text)
+        .is_ok_and(|bare| bare.is_made || names_runtime(text) && !names_runtime(&bare.text))
+}
+
 /// The text with tables of ours at its end, and with what tells that the file is ours, if it is.
 pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
     let end = usual_end(&bare.text);
@@ -171,6 +178,15 @@ mod tests {
             # >>> usher: from here to its end written by its scripts/install\n[x]\n# <<< usher\n";
         let found = without_ours(text).unwrap();
         assert_eq!((&*found.text, found.is_made), ("version = 2\n", true));
+    }
+
+    #[test]
+    fn a_table_of_the_installers_is_told_from_one_of_somebody_elses() {
+        let table = "[plugins.x.containerd.runtimes.usher]\n  a = 1\n";
+        assert!(has_written(&with_ours(&bare("b = 2\n"), table)));
+        assert!(has_written(&own_file(2, table)));
+        assert!(!has_written(table));
+        assert!(!has_written("b = 2\n"));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(super) struct Found {
     pub(super) texts: Texts,
     /// The configuration file without us. A file that is not there yet has its `version` alone.
     bare: Bare,
+    /// Other files that the configuration imports, and their texts.
+    pub(super) imported: Vec<(PathBuf, String)>,
 }
 
 /// What is wanted of containerd's configuration.
@@ -71,6 +73,7 @@ impl Found {
             part_file,
             texts: Texts { main, part: None },
             bare,
+            imported: Vec::new(),
         })
     }
 
@@ -90,6 +93,11 @@ impl Found {
         }
         self.texts.part = part;
         Ok(self)
+    }
+
+    /// The layout that the configuration is written in.
+    pub(super) fn layout(&self) -> i64 {
+        version(&self.bare.text)
     }
 
     /// Both files without us, as containerd is to be asked about them.
@@ -145,8 +153,17 @@ impl Found {
             ));
         }
         if runtimes.any(|name| name == NAME) {
-            let place = match self.line_of_runtime() {
-                Some(line) => format!("{config}, line {line},"),
+            let imported = self
+                .imported
+                .iter()
+                .map(|(path, text)| (path, text.as_str()));
+            let mut files = [(&self.config, self.bare.text.as_str())]
+                .into_iter()
+                .chain(imported);
+            let named =
+                files.find_map(|(file, text)| Some((file.display(), line_of_runtime(text)?)));
+            let place = match named {
+                Some((file, line)) => format!("{file}, line {line},"),
                 None => format!("what {config} imports"),
             };
             return Err(format!(
@@ -207,42 +224,43 @@ impl Found {
         }
     }
 
-    /// Where a runtime of our name stands in the configuration file.
-    fn line_of_runtime(&self) -> Option<usize> {
-        let path = self.runtimes();
-        let path: Vec<&str> = path.iter().copied().chain([NAME]).collect();
-        let document = Document::parse(self.bare.text.as_str()).ok()?;
-        let item = path
-            .iter()
-            .try_fold(document.as_item(), |item, key| item.get(key))?;
-        self.line(item)
-    }
-
     /// The line and the name of a table that has the runtimes, or is to have them, and is written in braces.
     fn table_in_braces(&self) -> Option<(usize, String)> {
         let document = Document::parse(self.bare.text.as_str()).ok()?;
         let mut item = document.as_item();
         let mut name = Vec::new();
-        for key in self.runtimes() {
+        for key in runtimes(&self.bare.text) {
             item = item.get(key)?;
             name.push(Key::new(key).display_repr().into_owned());
             if item.is_inline_table() {
-                return Some((self.line(item)?, name.join(".")));
+                return Some((line(&self.bare.text, item)?, name.join(".")));
             }
         }
         None
     }
+}
 
-    /// The keys of the table of all runtimes.
-    fn runtimes(&self) -> [&'static str; 4] {
-        let cri = cri_of_layout(version(&self.bare.text));
-        ["plugins", cri, "containerd", "runtimes"]
-    }
+/// The line of a text in which the table of a runtime of our name stands.
+fn line_of_runtime(text: &str) -> Option<usize> {
+    let document = Document::parse(text).ok()?;
+    let mut path = runtimes(text).into_iter().chain([NAME]);
+    let item = path.try_fold(document.as_item(), |item, key| item.get(key))?;
+    line(text, item)
+}
 
-    fn line(&self, item: &Item) -> Option<usize> {
-        let before = self.bare.text.get(..item.span()?.start)?;
-        Some(before.matches('\n').count().saturating_add(1))
-    }
+/// The keys of the table of all runtimes.
+fn runtimes(text: &str) -> [&'static str; 4] {
+    [
+        "plugins",
+        cri_of_layout(version(text)),
+        "containerd",
+        "runtimes",
+    ]
+}
+
+fn line(text: &str, item: &Item) -> Option<usize> {
+    let before = text.get(..item.span()?.start)?;
+    Some(before.matches('\n').count().saturating_add(1))
 }
 
 /// The layout that a configuration is written in.
@@ -293,7 +311,9 @@ fn flush_left(item: &mut Item) {
     };
     table.decor_mut().clear();
     for (mut key, value) in table.iter_mut() {
-        key.leaf_decor_mut().set_prefix("  ");
+        // The key of a table stands in its heading.
+        key.leaf_decor_mut()
+            .set_prefix(if value.is_table() { "" } else { "  " });
         flush_left(value);
     }
 }
@@ -325,4 +345,31 @@ fn difference(place: &str, old: &Value, new: &Value) -> Option<String> {
     });
     let added = || new.keys().find(|key| !old.contains_key(*key));
     changed.or_else(|| added().map(|key| format!("{} would be there", below(key))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::containerd::CRI_2;
+    use super::*;
+
+    #[test]
+    fn headings_of_the_built_in_runtime_have_no_blanks() {
+        let dump = format!(
+            "[plugins]\n\n  [plugins.\"{CRI_2}\"]\n    [plugins.\"{CRI_2}\".containerd]\n\n      \
+             [plugins.\"{CRI_2}\".containerd.runtimes]\n\n        \
+             [plugins.\"{CRI_2}\".containerd.runtimes.runc]\n          runtime_type = \"x\"\n\n          \
+             [plugins.\"{CRI_2}\".containerd.runtimes.runc.options]\n            Root = \"\"\n"
+        );
+        let built_in = built_in(CRI_2, &Effective::parse(dump).unwrap()).unwrap();
+        let headings: Vec<_> = built_in
+            .lines()
+            .filter(|line| line.trim_start().starts_with('['))
+            .collect();
+        let runc = format!("plugins.\"{CRI_2}\".containerd.runtimes.runc");
+        assert_eq!(
+            headings,
+            [format!("[{runc}]"), format!("[{runc}.options]")],
+            "{built_in}"
+        );
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::super::containerd::{NAME, PROGRAM, output};
+use super::super::containerd::{NAME, PROGRAM, is_program, output};
 use super::place;
 
 /// What is put into the prefix' `bin`.
@@ -25,7 +25,10 @@ pub(super) fn outdated(from: &Path, bin: &Path) -> Result<Vec<&'static str>, Str
             ));
         }
     }
-    let is_outdated = |program: &&str| !have_equal_bytes(&from.join(program), &bin.join(program));
+    let is_outdated = |program: &&str| {
+        let place = bin.join(program);
+        !is_program(&place) || !have_equal_bytes(&from.join(program), &place)
+    };
     Ok(PROGRAMS.into_iter().filter(is_outdated).collect())
 }
 

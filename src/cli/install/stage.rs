@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::super::containerd::{Effective, dump, output};
+use super::super::containerd::{Effective, configuration_files, dump, output};
 use super::plan::{Found, Texts};
 use super::scratch::Scratch;
 use super::{imports, place};
@@ -27,7 +27,11 @@ pub(super) fn find_texts(config: PathBuf, containerd: &Path) -> Result<Found, St
     let main = place::read(&config)?;
     let found = Found::new(config, main, || layout(containerd))?;
     let part = found.part_file.as_deref().map(place::read).transpose()?;
-    found.with_part(part.flatten())
+    let mut found = found.with_part(part.flatten())?;
+    let others = configuration_files(&found.config).into_iter().skip(1);
+    let imported = others.filter(|file| Some(&file.path) != found.part_file.as_ref());
+    found.imported = imported.map(|file| (file.path, file.text)).collect();
+    Ok(found)
 }
 
 /// The newest layout of a configuration that a containerd knows.

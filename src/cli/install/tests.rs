@@ -228,6 +228,17 @@ fn what_somebody_else_wrote_is_refused_with_its_place() {
         error.starts_with("/etc/containerd/config.toml, line 5, names the runtime usher already"),
         "{error}"
     );
+    // The same in a file that is imported.
+    let imported = (PathBuf::from("/x/theirs.toml"), theirs.clone());
+    let text = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
+    let mut found = found(&main_only(&text));
+    found.imported.push(imported);
+    let mut with_theirs = |_: &Found, _: &Texts| Effective::parse(theirs.clone());
+    let error = found.plan(&installed(), &mut with_theirs).unwrap_err();
+    assert!(
+        error.starts_with("/x/theirs.toml, line 5, names the runtime usher already"),
+        "{error}"
+    );
     let cut = format!("{}# >>> usher: cut\n[x]\n", RUNTIMES[0]);
     let found = Found::new("/c.toml".into(), Some(cut), || Ok(3));
     let error = found.err().unwrap();

@@ -3,9 +3,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use super::super::output::warn;
+use super::super::systemd::systemctl;
 use super::place;
 
 const UNIT: &str = "usher-stop.service";
@@ -77,30 +77,4 @@ pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
     }
     systemctl(&["daemon-reload"]);
     Ok(())
-}
-
-/// Whether systemd runs on this machine.
-pub(super) fn has_systemd() -> bool {
-    let mut systemctl = Command::new("systemctl");
-    systemctl.arg("is-system-running").stdin(Stdio::null());
-    // It fails where systemd runs and has something to complain of, too.
-    systemctl
-        .output()
-        .is_ok_and(|output| output.stdout.trim_ascii() != b"offline")
-}
-
-/// Whether systemd does it. What it says against it goes to standard error, and nothing to standard output.
-pub(super) fn systemctl(words: &[&str]) -> bool {
-    let mut command = Command::new("systemctl");
-    command
-        .args(words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    match command.status() {
-        Ok(status) => status.success(),
-        Err(error) => {
-            warn(&format!("systemctl cannot be run: {error}"));
-            false
-        }
-    }
 }

@@ -1,0 +1,119 @@
+//! Commands and lines that put findings right, as this node needs them.
+
+use std::path::PathBuf;
+
+use super::super::containerd::{ConfigFile, NAME, Node, configuration_files, runtime_table};
+use super::super::install;
+use super::super::systemd::has_systemd;
+use super::finding::Cure;
+
+/// Facts on which cures depend.
+#[derive(Debug)]
+pub(super) struct Cures {
+    main: PathBuf,
+    files: Vec<ConfigFile>,
+    /// Options by which the same containerd is found, each after a blank.
+    options: String,
+    /// The unit by which systemd restarts containerd, where systemd runs.
+    unit: Option<&'static str>,
+}
+
+impl Cures {
+    pub(super) fn of(node: &Node, options: &[(&str, Option<String>)]) -> Cures {
+        Cures::with(node, options, has_systemd())
+    }
+
+    pub(super) fn with(
+        node: &Node,
+        options: &[(&str, Option<String>)],
+        has_systemd: bool,
+    ) -> Cures {
+        let named = options
+            .iter()
+            .filter_map(|(name, value)| Some(format!(" {name} {}", quoted(value.as_deref()?))));
+        Cures {
+            main: node.config.clone(),
+            files: configuration_files(&node.config),
+            options: named.collect(),
+            unit: has_systemd.then(|| node.flavor.unit()),
+        }
+    }
+
+    pub(super) fn files(&self) -> &[ConfigFile] {
+        &self.files
+    }
+
+    /// Installs usher, and has containerd load it.
+    pub(super) fn install(&self) -> Cure {
+        Cure::run(self.install_with(""))
+    }
+
+    fn install_with(&self, option: &str) -> String {
+        let options = &self.options;
+        let restart = self.unit.map_or("", |_| " --restart");
+        format!("usher install{option}{restart}{options}")
+    }
+
+    pub(super) fn restart(&self) -> Cure {
+        self.systemctl("restart")
+    }
+
+    pub(super) fn start(&self) -> Cure {
+        self.systemctl("start")
+    }
+
+    fn systemctl(&self, verb: &str) -> Cure {
+        let command = |unit| Cure::run(format!("systemctl {verb} {unit}"));
+        self.unit.map_or_else(Cure::default, command)
+    }
+
+    /// The sentence's end for a containerd that nothing here restarts.
+    pub(super) fn by_hand(&self) -> &'static str {
+        self.unit.map_or(" by what has started it", |_| "")
+    }
+
+    /// Replaces keys in the table of a runtime: by the installer if it has written the table, else by hand.
+    pub(super) fn runtime(&self, name: &str, lines: &str, is_pauseless: bool) -> Cure {
+        let is_installers = |file: &ConfigFile| name == NAME && install::has_written(&file.text);
+        match self.file_of(name) {
+            Some(file) if is_installers(file) && is_pauseless => {
+                Cure::run(self.install_with(" --pauseless"))
+            }
+            Some(file) if is_installers(file) => self.install(),
+            _ => self.keys(name, "", lines),
+        }
+    }
+
+    /// Replaces keys that the installer does not write, in a table below that of a runtime.
+    pub(super) fn keys(&self, name: &str, below: &str, lines: &str) -> Cure {
+        self.file_of(name).map_or_else(Cure::default, |file| {
+            let table = runtime_table(file.cri_name(), name);
+            Cure::keys(file.path.clone(), format!("{table}{below}"), lines)
+        })
+    }
+
+    fn file_of(&self, name: &str) -> Option<&ConfigFile> {
+        self.files.iter().rfind(|file| file.has_runtime(name))
+    }
+
+    /// The file in which the CRI plugin is configured, and the name by which its layout knows the plugin.
+    pub(super) fn cri(&self, usual: &'static str) -> (PathBuf, &'static str) {
+        let with_part = self
+            .files
+            .iter()
+            .rfind(|file| file.has_plugin(file.cri_name()));
+        match with_part.or(self.files.first()) {
+            Some(file) => (file.path.clone(), file.cri_name()),
+            None => (self.main.clone(), usual),
+        }
+    }
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "/._-:+,=@%".contains(char);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}

@@ -1,0 +1,282 @@
+//! Distributions of Kubernetes with a containerd of their own, and where each keeps it.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
+use super::super::systemd::systemctl;
+use super::node::version;
+use super::program::is_program;
+use super::{CONFIG, KnownAs, NAME, cri_of_layout, entry};
+
+/// Owners of a node's containerd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(in crate::cli) enum Flavor {
+    /// A package or the administrator.
+    #[default]
+    Containerd,
+    K3s,
+    Rke2,
+    K0s,
+    Microk8s,
+}
+
+/// The flavor that the command line names; none is found by looking at the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::cli) struct Wanted(pub(in crate::cli) Option<Flavor>);
+
+/// The places of a flavor, as its manual has them.
+struct Layout {
+    /// All that is the flavor's lies below.
+    root: &'static str,
+    config: &'static str,
+    /// Directory of containerd and ctr, if they are on no PATH.
+    programs: Option<&'static str>,
+    /// Units of systemd, of which a node has one.
+    units: &'static [&'static str],
+}
+
+// === impl Wanted ===
+
+impl ValueEnum for Wanted {
+    fn value_variants<'a>() -> &'a [Wanted] {
+        &[
+            Wanted(None),
+            Wanted(Some(Flavor::Containerd)),
+            Wanted(Some(Flavor::K3s)),
+            Wanted(Some(Flavor::Rke2)),
+            Wanted(Some(Flavor::K0s)),
+            Wanted(Some(Flavor::Microk8s)),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self.0 {
+            None => Some(PossibleValue::new("auto")),
+            Some(flavor) => Some(PossibleValue::new(flavor.name())),
+        }
+    }
+}
+
+// === impl Flavor ===
+
+impl Flavor {
+    pub(in crate::cli) fn name(self) -> &'static str {
+        match self {
+            Flavor::Containerd => "containerd",
+            Flavor::K3s => "k3s",
+            Flavor::Rke2 => "rke2",
+            Flavor::K0s => "k0s",
+            Flavor::Microk8s => "microk8s",
+        }
+    }
+
+    fn layout(self) -> Layout {
+        match self {
+            Flavor::Containerd => Layout {
+                root: "/",
+                config: CONFIG,
+                programs: None,
+                units: &["containerd"],
+            },
+            Flavor::K3s => Layout {
+                root: "/var/lib/rancher/k3s",
+                config: "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+                programs: Some("/var/lib/rancher/k3s/data/current/bin"),
+                units: &["k3s", "k3s-agent"],
+            },
+            Flavor::Rke2 => Layout {
+                root: "/var/lib/rancher/rke2",
+                config: "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+                programs: Some("/var/lib/rancher/rke2/bin"),
+                units: &["rke2-server", "rke2-agent"],
+            },
+            Flavor::K0s => Layout {
+                root: "/etc/k0s",
+                config: "/etc/k0s/containerd.toml",
+                programs: Some("/var/lib/k0s/bin"),
+                units: &["k0scontroller", "k0sworker"],
+            },
+            Flavor::Microk8s => Layout {
+                root: "/var/snap/microk8s",
+                config: "/var/snap/microk8s/current/args/containerd.toml",
+                programs: Some("/snap/microk8s/current/bin"),
+                units: &["snap.microk8s.daemon-containerd"],
+            },
+        }
+    }
+
+    /// The flavor to which a configuration file belongs.
+    pub(in crate::cli) fn of_config(config: &Path) -> Flavor {
+        let flavors = Flavor::value_variants().iter().copied();
+        let mut owners = flavors.filter(|flavor| flavor.is_generated());
+        let owner = owners.find(|flavor| config.starts_with(flavor.layout().root));
+        owner.unwrap_or_default()
+    }
+
+    /// The flavor of which a node that runs no containerd has files.
+    pub(super) fn on_disk() -> Flavor {
+        let flavors = Flavor::value_variants().iter().copied();
+        let mut there = flavors.filter(|flavor| flavor.config().exists());
+        there.next().unwrap_or_default()
+    }
+
+    /// containerd's configuration file.
+    pub(in crate::cli) fn config(self) -> &'static Path {
+        Path::new(self.layout().config)
+    }
+
+    /// The flavor's own containerd, if it is there.
+    pub(super) fn program(self) -> Option<PathBuf> {
+        let program = Path::new(self.layout().programs?).join("containerd");
+        is_program(&program).then_some(program)
+    }
+
+    /// True if the flavor writes containerd's configuration file anew at each start.
+    pub(in crate::cli) fn is_generated(self) -> bool {
+        self != Flavor::Containerd
+    }
+
+    /// The unit by which systemd restarts containerd: the first that is active.
+    pub(in crate::cli) fn unit(self) -> &'static str {
+        let units = self.layout().units;
+        let (first, others) = units.split_first().unwrap_or((&"containerd", &[]));
+        let mut active = units
+            .iter()
+            .filter(|_| !others.is_empty())
+            .filter(|unit| systemctl(&["is-active", "--quiet", unit]));
+        active.next().unwrap_or(first)
+    }
+
+    /// The administrator's file that the flavor makes its configuration of, for a layout of the configuration.
+    fn source(self, config: &Path, layout: i64) -> PathBuf {
+        match self {
+            Flavor::Containerd => config.to_owned(),
+            Flavor::K3s | Flavor::Rke2 if layout > 2 => {
+                config.with_file_name("config-v3.toml.tmpl")
+            }
+            Flavor::K3s | Flavor::Rke2 => config.with_file_name("config.toml.tmpl"),
+            Flavor::K0s => config.with_file_name(format!("containerd.d/{NAME}.toml")),
+            Flavor::Microk8s => config.with_file_name("containerd-template.toml"),
+        }
+    }
+
+    /// The refusal to write a configuration that the flavor makes anew, with the lines for its source.
+    pub(in crate::cli) fn refusal(self, config: &Path, layout: i64, known_as: &KnownAs) -> String {
+        let name = self.name();
+        let file = config.display();
+        let source = self.source(config, layout);
+        let source = source.display();
+        let (how, first) = match self {
+            Flavor::K3s | Flavor::Rke2 => (
+                format!("{source}, which begins with {{{{ template \"base\" . }}}} if it is new"),
+                String::new(),
+            ),
+            Flavor::K0s => (source.to_string(), format!("version = {layout}\n")),
+            Flavor::Containerd | Flavor::Microk8s => (source.to_string(), String::new()),
+        };
+        let lines = entry(cri_of_layout(layout), NAME, known_as);
+        format!(
+            "{name} writes {file} anew at each start, and it imports no directory; nothing was changed; put the \
+             programs into place, write these lines at the end of {how}, and restart {name}:\n{first}{lines}"
+        )
+    }
+}
+
+/// The program of a process called containerd: distributions link it to a program of many names.
+pub(super) fn by_its_name(program: PathBuf) -> PathBuf {
+    let named = program.with_file_name("containerd");
+    match program != named && is_program(&named) && version(&named).is_some() {
+        true => named,
+        false => program,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TYPE;
+    use super::*;
+
+    #[test]
+    fn a_configuration_file_tells_the_flavor() {
+        for (config, flavor) in [
+            ("/etc/containerd/config.toml", Flavor::Containerd),
+            ("/home/me/config.toml", Flavor::Containerd),
+            (
+                "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+                Flavor::K3s,
+            ),
+            (
+                "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+                Flavor::Rke2,
+            ),
+            ("/etc/k0s/containerd.toml", Flavor::K0s),
+            // Snaps name the directory of their revision.
+            (
+                "/var/snap/microk8s/7731/args/containerd.toml",
+                Flavor::Microk8s,
+            ),
+        ] {
+            assert_eq!(Flavor::of_config(Path::new(config)), flavor, "{config}");
+        }
+        for flavor in Flavor::value_variants() {
+            assert_eq!(Flavor::of_config(flavor.config()), *flavor);
+        }
+    }
+
+    #[test]
+    fn the_source_of_a_configuration_is_that_of_the_flavors_manual() {
+        for (flavor, layout, source) in [
+            (
+                Flavor::K3s,
+                2,
+                "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+            ),
+            (
+                Flavor::K3s,
+                3,
+                "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+            ),
+            (
+                Flavor::Rke2,
+                3,
+                "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.tmpl",
+            ),
+            (Flavor::K0s, 2, "/etc/k0s/containerd.d/usher.toml"),
+            (
+                Flavor::Microk8s,
+                2,
+                "/var/snap/microk8s/current/args/containerd-template.toml",
+            ),
+        ] {
+            let found = flavor.source(flavor.config(), layout);
+            assert_eq!(found, Path::new(source));
+            let refusal = flavor.refusal(flavor.config(), layout, &KnownAs::OwnType);
+            assert!(refusal.contains(source), "{refusal}");
+            let table = format!("{}\".containerd.runtimes.usher]", cri_of_layout(layout));
+            assert!(refusal.contains(&table), "{refusal}");
+            assert!(refusal.contains(TYPE), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_program_of_many_names_is_called_by_that_of_containerd() {
+        let directory = tempfile::tempdir().unwrap();
+        let many = directory.path().join("many");
+        std::fs::copy("/bin/true", &many).unwrap();
+        // Nothing else is there.
+        assert_eq!(by_its_name(many.clone()), many);
+    }
+
+    #[test]
+    fn every_flavor_can_be_named() {
+        let named: Vec<_> = Wanted::value_variants()
+            .iter()
+            .filter_map(|it| it.0)
+            .collect();
+        assert_eq!(named, Flavor::value_variants());
+        let auto = Wanted::from_str("auto", false);
+        assert_eq!(auto, Ok(Wanted(None)));
+    }
+}

@@ -1,0 +1,133 @@
+//! Programs of the node: found on a PATH, and asked for a few lines.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a program may take that is asked for a few lines.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// How often the end of such a program is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The program `name` in one of the directories of `path`; itself if it is a path.
+pub(in crate::cli) fn find(path: &str, name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|program| is_program(program));
+    }
+    path.split(':')
+        .filter(|directory| directory.starts_with('/'))
+        .map(|directory| Path::new(directory).join(name))
+        .find(|program| is_program(program))
+}
+
+/// The file `name` in one of the directories of `path`, whether or not it can be executed; itself if it is a path.
+pub(in crate::cli) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|file| file.is_file());
+    }
+    path.split(':')
+        .filter(|directory| directory.starts_with('/'))
+        .map(|directory| Path::new(directory).join(name))
+        .find(|file| file.is_file())
+}
+
+pub(in crate::cli) fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// The standard output of a program that succeeds in time.
+///
+/// # Errors
+///
+/// The last line of its standard error, or how it ended. A program that hangs is killed.
+pub(in crate::cli) fn output(command: &mut Command) -> Result<String, String> {
+    output_within(command, ANSWERS_WITHIN)
+}
+
+fn output_within(command: &mut Command, patience: Duration) -> Result<String, String> {
+    let begin = Instant::now();
+    let command = command.stdin(Stdio::null());
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
+    let hangs = || format!("it does not answer within {} s", patience.as_secs_f64());
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if begin.elapsed() < patience => thread::sleep(LOOK_EVERY),
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(hangs());
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    // A child of its own may hold the pipes longer.
+    let rest = |stream: Receiver<Vec<u8>>| {
+        let bytes = stream.recv_timeout(patience.saturating_sub(begin.elapsed()));
+        bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    if status.success() {
+        return rest(stdout).map_err(|_| hangs());
+    }
+    let said = rest(stderr).unwrap_or_default();
+    match said.trim().lines().last() {
+        None => Err(status.to_string()),
+        Some(line) => Err(line.to_owned()),
+    }
+}
+
+/// All that comes from a pipe, once it is closed.
+fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_killed_and_named_so() {
+        let hangs = |script: &str| {
+            let mut command = Command::new("/bin/sh");
+            output_within(command.args(["-c", script]), Duration::from_millis(300))
+        };
+        let expected = Err("it does not answer within 0.3 s".to_owned());
+        assert_eq!(hangs("exec sleep 600"), expected);
+        // Its child keeps the pipe.
+        assert_eq!(hangs("timeout 5 sleep 600 &"), expected);
+        let mut fails = Command::new("/bin/sh");
+        let said = output(fails.args(["-c", "echo one >&2; echo two >&2; exit 3"]));
+        assert_eq!(said, Err("two".to_owned()));
+    }
+
+    #[test]
+    fn a_program_is_found_on_a_path_or_by_its_own() {
+        assert_eq!(find("/nowhere:/bin", "sh"), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(find("", "/bin/sh"), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(find("/bin", "no-such-program"), None);
+        // A directory is none, and what is not executable is none.
+        assert_eq!(find("/:/etc", "etc"), None);
+        assert_eq!(find("/etc", "passwd"), None);
+        let file = find_file("/nowhere:/etc", "passwd");
+        assert_eq!(file, Some(PathBuf::from("/etc/passwd")));
+        assert_eq!(find_file("/:/etc", "etc"), None);
+    }
+}
