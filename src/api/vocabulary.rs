@@ -213,7 +213,17 @@ impl From<&Obstacle> for api::Obstacle {
                 api::Missing::MISSING_STARTUP_PROBE
             }
             Obstacle::Exit => api::Missing::MISSING_EXIT,
-            Obstacle::TurnToStop { step } => {
+            Obstacle::Work => api::Missing::MISSING_WORK,
+            Obstacle::TurnToStop { step, defer } => {
+                if let Some(name) = defer {
+                    let turn = match step {
+                        Step::PreExit => DeferTurn::PreExit,
+                        _ => DeferTurn::PostExit,
+                    };
+                    let its = role(ContainerKind::Workload, Role::Defer(turn));
+                    message.role = Some(its.into());
+                    message.container = name.clone();
+                }
                 message.step = Some(api::StepName::from(*step).into());
                 api::Missing::MISSING_TURN_TO_STOP
             }
@@ -243,7 +253,8 @@ pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
         | api::Missing::MISSING_EXIT
         | api::Missing::MISSING_TURN_TO_STOP
         | api::Missing::MISSING_TURN_AT_THE_END
-        | api::Missing::MISSING_TERMINATION_WINDOW => return None,
+        | api::Missing::MISSING_TERMINATION_WINDOW
+        | api::Missing::MISSING_WORK => return None,
     })
 }
 
