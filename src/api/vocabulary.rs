@@ -260,7 +260,7 @@ pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
 
 impl From<&Remedy> for api::Remedy {
     fn from(remedy: &Remedy) -> api::Remedy {
-        let (setting, list) = remedy.annotation();
+        let (annotation, list) = remedy.annotation();
         let (helps, container) = match remedy {
             Remedy::NativeInit { container, .. } => {
                 (api::RemedyFor::REMEDY_FOR_NATIVE_INIT, container.clone())
@@ -268,12 +268,13 @@ impl From<&Remedy> for api::Remedy {
             Remedy::Guest { container, .. } => {
                 (api::RemedyFor::REMEDY_FOR_GUEST, container.clone())
             }
+            Remedy::Group { container } => (api::RemedyFor::REMEDY_FOR_GROUP, container.clone()),
             Remedy::Complete { .. } => (api::RemedyFor::REMEDY_FOR_COMPLETE, String::new()),
         };
         api::Remedy {
             for_: helps.into(),
             container,
-            annotation: setting.key(),
+            annotation,
             value: list.join(NAMES),
             ..api::Remedy::new()
         }
@@ -291,6 +292,7 @@ pub fn remedy_of(told: &api::Remedy) -> Option<Remedy> {
         api::RemedyFor::REMEDY_FOR_NATIVE_INIT => Remedy::NativeInit { container, list },
         api::RemedyFor::REMEDY_FOR_GUEST => Remedy::Guest { container, list },
         api::RemedyFor::REMEDY_FOR_COMPLETE => Remedy::Complete { list },
+        api::RemedyFor::REMEDY_FOR_GROUP => Remedy::Group { container },
         api::RemedyFor::REMEDY_FOR_UNKNOWN => return None,
     })
 }

@@ -1,6 +1,8 @@
 //! What a person sees of a pod.
 
-use crate::lifecycle::{ContainerView, Missing, Obstacle, State, Status, Step, Then, Time, View};
+use crate::lifecycle::{
+    ContainerView, Missing, Obstacle, Remedy, State, Status, Step, Then, Time, View,
+};
 use crate::plan::Role;
 
 use super::fixtures::{PROBED, TERM, ask_all, deaf, never_ready, running, stops_after};
@@ -368,4 +370,26 @@ fn a_pod_has_as_many_containers_when_one_that_has_ended_is_deleted() {
     world.call(Call::Delete("web"));
     world.run_for(secs(1));
     assert_eq!(view(&world).ready, (2, 3));
+}
+
+#[test]
+fn a_container_that_no_annotation_groups_is_told_what_puts_containers_together() {
+    let remedies = |world: &World| container(world, "web").wait.unwrap().remedies;
+    let waiting = || World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
+    let mut world = waiting().ungrouped();
+    world.call(Call::Run("web", None));
+    world.run_for(secs(6));
+    let group = Remedy::Group {
+        container: "web".to_owned(),
+    };
+    assert_eq!(remedies(&world), [group.clone()]);
+    let sentence = "web is alone in its pod: containers are in one pod where all of them have the annotation \
+        io.containerd.runc.v2.group with the same value";
+    assert_eq!(group.to_string(), sentence);
+    let told = world.told("web");
+    assert!(told.iter().any(|line| line.contains(sentence)), "{told:?}");
+    let mut world = waiting();
+    world.call(Call::Run("web", None));
+    world.run_for(secs(6));
+    assert!(!remedies(&world).contains(&group));
 }
