@@ -314,7 +314,7 @@ fn a_cleanup_that_runs_says_since_when_and_when_it_is_killed_and_the_sidecars_wa
     };
     for sidecar in ["proxy", "logs"] {
         let wait = container(&world, sidecar).wait.unwrap();
-        assert_eq!(wait.obstacles, [turn.clone()], "{sidecar}");
+        assert_eq!(wait.obstacles, std::slice::from_ref(&turn), "{sidecar}");
     }
     // And so it is, after a signal.
     world.run_for(killed.since(world.now).saturating_sub(ms(100)));
@@ -382,7 +382,7 @@ fn a_container_that_no_annotation_groups_is_told_what_puts_containers_together()
     let group = Remedy::Group {
         container: "web".to_owned(),
     };
-    assert_eq!(remedies(&world), [group.clone()]);
+    assert_eq!(remedies(&world), std::slice::from_ref(&group));
     let sentence = "web is alone in its pod: containers are in one pod where all of them have the annotation \
         io.containerd.runc.v2.group with the same value";
     assert_eq!(group.to_string(), sentence);
