@@ -213,7 +213,17 @@ impl From<&Obstacle> for api::Obstacle {
                 api::Missing::MISSING_STARTUP_PROBE
             }
             Obstacle::Exit => api::Missing::MISSING_EXIT,
-            Obstacle::TurnToStop { step } => {
+            Obstacle::Work => api::Missing::MISSING_WORK,
+            Obstacle::TurnToStop { step, defer } => {
+                if let Some(name) = defer {
+                    let turn = match step {
+                        Step::PreExit => DeferTurn::PreExit,
+                        _ => DeferTurn::PostExit,
+                    };
+                    let its = role(ContainerKind::Workload, Role::Defer(turn));
+                    message.role = Some(its.into());
+                    message.container = name.clone();
+                }
                 message.step = Some(api::StepName::from(*step).into());
                 api::Missing::MISSING_TURN_TO_STOP
             }
@@ -243,13 +253,14 @@ pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
         | api::Missing::MISSING_EXIT
         | api::Missing::MISSING_TURN_TO_STOP
         | api::Missing::MISSING_TURN_AT_THE_END
-        | api::Missing::MISSING_TERMINATION_WINDOW => return None,
+        | api::Missing::MISSING_TERMINATION_WINDOW
+        | api::Missing::MISSING_WORK => return None,
     })
 }
 
 impl From<&Remedy> for api::Remedy {
     fn from(remedy: &Remedy) -> api::Remedy {
-        let (setting, list) = remedy.annotation();
+        let (annotation, list) = remedy.annotation();
         let (helps, container) = match remedy {
             Remedy::NativeInit { container, .. } => {
                 (api::RemedyFor::REMEDY_FOR_NATIVE_INIT, container.clone())
@@ -257,12 +268,13 @@ impl From<&Remedy> for api::Remedy {
             Remedy::Guest { container, .. } => {
                 (api::RemedyFor::REMEDY_FOR_GUEST, container.clone())
             }
+            Remedy::Group { container } => (api::RemedyFor::REMEDY_FOR_GROUP, container.clone()),
             Remedy::Complete { .. } => (api::RemedyFor::REMEDY_FOR_COMPLETE, String::new()),
         };
         api::Remedy {
             for_: helps.into(),
             container,
-            annotation: setting.key(),
+            annotation,
             value: list.join(NAMES),
             ..api::Remedy::new()
         }
@@ -280,6 +292,7 @@ pub fn remedy_of(told: &api::Remedy) -> Option<Remedy> {
         api::RemedyFor::REMEDY_FOR_NATIVE_INIT => Remedy::NativeInit { container, list },
         api::RemedyFor::REMEDY_FOR_GUEST => Remedy::Guest { container, list },
         api::RemedyFor::REMEDY_FOR_COMPLETE => Remedy::Complete { list },
+        api::RemedyFor::REMEDY_FOR_GROUP => Remedy::Group { container },
         api::RemedyFor::REMEDY_FOR_UNKNOWN => return None,
     })
 }

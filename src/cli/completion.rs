@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use super::Usher;
 use super::output::{Failure, Stdout};
 
-/// Prints a script with which a shell completes usher's arguments
+/// Prints a script with which a shell completes usher's arguments, names of pods too
 ///
 /// For bash, `usher completion bash > /etc/bash_completion.d/usher`; for zsh, the same into a file
 /// `_usher` in one of the directories of $fpath; for fish, into
@@ -21,9 +21,71 @@ pub(super) struct Completion {
 
 impl Completion {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
-        let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Usher::command(), "usher", &mut script);
-        stdout.bytes(&script)?;
+        stdout.bytes(script(self.shell).as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The script for a shell.
+pub(super) fn script(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Usher::command(), "usher", &mut script);
+    let script = String::from_utf8_lossy(&script).into_owned();
+    match shell {
+        Shell::Bash => script + BASH,
+        Shell::Fish => script + FISH,
+        Shell::Zsh => with_zsh(&script),
+        _ => script,
+    }
+}
+
+// Authors of pods choose the names, and `compgen` would execute what is in them: only plain ones are offered.
+
+const BASH: &str = r#"
+_usher_with_pods() {
+    local word="${COMP_WORDS[COMP_CWORD]}"
+    case "${COMP_WORDS[1]}" in
+        inspect | timeline | stop | release)
+            if [[ $COMP_CWORD -eq 2 && $word != -* ]]; then
+                local pods
+                pods=$(usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }')
+                COMPREPLY=($(compgen -W "$pods" -- "$word"))
+                return
+            fi
+            ;;
+    esac
+    _usher "$@"
+}
+
+complete -F _usher_with_pods -o bashdefault -o default usher
+"#;
+
+const FISH: &str = r"
+complete -c usher -n '__fish_seen_subcommand_from inspect timeline stop release' -f \
+    -a '(usher ps -a 2>/dev/null | awk \'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }\')'
+";
+
+const ZSH: &str = r#"
+_usher_pods() {
+    local -a pods
+    pods=(${(f)"$(usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }')"})
+    compadd -a pods
+}
+"#;
+
+/// The script in which arguments that are pods are completed by their function, which is defined behind the
+/// first line: the last lines begin the completion.
+fn with_zsh(script: &str) -> String {
+    let mut text = String::new();
+    for (index, line) in script.lines().enumerate() {
+        match line.contains(":pod -- ") {
+            true => text.push_str(&line.replace(":_default'", ":_usher_pods'")),
+            false => text.push_str(line),
+        }
+        text.push('\n');
+        if index == 0 {
+            text.push_str(ZSH);
+        }
+    }
+    text
 }

@@ -111,7 +111,8 @@ fn explained(document: &Node) -> Vec<Result<String, String>> {
             Failure::Because(why) | Failure::Senseless(why) => why,
         })?;
         serde_json::to_string(&explanation).expect("an explanation is JSON");
-        Ok(explanation.text())
+        let _ = explanation.text(Some(40));
+        Ok(explanation.text(None))
     };
     pods.map(explain).collect()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use anstyle::Style;
 use clap::Args;
 
 use super::cgroups;
@@ -117,7 +118,16 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     let helped = waiting(pod).filter(|(_, wait)| !wait.remedies.is_empty());
     let are_several = helped.count() > 1;
     let remedies: Vec<_> = waiting(pod).flat_map(|(_, wait)| &wait.remedies).collect();
-    for (container, wait) in waiting(pod) {
+    let cleanup = waiting(pod).find(|(container, _)| is_cleanup_under_way(container));
+    if let Some((container, wait)) = cleanup {
+        lines.push(cleanup_line(pod, container, wait, now));
+    }
+    let is_said = |container: &api::Container, wait: &api::Wait| {
+        cleanup.is_some_and(|(cleanup, _)| {
+            cleanup.name == container.name || waits_only_for(wait, &cleanup.name)
+        })
+    };
+    for (container, wait) in waiting(pod).filter(|(container, wait)| !is_said(container, wait)) {
         let obstacles: Vec<_> = wait.obstacles.iter().map(words::obstacle).collect();
         let since = time::seconds(&wait.since).or(time::seconds(&container.since));
         let since = since.map_or(String::new(), |since| format!(" for {}", span(now - since)));
@@ -180,6 +190,64 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// A defer container that runs in its turn, or that has its stop signal there.
+fn is_cleanup_under_way(container: &api::Container) -> bool {
+    let wait = container.wait.as_ref();
+    let mut obstacles = wait.into_iter().flat_map(|wait| &wait.obstacles);
+    words::is_defer(container.role)
+        && obstacles.any(|obstacle| {
+            matches!(
+                obstacle.missing.enum_value_or_default(),
+                api::Missing::MISSING_WORK | api::Missing::MISSING_EXIT
+            )
+        })
+}
+
+/// True if the turn to stop is all that is waited for, and the turn is that of the container of this name.
+fn waits_only_for(wait: &api::Wait, name: &str) -> bool {
+    let turn = Ok(api::Missing::MISSING_TURN_TO_STOP);
+    let mut obstacles = wait.obstacles.iter();
+    obstacles.all(|obstacle| obstacle.missing.enum_value() == turn && obstacle.container == name)
+}
+
+/// How long a cleanup has run of its time, which containers wait for it, and what ends it.
+fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now: f64) -> String {
+    let since = time::seconds(&wait.since).or(time::seconds(&cleanup.executed));
+    let since = since.unwrap_or(now);
+    let until = time::seconds(&wait.until);
+    let its_time = until.map_or(String::new(), |until| {
+        format!(" of its {}", span(until - since))
+    });
+    let mut line = format!(
+        "{} ({}) has run for {}{its_time}",
+        styled(BOLD, &cleanup.name),
+        words::word(cleanup.role),
+        styled(WARNING, span(now - since)),
+    );
+    let obstacles = waiting(pod).filter(|(_, wait)| waits_only_for(wait, &cleanup.name));
+    let names: Vec<_> = obstacles.map(|(it, _)| it.name.as_str()).collect();
+    let (waits, names) = match names.as_slice() {
+        [] => ("", String::new()),
+        [name] => ("waits", (*name).to_owned()),
+        [first @ .., last] => ("wait", format!("{} and {last}", first.join(", "))),
+    };
+    if !names.is_empty() {
+        let _ = write!(line, "; {names} {waits} for it");
+    }
+    if is_told(wait) {
+        line.push_str("; it has got its stop signal");
+    }
+    if let Some(until) = until {
+        let _ = write!(line, "; killed in {}", span(until - now));
+    }
+    line
+}
+
+fn is_told(wait: &api::Wait) -> bool {
+    let mut obstacles = wait.obstacles.iter();
+    obstacles.any(|obstacle| obstacle.missing.enum_value() == Ok(api::Missing::MISSING_EXIT))
 }
 
 /// The names for whom others wait and of which no container was created: misspelt ones are among them.
@@ -261,7 +329,13 @@ fn facts(text: &mut String, pod: &api::Pod, node: Option<&str>, now: f64) {
     if pod.ended.is_some() {
         fact("Ended", ago(time::seconds(&pod.ended)));
     } else {
-        fact("Shim", format!("process {}", pod.shim_pid));
+        let version = words::shim_version(pod);
+        let style = match version == crate::VERSION {
+            true => Style::new(),
+            false => WARNING,
+        };
+        let version = styled(style, format!("version {version}"));
+        fact("Shim", format!("process {}, {version}", pod.shim_pid));
     }
     let stages: Vec<_> = pod
         .stages
@@ -317,7 +391,7 @@ fn containers(pod: &api::Pod, now: f64) -> Table {
             state(container),
             time::age(since),
             held.map_or("-".to_owned(), span),
-            exit(container),
+            words::exit(container),
             restarts(container),
             number_or_dash(container.pid),
             container
@@ -348,15 +422,6 @@ fn state(container: &api::Container) -> String {
         _ => WARNING,
     };
     styled(style, words::word(container.state))
-}
-
-/// As it was, and as it was told where that is another.
-fn exit(container: &api::Container) -> String {
-    match (container.exit_code, container.reported_code) {
-        (None, None) => "-".to_owned(),
-        (Some(code), Some(told)) if code != told => format!("{code}, told as {told}"),
-        (Some(code), _) | (None, Some(code)) => code.to_string(),
-    }
 }
 
 fn restarts(container: &api::Container) -> String {
@@ -617,6 +682,85 @@ mod tests {
         assert!(text.contains(expected), "{text}");
     }
 
+    /// A pod whose cleanup hangs, with these sidecars.
+    fn cleaning_up(sidecars: &[&str]) -> api::Pod {
+        let waiting = |name: &str, role: api::Role, missing: api::Missing, since| {
+            let turn = missing == api::Missing::MISSING_TURN_TO_STOP;
+            let obstacle = api::Obstacle {
+                missing: missing.into(),
+                container: if turn { "clean-up" } else { "" }.to_owned(),
+                role: turn.then(|| api::Role::ROLE_POST_EXIT.into()),
+                step: turn.then(|| api::StepName::STEP_POST_EXIT.into()),
+                ..api::Obstacle::new()
+            };
+            let wait = api::Wait {
+                obstacles: vec![obstacle],
+                since: at(since),
+                until: at(1020),
+                then: Some(api::Then::THEN_KILLED.into()),
+                ..api::Wait::new()
+            };
+            api::Container {
+                name: name.to_owned(),
+                role: role.into(),
+                state: api::State::STATE_RUNNING.into(),
+                wait: MessageField::some(wait),
+                ..api::Container::new()
+            }
+        };
+        use api::Missing::{MISSING_TURN_TO_STOP, MISSING_WORK};
+        use api::Role::{ROLE_POST_EXIT, ROLE_SIDECAR};
+        let sidecars = sidecars.iter();
+        let sidecars = sidecars.map(|name| waiting(name, ROLE_SIDECAR, MISSING_TURN_TO_STOP, 1000));
+        let cleanup = waiting("clean-up", ROLE_POST_EXIT, MISSING_WORK, 1004);
+        let mut pod = held();
+        pod.phase = api::Phase::PHASE_TERMINATING.into();
+        pod.containers = sidecars.chain([cleanup]).collect();
+        pod
+    }
+
+    #[test]
+    fn a_cleanup_that_hangs_is_named_once_with_its_own_time_and_those_that_wait_for_it() {
+        let lines = |pod: &api::Pod| {
+            let text = plain(&text(pod, None, 1008.2));
+            let lines = text.lines().skip(1).take_while(|line| !line.is_empty());
+            Vec::from_iter(lines.map(str::to_owned))
+        };
+        let mut pod = cleaning_up(&["proxy", "logs"]);
+        let expected = "  clean-up (post-exit) has run for 4.20s of its 16.0s; proxy and logs wait for it; \
+            killed in 11.8s";
+        assert_eq!(lines(&pod), [expected]);
+        let wait = pod.containers[2].wait.as_mut().unwrap();
+        wait.obstacles[0].missing = api::Missing::MISSING_EXIT.into();
+        let expected = "  clean-up (post-exit) has run for 4.20s of its 16.0s; proxy and logs wait for it; \
+            it has got its stop signal; killed in 11.8s";
+        assert_eq!(lines(&pod), [expected]);
+        let expected = "  clean-up (post-exit) has run for 4.20s of its 16.0s; proxy waits for it; \
+            killed in 11.8s";
+        assert_eq!(lines(&cleaning_up(&["proxy"])), [expected]);
+        let expected = "  clean-up (post-exit) has run for 4.20s of its 16.0s; killed in 11.8s";
+        assert_eq!(lines(&cleaning_up(&[])), [expected]);
+    }
+
+    #[test]
+    fn the_version_of_a_pods_shim_is_shown() {
+        let shim = |version: &str| {
+            let pod = api::Pod {
+                shim_pid: 7,
+                shim_version: version.to_owned(),
+                ..held()
+            };
+            let text = text(&pod, None, 1012.0);
+            let line = text.lines().find(|line| line.contains("process 7"));
+            line.unwrap_or_default().to_owned()
+        };
+        assert!(plain(&shim("0.0.9")).ends_with("process 7, version 0.0.9"));
+        assert!(shim("0.0.9").contains(&WARNING.to_string()));
+        assert!(!shim(crate::VERSION).contains(&WARNING.to_string()));
+        // That of a shim from before the field.
+        assert!(plain(&shim("")).ends_with("process 7, version unknown"));
+    }
+
     #[test]
     fn who_was_killed_is_named_with_the_reason() {
         let kills = |why: api::Why, count| api::Kills {
@@ -688,11 +832,11 @@ mod tests {
     #[test]
     fn an_exit_code_that_was_told_as_another_shows_both() {
         let mut container = api::Container::new();
-        assert_eq!(exit(&container), "-");
+        assert_eq!(words::exit(&container), "-");
         container.exit_code = Some(143);
         container.reported_code = Some(0);
-        assert_eq!(exit(&container), "143, told as 0");
+        assert_eq!(words::exit(&container), "143, told as 0");
         container.reported_code = Some(143);
-        assert_eq!(exit(&container), "143");
+        assert_eq!(words::exit(&container), "143");
     }
 }

@@ -148,6 +148,7 @@ struct Figures {
     registry: Registry,
     pods: IntGaugeVec,
     silent: IntGaugeVec,
+    shims: IntGaugeVec,
     ready: GaugeVec,
     stage: GaugeVec,
     step: GaugeVec,
@@ -176,6 +177,8 @@ pub(super) fn text(seen: &Seen, ended: &[api::Pod]) -> Result<String, Failure> {
     for pod in living() {
         let phase = words::word(pod.phase);
         figures.pods.with_label_values(&[phase]).inc();
+        let version = words::shim_version(pod);
+        figures.shims.with_label_values(&[version]).inc();
     }
     let silent = i64::try_from(seen.silent).unwrap_or(i64::MAX);
     figures.silent.with_label_values::<&str>(&[]).set(silent);
@@ -208,6 +211,11 @@ impl Figures {
                 "usher_silent_shims",
                 "Shims that were asked and did not answer: their pods are missing here",
                 &[],
+            )?,
+            shims: integers(
+                "usher_shims",
+                "Shims that live, by their version, which stays when usher is upgraded",
+                &["version"],
             )?,
             ready: numbers(
                 "usher_pod_ready_seconds",
@@ -342,6 +350,7 @@ mod tests {
             namespace: "shop".to_owned(),
             name: "a\"b".to_owned(),
             phase: api::Phase::PHASE_RUNNING.into(),
+            shim_version: "0.0.9".to_owned(),
             containers: vec![container],
             ..api::Pod::new()
         };
@@ -361,6 +370,7 @@ mod tests {
             r#"usher_pods{phase="Running"} 1"#.to_owned(),
             r#"usher_pods{phase="Terminated"} 0"#.to_owned(),
             "usher_silent_shims 2".to_owned(),
+            r#"usher_shims{version="0.0.9"} 1"#.to_owned(),
             format!(r#"usher_container_held_seconds{{{labels},pod="a\"b",role="app"}} 1.5"#),
             format!(r#"usher_container_restarts{{{labels},pod="old",role="app"}} 3"#),
             format!(r#"usher_container_kills{{{labels},pod="old",reason="caller",role="app"}} 2"#),

@@ -63,7 +63,13 @@ enum Format {
 }
 
 /// Rows under a heading, as kubectl prints them.
-pub(super) struct Table(Builder);
+pub(super) struct Table {
+    /// The first one is the heading.
+    rows: Vec<Vec<String>>,
+}
+
+/// Blanks between two columns.
+const APART: usize = 3;
 
 // === impl Failure ===
 
@@ -125,7 +131,7 @@ impl Output {
 
 impl Table {
     pub(super) fn new<T: Display>(heading: impl IntoIterator<Item = T>) -> Table {
-        let mut table = Table(Builder::new());
+        let mut table = Table { rows: Vec::new() };
         table.row(heading.into_iter().map(|cell| styled(BOLD, cell)));
         table
     }
@@ -135,17 +141,118 @@ impl Table {
     /// `Text::clone`, where a style goes over the end of a line).
     pub(super) fn row<T: Display>(&mut self, cells: impl IntoIterator<Item = T>) {
         let on_one_line = |cell: T| printable(&cell.to_string()).replace('\n', r"\n");
-        self.0.push_record(cells.into_iter().map(on_one_line));
+        self.rows.push(cells.into_iter().map(on_one_line).collect());
     }
+
+    /// The table, as far as possible in at most so many columns of the terminal: words of the widest cells
+    /// continue in the lines below.
+    pub(super) fn within(mut self, width: Option<usize>) -> Table {
+        let Some(width) = width else {
+            return self;
+        };
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let widest = |column: usize, measure: fn(&str) -> usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| measure(cell)).max().unwrap_or_default()
+        };
+        // Of each column, how wide it is and how narrow it can be.
+        let bounds = |column| (widest(column, columns_of), widest(column, longest_word));
+        let mut widths: Vec<(usize, usize)> = (0..columns).map(bounds).collect();
+        let between = APART.saturating_mul(columns.saturating_sub(1));
+        let wide: usize = widths.iter().map(|(width, _)| width).sum();
+        for _ in width..wide.saturating_add(between) {
+            let shrinkable = widths.iter_mut().filter(|(width, least)| width > least);
+            match shrinkable.max() {
+                Some((width, _)) => *width = width.saturating_sub(1),
+                None => break,
+            }
+        }
+        let widths: Vec<usize> = widths.into_iter().map(|(width, _)| width).collect();
+        self.rows = self
+            .rows
+            .iter()
+            .flat_map(|row| lines(row, &widths))
+            .collect();
+        self
+    }
+}
+
+/// The lines of a row whose cells have these widths at most.
+fn lines(row: &[String], widths: &[usize]) -> Vec<Vec<String>> {
+    let cells = row.iter().zip(widths).map(|(cell, width)| {
+        let is_styled = cell.contains('\u{1b}');
+        match is_styled {
+            true => vec![cell.clone()],
+            false => wrapped(cell, Some(*width), "")
+                .lines()
+                .map(str::to_owned)
+                .collect(),
+        }
+    });
+    let cells: Vec<Vec<String>> = cells.collect();
+    let height = cells.iter().map(Vec::len).max().unwrap_or_default().max(1);
+    let line = |at: usize| {
+        let parts = cells.iter();
+        parts
+            .map(|cell| cell.get(at).cloned().unwrap_or_default())
+            .collect()
+    };
+    (0..height).map(line).collect()
+}
+
+/// How many columns of a terminal a text takes, its styles aside.
+fn columns_of(text: &str) -> usize {
+    anstream::adapter::strip_str(text)
+        .to_string()
+        .chars()
+        .count()
+}
+
+fn longest_word(text: &str) -> usize {
+    text.split(' ').map(columns_of).max().unwrap_or_default()
+}
+
+/// The text in lines of at most so many columns, if there is a bound: broken between words, and without a line
+/// break at its end. Lines after the first begin with `indent`; a longer word has a line of its own.
+pub(super) fn wrapped(text: &str, width: Option<usize>, indent: &str) -> String {
+    let Some(width) = width.filter(|width| text.chars().count() > *width) else {
+        return text.to_owned();
+    };
+    let mut lines = String::new();
+    let mut used = 0_usize;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        match used {
+            0 => {}
+            _ if used.saturating_add(length) < width => {
+                lines.push(' ');
+                used = used.saturating_add(1);
+            }
+            _ => {
+                lines.push('\n');
+                lines.push_str(indent);
+                used = indent.len();
+            }
+        }
+        lines.push_str(word);
+        used = used.saturating_add(length);
+    }
+    lines
+}
+
+/// The columns of the terminal that standard output is, if it is one.
+pub(super) fn terminal_width() -> Option<usize> {
+    let (terminal_size::Width(columns), _) = terminal_size::terminal_size_of(io::stdout())?;
+    Some(usize::from(columns))
 }
 
 /// With a line break after each row.
 impl Display for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut table = self.0.clone().build();
+        let mut table = Builder::from_iter(&self.rows).build();
         table
             .with(Borders::empty())
-            .with(Padding::new(0, 3, 0, 0))
+            .with(Padding::new(0, APART, 0, 0))
             .modify(Columns::last(), Padding::zero());
         for line in table.to_string().lines() {
             writeln!(f, "{}", line.trim_end())?;
@@ -222,6 +329,50 @@ mod tests {
         let styled = styled(BAD, "web");
         assert_eq!(printable(&styled), styled);
         assert_eq!(printable(&format!("{styled}\t")), format!(r"{styled}\t"));
+    }
+
+    #[test]
+    fn a_table_fits_a_width_and_says_the_same() {
+        let rows = [
+            [
+                "1",
+                "migrate",
+                "after proxy and logs; its Start waits for all of them",
+            ],
+            ["2", "a-long-name-of-a-container", "at once"],
+        ];
+        let table = |width: Option<usize>| {
+            let mut table = Table::new(["STEP", "CONTAINER", "STARTS"]);
+            rows.iter().for_each(|row| table.row(row));
+            let text = table.within(width).to_string();
+            anstream::adapter::strip_str(&text).to_string()
+        };
+        assert_eq!(table(None), table(Some(200)));
+        let narrow = table(Some(60));
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 60),
+            "{narrow}"
+        );
+        let words = |text: &str| {
+            let mut words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+            words.sort();
+            words
+        };
+        assert_eq!(words(&narrow), words(&table(None)));
+        assert!(narrow.lines().count() > 3, "{narrow}");
+    }
+
+    #[test]
+    fn a_sentence_is_broken_between_words() {
+        let sentence = "pod: it is held until its proxy has started";
+        assert_eq!(wrapped(sentence, None, "  "), sentence);
+        assert_eq!(wrapped(sentence, Some(100), "  "), sentence);
+        let expected = "pod: it is held until\n  its proxy has\n  started";
+        assert_eq!(wrapped(sentence, Some(22), "  "), expected);
+        assert_eq!(
+            wrapped("incomprehensibilities a", Some(5), ""),
+            "incomprehensibilities\na"
+        );
     }
 
     #[test]

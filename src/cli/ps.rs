@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::choice::namespace;
 use super::json::{json, json_on};
 use super::node::{Node, status_of};
-use super::output::{BAD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
+use super::output::{BAD, FAINT, Failure, GOOD, Stdout, Table, WARNING, styled};
 use super::{time, words};
 use crate::api;
 
@@ -36,8 +36,27 @@ pub struct List {
     /// Those that ended within the last hour as well
     #[arg(short, long)]
     all: bool,
-    #[command(flatten)]
-    output: Output,
+    /// How facts are printed; the names of JSON's fields do not change
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t
+    )]
+    format: Format,
+}
+
+/// How a list is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For people: also the version of each pod's shim, which stays when usher is upgraded
+    Wide,
+    /// For programs: one JSON document
+    Json,
 }
 
 /// A pod, and the node that it is on where that may be another than this one.
@@ -45,10 +64,27 @@ pub type Placed<'a> = (&'a api::Pod, Option<&'a str>);
 
 const HEADING: [&str; 6] = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
 
+/// The column that is only in a wide list.
+const SHIM: &str = "SHIM";
+
 impl List {
     /// Whether those that have ended are listed as well.
     pub fn all(&self) -> bool {
         self.all
+    }
+
+    fn is_json(&self) -> bool {
+        self.format == Format::Json
+    }
+
+    fn heading(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let shim = (self.format == Format::Wide).then_some(SHIM);
+        HEADING.into_iter().chain(shim)
+    }
+
+    fn cells(&self, pod: &api::Pod) -> impl Iterator<Item = String> + use<> {
+        let shim = (self.format == Format::Wide).then(|| shim(pod));
+        row(pod).into_iter().chain(shim)
     }
 
     /// Shows pods, all of them on nodes that are told or none. If there is none it says so with
@@ -64,16 +100,16 @@ impl List {
         nobody: &str,
         stdout: &mut Stdout,
     ) -> Result<ExitCode, Failure> {
-        if self.output.is_json() {
+        if self.is_json() {
             let pods: Result<Vec<_>, _> =
                 pods.iter().map(|(pod, node)| json_on(pod, *node)).collect();
             stdout.json(&serde_json::json!({ "pods": pods? }))?;
             return Ok(status_of(silent));
         }
         let has_nodes = pods.iter().any(|(_, node)| node.is_some());
-        let mut table = Table::new(HEADING.into_iter().chain(has_nodes.then_some("NODE")));
+        let mut table = Table::new(self.heading().chain(has_nodes.then_some("NODE")));
         for (pod, node) in pods {
-            table.row(row(pod).into_iter().chain(node.map(str::to_owned)));
+            table.row(self.cells(pod).chain(node.map(str::to_owned)));
         }
         match (pods.is_empty(), silent) {
             (true, 0) => super::output::note(nobody),
@@ -105,8 +141,9 @@ impl Ps {
     fn follow(self, node: &Node, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let mut shown: BTreeMap<_, (String, api::Pod)> = BTreeMap::new();
         let mut widths = Widths::default();
-        if !self.list.output.is_json() {
-            stdout.text(widths.line(&HEADING.map(|word| styled(super::output::BOLD, word))))?;
+        if !self.list.is_json() {
+            let heading = self.list.heading();
+            stdout.text(widths.line(heading.map(|word| styled(super::output::BOLD, word))))?;
         }
         node.watch(|update| {
             let before = shown.remove(&update.socket);
@@ -144,30 +181,30 @@ impl Ps {
         widths: &mut Widths,
         stdout: &mut Stdout,
     ) -> Result<(), Failure> {
-        match self.list.output.is_json() {
+        match self.list.is_json() {
             true => stdout.json(&json(pod)?),
-            false => stdout.text(widths.line(&row(pod))),
+            false => stdout.text(widths.line(self.list.cells(pod))),
         }
     }
 }
 
 /// The columns of lines that come one by one: each as wide as its widest cell so far.
-struct Widths([usize; 6]);
+struct Widths([usize; 7]);
 
 impl Default for Widths {
     fn default() -> Widths {
-        Widths([9, 24, 5, 11, 8, 3])
+        Widths([9, 24, 5, 11, 8, 3, 5])
     }
 }
 
 impl Widths {
-    fn line(&mut self, cells: &[String; 6]) -> String {
+    fn line(&mut self, cells: impl Iterator<Item = String>) -> String {
         let mut line = String::new();
         for (width, cell) in self.0.iter_mut().zip(cells) {
-            let plain = anstream::adapter::strip_str(cell).to_string();
+            let plain = anstream::adapter::strip_str(&cell).to_string();
             let length = plain.chars().count();
             *width = length.max(*width);
-            line.push_str(cell);
+            line.push_str(&cell);
             line.extend(std::iter::repeat_n(
                 ' ',
                 width.saturating_sub(length).saturating_add(3),
@@ -190,6 +227,15 @@ pub(super) fn row(pod: &api::Pod) -> [String; 6] {
     ]
 }
 
+/// The version of the shim that serves a pod, which may be that of before an upgrade.
+fn shim(pod: &api::Pod) -> String {
+    let version = words::shim_version(pod);
+    match version == crate::VERSION {
+        true => version.to_owned(),
+        false => styled(WARNING, version),
+    }
+}
+
 /// The status in the colour that says how it is.
 pub(super) fn status(pod: &api::Pod) -> String {
     use api::Doing::*;
@@ -208,11 +254,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_wide_list_has_the_version_of_each_shim() {
+        let list = |format| List { all: false, format };
+        let wide = list(Format::Wide);
+        assert_eq!(wide.heading().last(), Some(SHIM));
+        assert_eq!(list(Format::Text).heading().last(), Some("AGE"));
+        let last = |version: &str| {
+            let pod = api::Pod {
+                shim_version: version.to_owned(),
+                ..api::Pod::new()
+            };
+            wide.cells(&pod).last().unwrap()
+        };
+        assert_eq!(last(crate::VERSION), crate::VERSION);
+        assert_eq!(last("0.0.9"), styled(WARNING, "0.0.9"));
+        assert_eq!(last(""), styled(WARNING, "unknown"));
+    }
+
+    #[test]
     fn lines_that_come_one_by_one_stay_in_columns() {
         let mut widths = Widths::default();
         let mut line = |status: &str| {
             let cells = ["shop", "web", "1/2", status, "0", "5s"].map(str::to_owned);
-            widths.line(&cells)
+            widths.line(cells.into_iter())
         };
         let (short, long) = (line("Running"), line(&styled(GOOD, "Terminating")));
         let plain = anstream::adapter::strip_str(&long).to_string();

@@ -4,7 +4,7 @@ use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 
 use super::output::Table;
-use super::{Usher, output};
+use super::{Usher, completion, output};
 
 #[test]
 fn the_command_line_contradicts_itself_nowhere() {
@@ -27,12 +27,31 @@ fn every_command_and_argument_says_what_it_is_for() {
 #[test]
 fn completion_knows_every_command_in_every_shell() {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Usher::command(), "usher", &mut script);
-        let script = String::from_utf8(script).unwrap();
+        let script = completion::script(shell);
         for command in Usher::command().get_subcommands() {
             assert!(script.contains(command.get_name()), "{shell} {command}");
         }
+    }
+}
+
+#[test]
+fn completion_offers_the_names_of_pods_and_executes_none() {
+    let said = r"
+        usher() { printf 'NAMESPACE NAME READY\nshop checkout 1/1\nshop cart 1/1\nshop ch$(exit) 1/1\n'; }
+        COMP_WORDS=(usher inspect ch) COMP_CWORD=2
+        _usher_with_pods usher ch inspect
+        echo ${COMPREPLY[@]}
+        COMP_WORDS=(usher insp) COMP_CWORD=1
+        _usher_with_pods usher insp usher
+        echo ${COMPREPLY[@]}";
+    let script = completion::script(Shell::Bash) + said;
+    let bash = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .output();
+    let output = String::from_utf8(bash.unwrap().stdout).unwrap();
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["checkout", "inspect"]);
+    for (shell, function) in [(Shell::Zsh, ":_usher_pods'"), (Shell::Fish, "usher ps -a")] {
+        assert!(completion::script(shell).contains(function), "{shell}");
     }
 }
 

@@ -136,6 +136,7 @@ fn missing(obstacle: &api::Obstacle) -> String {
         MISSING_TERMINATION_WINDOW => {
             "the end of the termination window: is it the end of the pod?"
         }
+        MISSING_WORK => "its own work",
         MISSING_NOT_EXECUTED => return state(obstacle.state.unwrap_or_default()),
         MISSING_UNKNOWN
         | MISSING_NEVER_CREATED
@@ -203,6 +204,23 @@ pub(super) fn then(then: EnumOrUnknown<api::Then>) -> &'static str {
 fn step(step: EnumOrUnknown<api::StepName>) -> String {
     let known = api::step_of(step.enum_value_or_default());
     known.map_or_else(|| word(step), |step| step.to_string())
+}
+
+/// The exit code as it was, and as containerd was told where that differs.
+pub(super) fn exit(container: &api::Container) -> String {
+    match (container.exit_code, container.reported_code) {
+        (None, None) => "-".to_owned(),
+        (Some(code), Some(told)) if code != told => format!("{code}, told as {told}"),
+        (Some(code), _) | (None, Some(code)) => code.to_string(),
+    }
+}
+
+/// The version of a pod's shim, for people.
+pub(super) fn shim_version(pod: &api::Pod) -> &str {
+    match pod.shim_version.as_str() {
+        "" => "unknown",
+        version => version,
+    }
 }
 
 /// Why a pod terminates.

@@ -79,13 +79,17 @@ pub enum Command {
     /// In which order its containers start and stop, what each waits for, how large the pod is in each
     /// phase, and whatever in it does not do what it looks like. The judgement is made here; the cluster is
     /// only asked for the pod that is named, which takes the right to get it.
-    #[command(after_help = "Exit status: 0, or 1 if the shim would refuse one of the pods.")]
+    #[command(
+        after_help = "Exit status: 0, or 1 if the shim would refuse one of the pods, or with --strict if \
+                      there is a warning."
+    )]
     Explain {
         /// A pod of the cluster: its name, or namespace/name
         #[arg(required_unless_present = "files", conflicts_with = "files")]
         pod: Option<String>,
-        /// Manifests in YAML or JSON, each with any number of documents; - is standard input
-        #[arg(short = 'f', long = "filename", value_name = "FILE")]
+        /// Manifests in YAML or JSON, each with any number of documents: a file, a directory of .yaml, .yml and
+        /// .json files, or - for standard input
+        #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
         files: Vec<PathBuf>,
         #[command(flatten)]
         how: How,

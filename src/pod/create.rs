@@ -11,6 +11,7 @@ use crate::engine::{
     Order, Wishes,
 };
 use crate::lifecycle::{ContainerId, Demands, NewContainer};
+use crate::plan::identity::group;
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
 
@@ -93,6 +94,7 @@ impl Actor {
                 oom_score: read.oom_score,
                 size: read.size,
             },
+            is_ungrouped: group(&read.annotations).is_none(),
         };
         let now = self.now();
         self.core.handle_create(now, &id, new, plan, *patience)?;

@@ -38,17 +38,27 @@ impl Actor {
         let Some(init) = task.life.init().filter(|_| !is_gone) else {
             return self.signalled(id, order, Err(CallError::finished(id.as_str())));
         };
+        // containerd sends SIGKILL to each task before it deletes it, also to one that has ended: that is no
+        // part of how it ended.
+        let precedes_exit = !task.life.has_ended();
+        let signalled = move |actor: &mut Actor, id: &ContainerId, killed| {
+            let outcome = named(killed, id.as_str());
+            if outcome.is_ok() && precedes_exit {
+                let now = actor.now();
+                actor.record.delivered(now, id, signal, order.why);
+            }
+            actor.signalled(id, order, outcome);
+        };
         match init.kill(signal, all) {
-            Killing::Done(killed) => self.signalled(id, order, named(killed, id.as_str())),
+            Killing::Done(killed) => signalled(self, id, killed),
             Killing::UnderWay(work) => {
                 let id = id.clone();
-                self.job(work, move |actor, killed| {
-                    actor.signalled(&id, order, named(killed, id.as_str()));
-                });
+                self.job(work, move |actor, killed| signalled(actor, &id, killed));
             }
         }
     }
 
+    /// Answers the Kill that a signal belongs to, or logs its outcome.
     pub(super) fn signalled(
         &mut self,
         id: &ContainerId,
@@ -56,10 +66,6 @@ impl Actor {
         outcome: Result<(), CallError>,
     ) {
         let SignalOrder { signal, why, .. } = order;
-        if outcome.is_ok() {
-            let now = self.now();
-            self.record.delivered(now, id, signal, why);
-        }
         match (order.request, outcome) {
             (Some(request), outcome) => self.answer_kill(request, outcome),
             (None, Ok(())) => info!(container = %id, %signal, ?why, "signalled"),

@@ -112,6 +112,7 @@ impl Actor {
             forgotten_events: self.record.forgotten(),
             late: clock.late(view.lateness.as_ref()),
             kept: clock.kept(view.kept.as_ref()),
+            shim_version: crate::VERSION.to_owned(),
             ..api::Pod::new()
         }
     }

@@ -19,7 +19,7 @@ use crate::plan::Rules;
 
 use super::convert;
 use super::manifest::{self, Node};
-use super::output::{Failure, Output, Stdout};
+use super::output::{self, Failure, Output, Stdout};
 
 /// Tells what the shim would do with the pods of a manifest
 ///
@@ -27,10 +27,11 @@ use super::output::{Failure, Output, Stdout};
 /// lists: in which order its containers start, and what each waits for; in which order they stop,
 /// and how long that takes at worst; how large the pod is in each phase, and its QoS class; and
 /// whatever in it does not do what it looks like. An annotation that the shim would refuse is
-/// refused here in the same words, and a quantity (`1GiB`) that Kubernetes would refuse is an error.
+/// refused here in the same words, with all others that it would be refused for then, and a quantity
+/// (`1GiB`) that Kubernetes would refuse is an error.
 ///
 /// Fields with `-o json`: `pods`, each with `file`, `kind`, `name`, `namespace`, `refused` (a
-/// sentence, or null), `start` (`container`, `role`, `origin`, by what it has it (`list`, `node`, `nobody`),
+/// sentence, or null), `alsoRefused` (more of them), `start` (`container`, `role`, `origin`, by what it has it (`list`, `node`, `nobody`),
 /// `optional`, `step`, `waitsFor`, `held`, `remedy`, the annotation
 /// for want of which it is held, `done`, and `liveness`, what a liveness probe of usher's does),
 /// `addedLater` (the same of what `kubectl debug` adds, where it would wait, or null), `stop`
@@ -41,11 +42,17 @@ use super::output::{Failure, Output, Stdout};
 /// none), and `warnings` (`container`, which may be null, and `says`). Without usher annotations
 /// `start` and `stop` are null: kubelet's order counts.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0, or 1 if the shim would refuse one of the pods.")]
+#[command(
+    after_help = "Exit status: 0, or 1 if the shim would refuse one of the pods, or with --strict if there is \
+                  a warning."
+)]
 pub(super) struct Explain {
     /// Manifests in YAML or JSON, each with any number of documents; - is standard input
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "filenames", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// The same, as kubectl has it: a file, or a directory of .yaml, .yml and .json files
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
+    filenames: Vec<PathBuf>,
     #[command(flatten)]
     how: How,
 }
@@ -56,6 +63,9 @@ pub struct How {
     /// A node's /etc/usher/config.toml, by which pods are judged [default: no rules of a node]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Fails where there is a warning, too
+    #[arg(long)]
+    strict: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -74,6 +84,9 @@ pub(super) struct Explanation {
     namespace: Option<String>,
     /// Why the shim would refuse it.
     refused: Option<String>,
+    /// What else it would refuse it for when that is mended.
+    #[serde(rename = "alsoRefused")]
+    also_refused: Vec<String>,
     start: Option<Vec<Entry>>,
     /// What is added to the pod when it is there, where it would wait for its turn.
     #[serde(rename = "addedLater")]
@@ -87,22 +100,24 @@ pub(super) struct Explanation {
 
 impl Explain {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
-        self.how.files(&self.files, stdout)
+        let files: Vec<_> = self.files.into_iter().chain(self.filenames).collect();
+        self.how.files(&files, stdout)
     }
 }
 
 // === impl How ===
 
 impl How {
-    /// Tells what the shim would do with the pods of these files; `-` is standard input.
+    /// Tells what the shim would do with the pods of these files, and of those in directories; `-` is
+    /// standard input.
     ///
     /// # Errors
     ///
     /// If one cannot be read, or there is no pod in them.
     pub fn files(&self, files: &[PathBuf], stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let mut documents = Vec::new();
-        for file in files {
-            documents.push((file.display().to_string(), manifest::read(file)?));
+        for file in manifest::files(files)? {
+            documents.push((file.display().to_string(), manifest::read(&file)?));
         }
         self.tell(&documents, stdout)
     }
@@ -147,17 +162,22 @@ impl How {
         if self.output.is_json() {
             stdout.json(&report)?;
         } else {
+            let width = output::terminal_width();
             for (index, pod) in report.pods.iter().enumerate() {
                 if index > 0 {
                     stdout.text("\n")?;
                 }
-                stdout.text(pod.text())?;
+                stdout.text(pod.text(width))?;
             }
         }
-        Ok(match report.pods.iter().any(|pod| pod.refused.is_some()) {
-            true => ExitCode::FAILURE,
-            false => ExitCode::SUCCESS,
+        Ok(match report.pods.iter().all(|pod| self.accepts(pod)) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
         })
+    }
+
+    fn accepts(&self, pod: &Explanation) -> bool {
+        pod.refused.is_none() && (pod.warnings.is_empty() || !self.strict)
     }
 }
 
@@ -173,6 +193,7 @@ pub(super) fn explain(
     let Judgement {
         plan,
         refused,
+        also_refused,
         mut warnings,
     } = Judgement::of(&pod, rules);
     warnings.extend(of_other_apis(node));
@@ -183,6 +204,7 @@ pub(super) fn explain(
         name: owner.name.clone(),
         namespace: owner.namespace.clone(),
         refused,
+        also_refused,
         start: plan.map(|plan| entries(plan, &pod)),
         added_later: plan.and_then(|plan| added_later(plan, &pod)),
         stop: plan.map(|plan| termination(plan, &pod)),
@@ -206,5 +228,7 @@ fn of_other_apis(pod: &Node) -> Option<Warning> {
 
 #[cfg(test)]
 mod injected;
+#[cfg(test)]
+mod shown;
 #[cfg(test)]
 mod tests;

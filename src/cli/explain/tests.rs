@@ -2,14 +2,14 @@ use super::super::manifest::{parse, pods};
 use super::*;
 use crate::judgement::Held;
 
-fn explained(text: &str) -> Explanation {
+pub(super) fn explained(text: &str) -> Explanation {
     let document = parse(text).unwrap().remove(0);
     let (owner, pod) = pods(&document).remove(0);
     explain("pod.yaml", &owner, &pod, &Rules::default()).unwrap()
 }
 
 /// What is said about a container; of the whole pod under "pod".
-fn warnings(text: &str) -> Vec<(String, String)> {
+pub(super) fn warnings(text: &str) -> Vec<(String, String)> {
     let about = |warning: &Warning| warning.container.clone().unwrap_or("pod".to_owned());
     let warnings = explained(text).warnings;
     warnings
@@ -29,15 +29,15 @@ fn only_warning(text: &str, container: &str, words: &str) {
 }
 
 /// A pod that nothing is to be said about, with more annotations and fields of its spec.
-fn pod(annotations: &str, spec: &str, containers: &str) -> String {
+pub(super) fn pod(annotations: &str, spec: &str, containers: &str) -> String {
     format!(
         "kind: Pod\nmetadata:\n  name: shop\n  annotations: {{usher/sidecars: proxy{annotations}}}\n\
          spec:\n  runtimeClassName: usher\n{spec}  containers:\n{containers}"
     )
 }
 
-const BOTH: &str = "  - {name: proxy}\n  - {name: app}\n";
-const REVERSED: &str = "  - {name: app}\n  - {name: proxy}\n";
+pub(super) const BOTH: &str = "  - {name: proxy}\n  - {name: app}\n";
+pub(super) const REVERSED: &str = "  - {name: app}\n  - {name: proxy}\n";
 
 #[test]
 fn sidecars_start_first_and_stop_last() {
@@ -275,7 +275,7 @@ fn the_qos_class_is_kubelets() {
 #[test]
 fn the_text_has_everything_in_it() {
     let said = explained(&pod("", "", REVERSED));
-    let text = anstream::adapter::strip_str(&said.text()).to_string();
+    let text = anstream::adapter::strip_str(&said.text(None)).to_string();
     for part in [
         "Pod shop",
         "STEP",
@@ -292,7 +292,7 @@ fn the_text_has_everything_in_it() {
 
 /// The row of the table about a container, with single blanks.
 fn row(text: &str, container: &str) -> String {
-    let text = anstream::adapter::strip_str(&explained(text).text()).to_string();
+    let text = anstream::adapter::strip_str(&explained(text).text(None)).to_string();
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut lines = text.lines().map(words);
     let is_its = |line: &String| line.contains(&format!(" {container} "));
@@ -719,7 +719,7 @@ fn a_defer_that_is_run_again_says_what_it_costs() {
         )
     };
     let said = |annotations: &str| {
-        let text = explained(&pod(annotations)).text();
+        let text = explained(&pod(annotations)).text(None);
         let text = anstream::adapter::strip_str(&text).to_string();
         let lines = text.lines().filter(|line| line.contains("is run again"));
         lines.map(str::to_owned).collect::<Vec<_>>()
@@ -903,7 +903,7 @@ fn a_liveness_probe_of_ushers_is_shown() {
         "  - {name: proxy}\n  - {name: app}\n  - {name: bye}\n",
     );
     let said = explained(&text);
-    let text = anstream::adapter::strip_str(&said.text()).to_string();
+    let text = anstream::adapter::strip_str(&said.text(None)).to_string();
     for part in [
         "proxy is restarted in place unless :1 accepts connections (asked every 5s, fails at 3 in a row)",
         "bye goes on past the grace period while :1 accepts connections (asked every 5s, at most 1m40s)",

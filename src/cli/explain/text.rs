@@ -1,46 +1,61 @@
 //! An explanation for people.
 
+use anstyle::Style;
+
 use crate::judgement::{Amounts, Entry, Held, RunAgain, Termination, bytes, cpus, shown};
 use crate::plan::Origin;
 
-use super::super::output::{self, Table, styled};
+use super::super::output::{self, Table, styled, wrapped};
 use super::Explanation;
 
 impl Explanation {
-    pub(in super::super) fn text(&self) -> String {
+    /// The explanation in lines of at most so many columns, where there is a bound.
+    pub(in super::super) fn text(&self, width: Option<usize>) -> String {
         let name = match &self.namespace {
             Some(namespace) => format!("{namespace}/{}", self.name),
             None => self.name.clone(),
         };
         let title = styled(output::BOLD, format!("{} {name}", self.kind));
         let mut text = format!("{title}  {}\n", styled(output::FAINT, &self.file));
-        if let Some(sentence) = &self.refused {
-            let word = styled(output::BAD, "refused");
-            text.push_str(&format!("\n{word}: {sentence}\n"));
+        for (index, sentence) in self.refused.iter().chain(&self.also_refused).enumerate() {
+            let gap = if index == 0 { "\n" } else { "" };
+            text.push_str(gap);
+            text.push_str(&about("refused", output::BAD, sentence, width));
         }
         match &self.start {
-            Some(entries) => text.push_str(&start(entries, self.added_later.as_ref())),
+            Some(entries) => text.push_str(&start(entries, self.added_later.as_ref(), width)),
             None if self.refused.is_none() => {
                 text.push_str("\nIt has no annotation of usher: kubelet's order counts.\n");
             }
             None => {}
         }
         if let Some(stop) = &self.stop {
-            text.push_str(&self::stop(stop));
+            text.push_str(&self::stop(stop, width));
         }
-        text.push_str(&self.sizes());
+        // A pod that is not created has no size.
+        if self.refused.is_none() {
+            text.push_str(&self.sizes(width));
+        }
         if !self.warnings.is_empty() {
             text.push_str(&heading("Warnings", ""));
         }
         for warning in &self.warnings {
-            let about = warning.container.as_deref().unwrap_or("pod");
-            let about = styled(output::WARNING, about);
-            text.push_str(&format!("{about}: {}\n", warning.says));
+            let whom = warning.container.as_deref().unwrap_or("pod");
+            text.push_str(&about(whom, output::WARNING, &warning.says, width));
         }
         text
     }
 
-    fn sizes(&self) -> String {
+    fn sizes(&self, width: Option<usize>) -> String {
+        let class = format!("QoS class {}", self.resources.qos_class);
+        let is_unsized = |amounts: &Amounts| {
+            let none = |amount: Option<u64>| amount.is_none_or(|amount| amount == 0);
+            none(amounts.cpu_millis) && none(amounts.memory_bytes)
+        };
+        let mut phases = self.resources.phases.iter();
+        if phases.all(|phase| is_unsized(&phase.requests) && is_unsized(&phase.limits)) {
+            return heading("Size", &format!("{class}, without requests and limits"));
+        }
         let mut table = Table::new([
             "PHASE",
             "CPU REQUEST",
@@ -61,9 +76,14 @@ impl Explanation {
                 bytes(phase.limits.memory_bytes),
             ]);
         }
-        let class = format!("QoS class {}", self.resources.qos_class);
-        format!("{}{table}", heading("Size", &class))
+        format!("{}{}", heading("Size", &class), table.within(width))
     }
+}
+
+/// A sentence about something, whose further lines are indented.
+fn about(what: &str, style: Style, sentence: &str, width: Option<usize>) -> String {
+    let lines = wrapped(&format!("{what}: {sentence}"), width, "  ");
+    lines.replacen(what, &styled(style, what), 1) + "\n"
 }
 
 fn heading(what: &str, more: &str) -> String {
@@ -74,7 +94,7 @@ fn heading(what: &str, more: &str) -> String {
     }
 }
 
-fn start(entries: &[Entry], added_later: Option<&Entry>) -> String {
+fn start(entries: &[Entry], added_later: Option<&Entry>, width: Option<usize>) -> String {
     let mut table = Table::new(["STEP", "CONTAINER", "ROLE", "STARTS", "DONE"]);
     for entry in entries.iter().chain(added_later) {
         let names = entry.waits_for.join(", ");
@@ -99,10 +119,12 @@ fn start(entries: &[Entry], added_later: Option<&Entry>) -> String {
             entry.done.clone().unwrap_or_else(|| "-".to_owned()),
         ]);
     }
-    let mut text = format!("{}{table}", heading("Start", ""));
+    let mut text = format!("{}{}", heading("Start", ""), table.within(width));
     for entry in entries {
         if let Some(liveness) = &entry.liveness {
-            text.push_str(&format!("{} {liveness}\n", entry.container));
+            let sentence = format!("{} {liveness}", entry.container);
+            text.push_str(&wrapped(&sentence, width, "  "));
+            text.push('\n');
         }
     }
     text
@@ -118,7 +140,7 @@ fn role(entry: &Entry) -> String {
     }
 }
 
-fn stop(stop: &Termination) -> String {
+fn stop(stop: &Termination, width: Option<usize>) -> String {
     let mut table = Table::new(["STEP", "CONTAINERS", "OVER AT WORST AFTER"]);
     for step in &stop.steps {
         let between = if step.in_turn { ", then " } else { ", " };
@@ -134,9 +156,10 @@ fn stop(stop: &Termination) -> String {
         stop.policy,
         seconds(stop.worst_case_seconds)
     );
-    let mut text = format!("{}{table}", heading("Stop", &about));
+    let mut text = format!("{}{}", heading("Stop", &about), table.within(width));
     for defer in &stop.run_again {
-        text.push_str(&run_again(defer));
+        text.push_str(&wrapped(&run_again(defer), width, "  "));
+        text.push('\n');
     }
     text
 }
@@ -155,7 +178,7 @@ fn run_again(defer: &RunAgain) -> String {
         let behind = defer.behind.join(", ");
         line.push_str(&format!(" (2s each are left for its last run, {behind})"));
     }
-    line + "\n"
+    line
 }
 
 fn seconds(seconds: f64) -> String {

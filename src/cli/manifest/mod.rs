@@ -6,13 +6,48 @@ mod tests;
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(super) use node::Node;
 
 use crate::manifest::{Owner, pod_path};
 
 use super::output::Failure;
+
+/// The endings of files in a directory that are manifests, as for kubectl.
+const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// The files themselves, and those in directories, which are taken in the order of their names.
+pub(super) fn files(places: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for place in places {
+        match place.is_dir() {
+            true => files.extend(in_directory(place)?),
+            false => files.push(place.clone()),
+        }
+    }
+    Ok(files)
+}
+
+fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |error| Failure::because(format!("{}: {error}", directory.display()));
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if ending.is_some_and(|ending| ENDINGS.contains(&ending)) && !path.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    match files.is_empty() {
+        true => Err(Failure::because(format!(
+            "{}: there is no manifest in it; expected files that end in .yaml, .yml or .json",
+            directory.display()
+        ))),
+        false => Ok(files),
+    }
+}
 
 /// Reads all documents of a file; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {

@@ -257,7 +257,7 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
         spans,
         marks,
         end: match code {
-            Some(code) => format!("exit {code}"),
+            Some(_) => format!("exit {}", words::exit(container)),
             None => words::word(container.state),
         },
         is_bad: !is_usual && (code.is_some_and(|code| code != 0) || is_killed && code.is_some()),
@@ -636,6 +636,17 @@ pub(super) mod tests {
         assert_eq!(kinds, [Kind::Signal, Kind::Kill, Kind::Failure]);
         assert!(worker.is_bad);
         assert_eq!(worker.end, "exit 137");
+    }
+
+    #[test]
+    fn an_exit_code_that_was_told_as_another_shows_both() {
+        let mut pod = pod();
+        pod.containers[1].exit_code = Some(137);
+        pod.containers[1].reported_code = Some(0);
+        pod.containers[2].reported_code = Some(137);
+        let ends = Chart::of(&pod, 0.0).rows.into_iter().map(|row| row.end);
+        let ends: Vec<_> = ends.skip(1).collect();
+        assert_eq!(ends, ["exit 0", "exit 137, told as 0", "exit 137"]);
     }
 
     #[test]

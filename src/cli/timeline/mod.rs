@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::json::json_on;
 use super::node::Node;
-use super::output::{Failure, Output, Stdout};
+use super::output::{Failure, Output, Stdout, terminal_width};
 use super::time;
 use crate::api;
 use chart::Chart;
@@ -71,7 +71,8 @@ impl Timeline {
             return std::fs::write(file, picture::draw(&chart))
                 .map_err(|error| Failure::because(format!("{}: {error}", file.display())));
         }
-        let width = self.width.map(usize::from).or_else(terminal_width);
+        let width = self.width.map(usize::from);
+        let width = width.or_else(|| Some(terminal_width()?.clamp(60, 400)));
         let glyphs = terminal::Glyphs::for_locale();
         stdout.text(terminal::draw(&chart, width.unwrap_or(WIDTH), &glyphs))
     }
@@ -84,9 +85,4 @@ pub(super) fn draw_all(pod: &api::Pod, now: f64) -> ([String; 2], String) {
     let glyphs = terminal::Glyphs::for_locale();
     let texts = [60, 400].map(|width| terminal::draw(&chart, width, &glyphs));
     (texts, picture::draw(&chart))
-}
-
-fn terminal_width() -> Option<usize> {
-    let (terminal_size::Width(columns), _) = terminal_size::terminal_size()?;
-    Some(usize::from(columns).clamp(60, 400))
 }

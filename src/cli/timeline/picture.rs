@@ -8,7 +8,11 @@ use super::chart::{Chart, Kind, Mark, Row};
 // In pixels, as far as a picture that can be scaled has any.
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 190.0;
+/// At the least; a wider end of a row takes its share of the bars.
 const RIGHT: f64 = 120.0;
+const BESIDE: f64 = 18.0;
+/// Of a character in bold, at the most.
+const CHARACTER: f64 = 7.6;
 const TOP: f64 = 74.0;
 const ROW: f64 = 38.0;
 const BAR: f64 = 18.0;
@@ -72,7 +76,14 @@ fn is_no_xml(char: char) -> bool {
 }
 
 fn x(chart: &Chart, at: f64) -> f64 {
-    LEFT + chart.axis.place(at) * (WIDTH - LEFT - RIGHT)
+    LEFT + chart.axis.place(at) * (WIDTH - LEFT - right(chart))
+}
+
+/// The width of the column that says how each row has ended.
+fn right(chart: &Chart) -> f64 {
+    let ends = chart.rows.iter().map(|row| row.end.chars().count());
+    let widest = ends.max().unwrap_or_default() as f64;
+    (BESIDE + CHARACTER * widest).max(RIGHT)
 }
 
 fn rectangle(x: f64, y: f64, width: f64, height: f64) -> Rectangle {
@@ -93,7 +104,7 @@ fn round(pixels: f64) -> f64 {
 }
 
 fn axis(chart: &Chart, bottom: f64) -> Group {
-    let width = WIDTH - LEFT - RIGHT;
+    let width = WIDTH - LEFT - right(chart);
     let mut group = Group::new();
     for tick in chart.axis.ticks(0.09) {
         let at = LEFT + tick.place * width;
@@ -133,13 +144,15 @@ fn draw_row(chart: &Chart, row: &Row, top: f64) -> Group {
                 .set("class", "faint")
                 .set("text-anchor", "end"),
         )
-        .add(text(WIDTH - RIGHT + 18.0, middle + 4.5, &row.end).set(
-            "class",
-            match row.is_bad {
-                true => "bad",
-                false => "faint",
-            },
-        ));
+        .add(
+            text(WIDTH - right(chart) + BESIDE, middle + 4.5, &row.end).set(
+                "class",
+                match row.is_bad {
+                    true => "bad",
+                    false => "faint",
+                },
+            ),
+        );
     for span in &row.spans {
         let (from, to) = (x(chart, span.from), x(chart, span.to));
         let (title, took) = (span.state.word(), span.to - span.from);
@@ -260,6 +273,18 @@ mod tests {
         }
         assert!(picture.contains("worker: killed: the grace period was over"));
         assert!(picture.contains("default/shop"));
+    }
+
+    #[test]
+    fn both_codes_of_an_exit_fit_beside_the_bars() {
+        let mut pod = pod();
+        let plain = right(&Chart::of(&pod, 0.0));
+        assert_eq!(plain, RIGHT);
+        pod.containers[0].exit_code = Some(137);
+        pod.containers[0].reported_code = Some(143);
+        let chart = Chart::of(&pod, 0.0);
+        assert!(right(&chart) > RIGHT, "{}", right(&chart));
+        assert!(draw(&chart).contains("exit 137, told as 143"));
     }
 
     #[test]

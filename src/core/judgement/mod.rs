@@ -48,6 +48,8 @@ pub struct Judgement {
     pub plan: Option<Plan>,
     /// Why the shim would refuse the pod, in its words.
     pub refused: Option<String>,
+    /// What else it would refuse it for when that is mended.
+    pub also_refused: Vec<String>,
     /// What is to be said about it besides.
     pub warnings: Vec<Warning>,
 }
@@ -59,13 +61,18 @@ impl Judgement {
     /// for.
     pub fn of(pod: &Pod, rules: &Rules) -> Judgement {
         let read = without_patterns(&pod.annotations, pod).map(|annotations| {
-            match Plan::parse_under(&annotations, rules) {
-                Ok(reading) => (Some(reading.plan), None),
+            match Plan::parse_all(&annotations, rules) {
+                Ok(reading) => (Some(reading.plan), Vec::new()),
                 // What is only too much for this node has a meaning all the same.
-                Err(error) => (Plan::parse(&annotations).ok(), Some(error.to_string())),
+                Err(refusals) => (
+                    Plan::parse(&annotations).ok(),
+                    refusals.sentences().collect(),
+                ),
             }
         });
-        let (plan, refused) = read.unwrap_or_else(|sentence| (None, Some(sentence)));
+        let (plan, mut refusals) = read.unwrap_or_else(|sentence| (None, vec![sentence]));
+        let also_refused = refusals.split_off(refusals.len().min(1));
+        let refused = refusals.pop();
         let plan = plan.map(|mut plan| {
             plan.come(pod.all().map(|it| it.name.as_str()));
             plan
@@ -77,6 +84,7 @@ impl Judgement {
             warnings,
             plan,
             refused,
+            also_refused,
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct NewContainer {
     pub kind: ContainerKind,
     pub facts: KubeletFacts,
     pub demands: Demands,
+    /// No annotation groups it with other containers: it is a pod of its own.
+    pub is_ungrouped: bool,
 }
 
 /// What the caller wants of the kernel for a container.
@@ -38,6 +40,7 @@ pub(super) struct Container {
     pub role: Role,
     pub facts: KubeletFacts,
     pub demands: Demands,
+    pub is_ungrouped: bool,
     /// Counts creations in this pod: of two containers with one name the later is the one that
     /// counts.
     pub number: u64,

@@ -62,6 +62,7 @@ impl Pod {
             kind,
             facts,
             mut demands,
+            is_ungrouped,
         } = new;
         let role = match (kind, &self.plan) {
             (ContainerKind::Workload, Some(plan)) => plan.role(&name),
@@ -105,6 +106,7 @@ impl Pod {
             role,
             facts,
             demands,
+            is_ungrouped,
             number: self.creations,
             is_of_next_run,
             life: Life::creating(),

@@ -172,6 +172,18 @@ impl Pod {
         left.min_by_key(|container| (place(container), container.number))
     }
 
+    /// The defer container that runs in its turn.
+    pub(super) fn running_defer(&self) -> Option<&Container> {
+        let next = self.next_defer(self.turn_under_way()?)?;
+        next.life.is_running().then_some(next)
+    }
+
+    /// True of the defer container that runs in its turn.
+    pub(super) fn has_the_turn(&self, container: &Container) -> bool {
+        let running = self.running_defer();
+        running.is_some_and(|running| running.number == container.number)
+    }
+
     /// The turn whose step is under way.
     fn turn_under_way(&self) -> Option<DeferTurn> {
         match self.termination.as_ref()?.step() {
@@ -200,7 +212,7 @@ impl Pod {
 
     /// The ends of a defer container's step as they are for this one. Its cap lasts from its release to its
     /// signal, however often it is run again; and what is run again leaves those behind it their time.
-    fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
+    pub(super) fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
         let Some(began) = container.turn_began() else {
             return ends;
         };

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::plan::{PodSetting, Role};
+use crate::plan::{PodSetting, Role, identity};
 
 use super::Pod;
 use super::action::ContainerId;
@@ -40,6 +40,9 @@ pub enum Remedy {
         /// The apps that there are.
         list: Vec<String>,
     },
+    /// `container`, which is alone in its pod, would be in one with those that it waits for if all of them had
+    /// the annotation that groups containers.
+    Group { container: String },
     /// The run would be complete now if these are all the apps, and listed.
     Complete { list: Vec<String> },
 }
@@ -54,18 +57,29 @@ pub struct Lateness {
 // === impl Remedy ===
 
 impl Remedy {
-    /// The annotation, and the value that it should have.
-    pub fn annotation(&self) -> (PodSetting, &[String]) {
+    /// The key of the annotation, and the names that should be its value. Any value does for a group.
+    pub fn annotation(&self) -> (String, &[String]) {
         match self {
-            Remedy::NativeInit { list, .. } => (PodSetting::NativeInit, list),
-            Remedy::Guest { list, .. } | Remedy::Complete { list } => (PodSetting::Apps, list),
+            Remedy::NativeInit { list, .. } => (PodSetting::NativeInit.key(), list),
+            Remedy::Guest { list, .. } | Remedy::Complete { list } => {
+                (PodSetting::Apps.key(), list)
+            }
+            Remedy::Group { .. } => (identity::GROUP.to_owned(), &[]),
         }
     }
 }
 
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, list) = self.annotation();
         match self {
+            Remedy::Group { container } => {
+                return write!(
+                    f,
+                    "{container} is alone in its pod: containers are in one pod where all of them have the \
+                     annotation {key} with the same value"
+                );
+            }
             Remedy::NativeInit { container, .. } => write!(
                 f,
                 "if {container} is one of the pod's own initContainers, it runs at once"
@@ -76,12 +90,8 @@ impl fmt::Display for Remedy {
             )?,
             Remedy::Complete { .. } => f.write_str("it is complete at once")?,
         }
-        let (setting, list) = self.annotation();
         let list = list.join(", ");
-        write!(
-            f,
-            " where the pod has the annotation usher/{setting}: {list}"
-        )
+        write!(f, " where the pod has the annotation {key}: {list}")
     }
 }
 
@@ -103,6 +113,10 @@ impl Pod {
             return Vec::new();
         };
         let name = &container.name;
+        if container.is_ungrouped {
+            let container = name.clone();
+            return vec![Remedy::Group { container }];
+        }
         let is_unlisted = container.role == Role::App && plan.apps().is_none();
         let is_staged = container.duty().turn == Turn::InItsStage;
         // Kubelet creates nothing behind an init container that has not ended.

@@ -139,8 +139,10 @@ pub enum Obstacle {
     StartupProbe { failures: u32, threshold: u32 },
     /// Its exit: it has its stop signal.
     Exit,
-    /// Its turn to stop: it is that of this step.
-    TurnToStop { step: Step },
+    /// Its own work: a defer container that runs in its turn.
+    Work,
+    /// Its turn to stop: the turn is that of this step, and of the defer container that runs in it.
+    TurnToStop { step: Step, defer: Option<String> },
     /// Its turn when the pod terminates.
     TurnAtTheEnd,
     /// The end of the termination window: whether its request is one of the pod's end.
@@ -245,7 +247,8 @@ impl Pod {
             });
         }
         let running = life.as_running()?;
-        self.wait_to_stop(now, container)
+        self.wait_for_its_work(container)
+            .or_else(|| self.wait_to_stop(now, container))
             .or_else(|| wait_to_be_started(now, running))
     }
 
@@ -258,6 +261,24 @@ impl Pod {
             }
             StartMode::Auto | StartMode::Hold => (self.auto_ends(blocked), Then::Held),
         }
+    }
+
+    /// The wait for a defer container whose turn has come: since it began, until it is killed.
+    fn wait_for_its_work(&self, container: &Container) -> Option<Wait> {
+        let ends = self.ends().filter(|_| self.has_the_turn(container))?;
+        let stop = container.life.stop();
+        let kill_at = stop
+            .kill_at()
+            .unwrap_or_else(|| self.own_ends(container, ends).kill);
+        Some(Wait {
+            obstacles: vec![match stop.is_told() {
+                true => Obstacle::Exit,
+                false => Obstacle::Work,
+            }],
+            since: container.turn_began(),
+            until: Some((kill_at, Then::Killed)),
+            remedies: Vec::new(),
+        })
     }
 
     /// What keeps a container that is asked to stop, or whose end was decided, from stopping.
@@ -281,10 +302,18 @@ impl Pod {
         if stop.is_told() {
             return Some(wait(Obstacle::Exit, Then::Killed));
         }
-        asked?;
+        // The caller may ask for its stop later, or never: it waits for a later step all the same.
+        let is_of_later_step = self.is_to_be_stopped(container)
+            && self.termination.as_ref().is_some_and(|termination| {
+                !termination.is_over() && self.step_of(container) > Some(termination.step())
+            });
+        if asked.is_none() && !is_of_later_step {
+            return None;
+        }
         let obstacle = match &self.termination {
             Some(termination) => Obstacle::TurnToStop {
                 step: termination.step(),
+                defer: self.running_defer().map(|defer| defer.name.clone()),
             },
             None => Obstacle::TerminationWindow,
         };
@@ -323,23 +352,23 @@ impl Pod {
         views.collect()
     }
 
-    /// Of the sidecars and apps that are listed or were created: how many are ready, and how many
-    /// there are. Those of a pod without orders are all apps.
+    /// Of the sidecars and apps that are listed or were created in this run: how many are ready, and how
+    /// many there are. Those of a pod without orders are all apps.
     fn readiness(&self) -> (usize, usize) {
         let plan = self.plan.as_ref().filter(|plan| !plan.is_empty());
         let listed = plan.into_iter().flat_map(|plan| {
             let apps = plan.apps().into_iter().flatten();
             plan.sidecars().iter().chain(apps)
         });
-        let counts = |container: &&Container| {
-            container.kind == ContainerKind::Workload
-                && match plan {
-                    Some(_) => container.duty().is_helper || container.duty().is_work,
-                    None => true,
-                }
-        };
-        let created = self.containers.values().filter(counts);
+        let counts = |duty: Duty| plan.is_none() || duty.is_helper || duty.is_work;
+        let created = self.containers.values().filter(|container| {
+            container.kind == ContainerKind::Workload && counts(container.duty())
+        });
+        // A caller deletes what has ended, and the pod is as large as before.
+        let deleted = self.history.all().into_iter().flatten();
+        let deleted = deleted.map(|(name, _)| name);
         let mut names: Vec<&str> = created.map(|container| container.name.as_str()).collect();
+        names.extend(deleted.filter(|name| counts(Duty::of(self.role(name)))));
         names.extend(listed.map(String::as_str));
         names.sort_unstable();
         names.dedup();

@@ -74,6 +74,18 @@ pub(crate) fn lists() -> impl Iterator<Item = PodSetting> {
         .chain(others)
 }
 
+/// True of a setting that is a list of containers.
+pub(super) fn is_list(setting: PodSetting) -> bool {
+    lists().any(|list| list == setting)
+}
+
+/// The lists that give a role for which this holds.
+pub(super) fn lists_of(holds: impl Fn(Role) -> bool) -> impl Iterator<Item = PodSetting> {
+    let casting = CASTING.into_iter();
+    let casting = casting.filter(move |(_, role)| holds(*role));
+    casting.map(|(setting, _)| setting)
+}
+
 /// Whether a list gives its names a role.
 pub(crate) fn gives_a_role(setting: PodSetting) -> bool {
     CASTING.iter().any(|(list, _)| *list == setting)
@@ -147,6 +159,15 @@ impl Cast {
             (None, Some(_)) => Role::Guest,
             (None, None) => Role::App,
         }
+    }
+
+    /// All names that lists give a role, each with the list and that role.
+    pub(super) fn listed(&self) -> impl Iterator<Item = (&str, PodSetting, Role)> {
+        CASTING.into_iter().flat_map(|(setting, role)| {
+            let names = self.roles.iter();
+            let names = names.filter(move |(_, its)| **its == role);
+            names.map(move |(name, _)| (name.as_str(), setting, role))
+        })
     }
 
     pub(super) fn origin(&self, name: &str) -> Origin {

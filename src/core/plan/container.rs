@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use super::cast::{Cast, lists_of};
 use super::duration;
-use super::error::{Entry, PlanError, Problem, quote};
+use super::error::{Entry, PlanError, Problem};
 use super::exit_codes::{self, ExitCodes};
 use super::hook::{self, Hook};
-use super::key::ContainerSetting;
+use super::key::{ContainerSetting, PodSetting};
+use super::list::is_near;
 use super::probe::{self, Probe};
 use super::resources::{self, Resources};
 use super::role::Role;
@@ -83,21 +85,33 @@ impl ContainerPlan {
     }
 }
 
-/// Refuses a setting that the container's role has no use for.
+/// Refuses a setting that the container's role has no use for. Names the lists that would give it such a role,
+/// and a name in them that is nearly the same.
 pub(super) fn check_use(
     setting: ContainerSetting,
     name: &str,
-    role: Role,
+    cast: &Cast,
     entry: Entry<'_>,
 ) -> Result<(), PlanError> {
+    let role = cast.role(name);
     if is_of_use(setting, role) {
         return Ok(());
     }
-    let users = roles_with_use_for(setting);
-    Err(entry.invalid(Problem::new(format!(
-        "is for {}, whose role is {role}; expected a container whose role is {}",
-        quote(name),
-        users.join(" or ")
+    let lists = lists_of(|role| is_of_use(setting, role));
+    let lists: Vec<_> = lists.map(PodSetting::key).collect();
+    let place = match lists.as_slice() {
+        [list] => format!("not in {list}"),
+        lists => format!("in none of {}", lists.join(", ")),
+    };
+    let mut listed = cast.listed();
+    let near = listed.find(|(other, _, role)| is_of_use(setting, *role) && is_near(name, other));
+    let near = near.map_or_else(String::new, |(other, list, _)| {
+        let list = list.key();
+        format!("; {list} lists {other}: is one of the two misspelt?")
+    });
+    let users = roles_with_use_for(setting).join(" or ");
+    Err(entry.useless(Problem::new(format!(
+        "{name} is {place}, and its role is {role}; expected a container whose role is {users}{near}"
     ))))
 }
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::cast::{Cast, Lists, has_optional_names};
+use super::cast::{Cast, Lists, has_optional_names, is_list};
 use super::container::{ContainerPlan, check_use};
-use super::error::{Entry, MAX_TOTAL_BYTES, PlanError, Problem, quote};
+use super::error::{Entry, Found, MAX_TOTAL_BYTES, PlanError, Problem, Refusals, quote};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::list::MAX_NAMES;
 use super::pattern::Roles;
@@ -33,6 +33,8 @@ pub(super) struct Draft<'a> {
     containers: BTreeMap<String, ContainerPlan>,
     /// Which settings the containers have, and from where.
     uses: Vec<(ContainerSetting, &'a str, Entry<'a>)>,
+    /// A list was refused, or what may be meant for one.
+    lacks_lists: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -40,7 +42,8 @@ impl<'a> Draft<'a> {
     pub(super) fn read(
         annotations: &'a BTreeMap<String, String>,
         rules: &Rules,
-    ) -> Result<Reading, PlanError> {
+        mut found: Found,
+    ) -> Result<Reading, Refusals> {
         let mut draft = Draft {
             settings: rules.defaults.clone(),
             unsaid: rules.unsaid,
@@ -53,6 +56,9 @@ impl<'a> Draft<'a> {
         let mut ignored = Vec::new();
         let mut total = 0_usize;
         for (key, value) in annotations {
+            if found.is_full() {
+                break;
+            }
             let entry = Entry { key, value };
             let key = match Key::read(entry) {
                 Ok(Some(key)) => key,
@@ -65,18 +71,34 @@ impl<'a> Draft<'a> {
                     }
                     continue;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // It may be meant for a list.
+                    draft.lacks_lists = true;
+                    found.ok::<()>(Err(error));
+                    continue;
+                }
             };
-            entry.check_length()?;
-            total = total.saturating_add(entry.bytes());
-            check_total(total, entry)?;
             draft.given = true;
-            match key {
-                Key::Pod(setting) => draft.set(setting, entry)?,
-                Key::Container(setting, name) => draft.set_container(setting, name, entry)?,
+            total = total.saturating_add(entry.bytes());
+            let fits = entry.check_length();
+            let fits = fits.and_then(|()| check_total(total, entry));
+            if found.ok(fits).is_none() {
+                draft.lacks_lists = true;
+                match total > MAX_TOTAL_BYTES {
+                    true => break,
+                    false => continue,
+                }
+            }
+            let read = match key {
+                Key::Pod(setting) => draft.set(setting, entry),
+                Key::Container(setting, name) => draft.set_container(setting, name, entry),
+            };
+            if found.ok(read).is_none() {
+                draft.lacks_lists |= matches!(key, Key::Pod(setting) if is_list(setting));
             }
         }
-        let plan = draft.finish()?;
+        let plan = draft.finish(&mut found);
+        let plan = found.nothing_or(plan)?;
         Ok(Reading {
             plan,
             ignored,
@@ -137,27 +159,39 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Brings everything together, and refuses what contradicts itself.
-    fn finish(mut self) -> Result<Plan, PlanError> {
+    /// Brings everything together, and refuses what contradicts itself. Without all of its lists nobody can tell
+    /// what a container is.
+    fn finish(mut self, found: &mut Found) -> Plan {
         let essential = self.lists.remove(&PodSetting::Essential);
-        let cast = Cast::from_lists(self.lists, self.roles)?;
-        for (setting, name, entry) in self.uses {
-            check_use(setting, name, cast.role(name), entry)?;
+        let cast = match self.lacks_lists || found.is_full() {
+            true => None,
+            false => found.ok(Cast::from_lists(self.lists, self.roles)),
+        };
+        if let Some(cast) = &cast {
+            for (setting, name, entry) in self.uses {
+                if found.is_full() {
+                    break;
+                }
+                found.ok(check_use(setting, name, cast, entry));
+            }
+            if let Some((entry, names)) = &essential {
+                let fits = check_essential(&names.all, cast);
+                found.ok(fits.map_err(|problem| entry.invalid(problem)));
+            }
         }
-        if let Some((entry, names)) = essential {
-            check_essential(&names.all, &cast).map_err(|problem| entry.invalid(problem))?;
+        if let Some((_, names)) = essential {
             self.settings.essential = BTreeSet::from_iter(names.all);
         }
         if let (Some(entry), Some(policy)) = (self.grace_period, self.grace_policy) {
-            check_grace_period(policy, self.settings.grace_period)
-                .map_err(|problem| entry.invalid(problem))?;
+            let fits = check_grace_period(policy, self.settings.grace_period);
+            found.ok(fits.map_err(|problem| entry.invalid(problem)));
         }
-        Ok(Plan {
+        Plan {
             given: self.given,
-            cast,
+            cast: cast.unwrap_or_default(),
             containers: self.containers,
             settings: self.settings,
-        })
+        }
     }
 }
 
@@ -184,7 +218,7 @@ impl Plan {
         let before = self.containers.get(name).cloned();
         let unsaid = &rules.unsaid;
         let said = set_container(&mut self.containers, setting, name, entry, unsaid)
-            .and_then(|()| check_use(setting, name, self.cast.role(name), entry))
+            .and_then(|()| check_use(setting, name, &self.cast, entry))
             .and_then(|()| rules.check_container(setting, self.container(name), entry));
         self.given |= said.is_ok();
         if said.is_err() {

@@ -38,6 +38,9 @@ pub enum PlanError {
         value: String,
         allowed: &'static [&'static str],
     },
+    /// A setting of a container that has no use for it, whatever its value.
+    #[error("{key}: {problem}")]
+    Useless { key: String, problem: Problem },
     /// Any other value that says nothing, or contradicts another one.
     #[error("{key}: {value} {problem}")]
     Invalid {
@@ -46,6 +49,24 @@ pub enum PlanError {
         problem: Problem,
     },
 }
+
+/// All that annotations are refused for, in the order in which it is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusals {
+    /// The one that the shim tells.
+    pub first: PlanError,
+    pub others: Vec<PlanError>,
+}
+
+/// Refusals that are collected, up to a number of them.
+#[derive(Debug)]
+pub(super) struct Found {
+    all: Vec<PlanError>,
+    at_most: usize,
+}
+
+/// The refusals that an author is told at once: what is mended can be asked about again.
+pub(super) const REFUSALS_AT_MOST: usize = 64;
 
 /// What is wrong with a value, as the predicate of a sentence: `is not a duration …`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash)]
@@ -57,6 +78,66 @@ pub struct Problem(String);
 pub(super) struct Entry<'a> {
     pub(super) key: &'a str,
     pub(super) value: &'a str,
+}
+
+// === impl Refusals ===
+
+impl Refusals {
+    /// One sentence for each, the first one first.
+    pub fn sentences(&self) -> impl Iterator<Item = String> {
+        let all = std::iter::once(&self.first).chain(&self.others);
+        all.map(PlanError::to_string)
+    }
+}
+
+impl From<PlanError> for Refusals {
+    fn from(first: PlanError) -> Refusals {
+        Refusals {
+            first,
+            others: Vec::new(),
+        }
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    pub(super) fn at_most(at_most: usize) -> Found {
+        Found {
+            all: Vec::new(),
+            at_most,
+        }
+    }
+
+    /// Returns the value, or keeps the error.
+    pub(super) fn ok<T>(&mut self, read: Result<T, PlanError>) -> Option<T> {
+        match read {
+            Ok(value) => Some(value),
+            Err(error) => {
+                if !self.is_full() {
+                    self.all.push(error);
+                }
+                None
+            }
+        }
+    }
+
+    /// No more is kept: what is not read yet need not be.
+    pub(super) fn is_full(&self) -> bool {
+        self.all.len() >= self.at_most
+    }
+
+    /// Returns `value` if nothing was found.
+    pub(super) fn nothing_or<T>(self, value: T) -> Result<T, Refusals> {
+        let mut all = self.all.into_iter();
+        match all.next() {
+            None => Ok(value),
+            Some(first) => Err(Refusals {
+                first,
+                others: all.collect(),
+            }),
+        }
+    }
 }
 
 // === impl Problem ===
@@ -107,6 +188,13 @@ impl<'a> Entry<'a> {
         PlanError::Invalid {
             key: self.shown_key(),
             value: quote(self.value),
+            problem,
+        }
+    }
+
+    pub(super) fn useless(self, problem: Problem) -> PlanError {
+        PlanError::Useless {
+            key: self.shown_key(),
             problem,
         }
     }

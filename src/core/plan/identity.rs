@@ -10,7 +10,8 @@ pub(super) const SANDBOX_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace"
 pub(super) const SANDBOX_UID: &str = "io.kubernetes.cri.sandbox-uid";
 /// The type of a container that is a sandbox.
 pub(super) const SANDBOX: &str = "sandbox";
-const GROUP: &str = "io.containerd.runc.v2.group";
+/// The annotation by which containers are grouped into one pod where no sandbox groups them.
+pub const GROUP: &str = "io.containerd.runc.v2.group";
 
 /// A container by what containerd's CRI plugin says about it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

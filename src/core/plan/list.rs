@@ -77,6 +77,34 @@ pub(crate) fn without_mark(word: &str) -> (&str, bool) {
     }
 }
 
+/// True if two different names may be one of them misspelt: a letter is wrong, missing or too many, or two are
+/// swapped; in a long name also two letters.
+pub(super) fn is_near(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let same = |(one, other): &(&u8, &u8)| one == other;
+    let before = one.iter().zip(other).take_while(same).count();
+    let (one, other) = (rest(one, before), rest(other, before));
+    let backwards = one.iter().rev().zip(other.iter().rev());
+    let after = backwards.take_while(same).count();
+    let (one, other) = (but_last(one, after), but_last(other, after));
+    let common = before.saturating_add(after);
+    match (one, other) {
+        ([], []) => false,
+        ([_] | [], [_] | []) => common >= 2,
+        ([a, b], [c, d]) if (a, b) == (d, c) => common >= 1,
+        (one, other) => one.len() <= 2 && other.len() <= 2 && common >= 6,
+    }
+}
+
+fn rest(bytes: &[u8], from: usize) -> &[u8] {
+    bytes.get(from..).unwrap_or_default()
+}
+
+fn but_last(bytes: &[u8], count: usize) -> &[u8] {
+    let end = bytes.len().saturating_sub(count);
+    bytes.get(..end).unwrap_or_default()
+}
+
 /// Reads names that are separated by commas or white space, in their order. `may_be_optional` says
 /// whether they may end in `?`.
 ///

@@ -41,7 +41,7 @@ pub use container::ContainerPlan;
 pub use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;
 pub(crate) use error::MAX_VALUE_BYTES;
-pub use error::{PlanError, Problem};
+pub use error::{PlanError, Problem, Refusals};
 pub use exit_codes::ExitCodes;
 pub use handler::{Host, HttpGet, Port, Scheme};
 pub use hook::Hook;

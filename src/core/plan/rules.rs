@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::draft::Draft;
-use super::error::{Entry, PlanError, Problem};
+use super::error::{Entry, Found, PlanError, Problem, REFUSALS_AT_MOST, Refusals};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::pattern::Roles;
 use super::settings::{GraceExtension, Settings};
@@ -221,42 +221,61 @@ impl Plan {
         annotations: &BTreeMap<String, String>,
         rules: &Rules,
     ) -> Result<Reading, PlanError> {
-        let empty = BTreeMap::new();
-        let annotations = if rules.enabled { annotations } else { &empty };
-        let reading = Draft::read(annotations, rules)?;
-        check(&reading.plan, annotations, rules)?;
-        Ok(reading)
+        read(annotations, rules, 1).map_err(|refusals| refusals.first)
+    }
+
+    /// As [`Plan::parse_under`], and goes on where something is refused.
+    ///
+    /// # Errors
+    ///
+    /// All that is refused, the error of [`Plan::parse_under`] first.
+    pub fn parse_all(
+        annotations: &BTreeMap<String, String>,
+        rules: &Rules,
+    ) -> Result<Reading, Refusals> {
+        read(annotations, rules, REFUSALS_AT_MOST)
     }
 }
 
-/// Refuses the first of the annotations that asks for too much, or for too little.
-fn check(
-    plan: &Plan,
+fn read(
     annotations: &BTreeMap<String, String>,
     rules: &Rules,
-) -> Result<(), PlanError> {
+    refusals_at_most: usize,
+) -> Result<Reading, Refusals> {
+    let empty = BTreeMap::new();
+    let annotations = if rules.enabled { annotations } else { &empty };
+    let reading = Draft::read(annotations, rules, Found::at_most(refusals_at_most))?;
+    let mut found = Found::at_most(refusals_at_most);
+    check(&reading.plan, annotations, rules, &mut found);
+    found.nothing_or(reading)
+}
+
+/// Refuses each annotation that asks for too much, or for too little.
+fn check(plan: &Plan, annotations: &BTreeMap<String, String>, rules: &Rules, found: &mut Found) {
     let Rules {
         limits, minimums, ..
     } = rules;
     if *limits == Limits::default() && *minimums == Minimums::default() {
-        return Ok(());
+        return;
     }
     for (key, value) in annotations {
+        if found.is_full() {
+            return;
+        }
         let entry = Entry { key, value };
         match Key::read(entry) {
             Ok(Some(Key::Pod(setting))) => {
                 let least = minimums.of_pod(setting, plan);
                 let wishes = limits.of_pod(setting, plan).into_iter().chain(least);
-                check_wishes(wishes, entry)?;
+                found.ok(check_wishes(wishes, entry));
             }
             Ok(Some(Key::Container(setting, name))) => {
-                rules.check_container(setting, plan.container(name), entry)?;
+                found.ok(rules.check_container(setting, plan.container(name), entry));
             }
             // What was wrong with it has been said already.
             Ok(None) | Err(_) => {}
         }
     }
-    Ok(())
 }
 
 fn check_wishes(

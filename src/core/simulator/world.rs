@@ -61,6 +61,7 @@ pub struct World {
     scripts: BTreeMap<String, Script>,
     kinds: BTreeMap<String, (ContainerKind, KubeletFacts)>,
     demands: BTreeMap<String, Demands>,
+    is_ungrouped: bool,
     pub(crate) processes: BTreeMap<ContainerId, Process>,
     /// How often the core was woken though there was nothing for it to do.
     pub(crate) idle_wakes: usize,
@@ -97,6 +98,7 @@ impl World {
             kinds: BTreeMap::new(),
             demands: BTreeMap::new(),
             processes: BTreeMap::new(),
+            is_ungrouped: false,
             idle_wakes: 0,
             events: BTreeMap::new(),
             counter: 0,
@@ -130,6 +132,12 @@ impl World {
     /// What the caller wants of the kernel for a container.
     pub fn demands(mut self, name: &str, demands: Demands) -> World {
         self.demands.insert(name.to_owned(), demands);
+        self
+    }
+
+    /// No annotation groups its containers.
+    pub fn ungrouped(mut self) -> World {
+        self.is_ungrouped = true;
         self
     }
 
@@ -334,6 +342,7 @@ impl World {
             kind,
             facts,
             demands: self.demands.get(name_of(name)).copied().unwrap_or_default(),
+            is_ungrouped: self.is_ungrouped,
         };
         match self.pod.handle_create(
             self.now,

@@ -99,7 +99,8 @@ impl SimInit {
             true => self.engine().lock().members(self.id()),
             false => vec![self.serial],
         };
-        if members.is_empty() {
+        // `runc kill --all` succeeds where nothing is left of the container.
+        if members.is_empty() && !all {
             return Err(self.gone());
         }
         for serial in members {

@@ -377,6 +377,7 @@ impl Model {
             kind: ContainerKind::Workload,
             facts: KubeletFacts::default(),
             demands: Demands::default(),
+            is_ungrouped: false,
         };
         let (id, plan) = (self.id(n), self.plan.clone());
         let created = fork.pod.handle_create(fork.now, &id, new, Some(plan), None);

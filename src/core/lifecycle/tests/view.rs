@@ -1,6 +1,8 @@
 //! What a person sees of a pod.
 
-use crate::lifecycle::{ContainerView, Missing, Obstacle, State, Status, Step, Then, View};
+use crate::lifecycle::{
+    ContainerView, Missing, Obstacle, Remedy, State, Status, Step, Then, Time, View,
+};
 use crate::plan::Role;
 
 use super::fixtures::{PROBED, TERM, ask_all, deaf, never_ready, running, stops_after};
@@ -183,7 +185,11 @@ fn what_is_being_stopped_says_when_it_is_killed() {
     );
     assert_eq!(wait.obstacles, [Obstacle::Exit]);
     let wait = container(&world, "proxy").wait.unwrap();
-    assert_eq!(wait.obstacles, [Obstacle::TurnToStop { step: Step::Apps }]);
+    let turn = Obstacle::TurnToStop {
+        step: Step::Apps,
+        defer: None,
+    };
+    assert_eq!(wait.obstacles, [turn]);
     let termination = view(&world).termination.unwrap();
     assert_eq!(termination.deadline, asked.after(secs(8)));
     world.run_for(secs(60));
@@ -266,4 +272,124 @@ fn defers_are_counted_over_both_of_their_turns() {
         Status::Terminated,
     ];
     assert_eq!(seen, expected);
+}
+
+/// When a container was released, of which the world takes a millisecond.
+fn released(world: &World, name: &str) -> Time {
+    world.executed(name).unwrap().before(ms(1))
+}
+
+/// A pod with a cleanup that never ends by itself, which was asked to stop as a whole.
+fn with_a_cleanup_that_hangs(settings: &[(&'static str, &'static str)]) -> World {
+    let all = [
+        ("sidecars", "proxy logs"),
+        ("post-exit", "clean-up"),
+        ("grace-period", "20s"),
+    ];
+    let names = ["proxy", "logs", "web", "clean-up"];
+    let world = World::new(&[&all, settings].concat())
+        .script("web", stops_after(1000))
+        .script("clean-up", deaf());
+    let mut world = running(world, &names);
+    ask_all(&mut world, &names, TERM);
+    world
+}
+
+#[test]
+fn a_cleanup_that_runs_says_since_when_and_when_it_is_killed_and_the_sidecars_wait_for_it() {
+    let mut world = with_a_cleanup_that_hangs(&[]);
+    world.run_for(secs(5));
+    let began = released(&world, "clean-up");
+    let wait = container(&world, "clean-up").wait.unwrap();
+    assert_eq!(
+        (wait.obstacles, wait.since),
+        (vec![Obstacle::Work], Some(began))
+    );
+    let Some((killed, Then::Killed)) = wait.until else {
+        panic!("{:?}", wait.until)
+    };
+    let turn = Obstacle::TurnToStop {
+        step: Step::PostExit,
+        defer: Some("clean-up".to_owned()),
+    };
+    for sidecar in ["proxy", "logs"] {
+        let wait = container(&world, sidecar).wait.unwrap();
+        assert_eq!(wait.obstacles, std::slice::from_ref(&turn), "{sidecar}");
+    }
+    // And so it is, after a signal.
+    world.run_for(killed.since(world.now).saturating_sub(ms(100)));
+    let wait = container(&world, "clean-up").wait.unwrap();
+    let expected = (
+        vec![Obstacle::Exit],
+        Some(began),
+        Some((killed, Then::Killed)),
+    );
+    assert_eq!((wait.obstacles, wait.since, wait.until), expected);
+    world.run_for(secs(5));
+    let last = world.signals("clean-up").pop();
+    assert_eq!(last, Some((killed, crate::plan::Signal::KILL)));
+}
+
+#[test]
+fn a_cap_of_a_cleanup_ends_its_time() {
+    let mut world = with_a_cleanup_that_hangs(&[("grace-period.usher/clean-up", "4s")]);
+    world.run_for(secs(2));
+    let began = released(&world, "clean-up");
+    let wait = container(&world, "clean-up").wait.unwrap();
+    assert_eq!(wait.until, Some((began.after(secs(6)), Then::Killed)));
+}
+
+#[test]
+fn sidecars_that_nobody_asks_to_stop_wait_for_a_cleanup_too() {
+    let world = World::new(&[
+        ("sidecars", "proxy"),
+        ("apps", "web"),
+        ("post-exit", "clean-up"),
+        ("restart-policy", "Never"),
+    ]);
+    let world = world.script("clean-up", deaf());
+    let mut world = running(world, &["proxy", "web", "clean-up"]);
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(1));
+    let wait = container(&world, "proxy").wait.unwrap();
+    let turn = Obstacle::TurnToStop {
+        step: Step::PostExit,
+        defer: Some("clean-up".to_owned()),
+    };
+    assert_eq!((wait.obstacles, wait.since), (vec![turn], None));
+}
+
+#[test]
+fn a_pod_has_as_many_containers_when_one_that_has_ended_is_deleted() {
+    let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
+    let mut world = running(world, &["proxy", "web", "worker"]);
+    assert_eq!(view(&world).ready, (3, 3));
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(1));
+    assert_eq!(view(&world).ready, (2, 3));
+    world.call(Call::Delete("web"));
+    world.run_for(secs(1));
+    assert_eq!(view(&world).ready, (2, 3));
+}
+
+#[test]
+fn a_container_that_no_annotation_groups_is_told_what_puts_containers_together() {
+    let remedies = |world: &World| container(world, "web").wait.unwrap().remedies;
+    let waiting = || World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
+    let mut world = waiting().ungrouped();
+    world.call(Call::Run("web", None));
+    world.run_for(secs(6));
+    let group = Remedy::Group {
+        container: "web".to_owned(),
+    };
+    assert_eq!(remedies(&world), std::slice::from_ref(&group));
+    let sentence = "web is alone in its pod: containers are in one pod where all of them have the annotation \
+        io.containerd.runc.v2.group with the same value";
+    assert_eq!(group.to_string(), sentence);
+    let told = world.told("web");
+    assert!(told.iter().any(|line| line.contains(sentence)), "{told:?}");
+    let mut world = waiting();
+    world.call(Call::Run("web", None));
+    world.run_for(secs(6));
+    assert!(!remedies(&world).contains(&group));
 }

@@ -95,8 +95,30 @@ fn a_setting_that_the_role_has_no_use_for_is_refused() {
 fn the_refusal_names_the_role_and_those_of_use() {
     assert_eq!(
         refusal(&[("usher/sidecars", "p"), ("restart.usher/web", "Always")]),
-        "restart.usher/web: \"Always\" is for \"web\", whose role is app; expected a container whose role is sidecar or defer"
+        "restart.usher/web: web is in none of usher/sidecars, usher/pre-exit, usher/post-exit, and its role is \
+         app; expected a container whose role is sidecar or defer"
     );
+}
+
+#[test]
+fn a_name_that_a_list_misspells_is_named_with_that_list_in_plain_text() {
+    let refused = |sidecars: &str, name: &str| {
+        let key = format!("startup-probe.usher/{name}");
+        let roles = [("usher/sidecars", sidecars), ("usher/apps", "web, prox")];
+        refusal(&[&roles[..], &[(&key, PROBE)]].concat())
+    };
+    let expected = "startup-probe.usher/proxy: proxy is not in usher/sidecars, and its role is guest; expected a \
+        container whose role is sidecar; usher/sidecars lists proxi: is one of the two misspelt?";
+    assert_eq!(refused("logs, proxi", "proxy"), expected);
+    for near in ["proy", "proxyy", "prxoy", "poxy", "Proxy"] {
+        let sentence = refused(near, "proxy");
+        let hint = format!("; usher/sidecars lists {near}: is one of the two misspelt?");
+        assert!(sentence.ends_with(&hint), "{sentence}");
+    }
+    for far in ["logs", "p", "metrics", "pro"] {
+        let sentence = refused(far, "proxy");
+        assert!(sentence.ends_with("whose role is sidecar"), "{sentence}");
+    }
 }
 
 #[test]

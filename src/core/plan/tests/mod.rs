@@ -15,6 +15,7 @@ mod lists;
 mod of_node;
 mod quantities;
 mod reference;
+mod refusals;
 mod roles;
 mod scalars;
 mod signals;

@@ -141,3 +141,63 @@ fn what_never_started_is_deleted_though_nobody_reads_its_output() {
         assert_eq!(node.engine.lock().left(), Left::default());
     });
 }
+
+/// containerd deletes a task with a SIGKILL to all of its processes first, also when it has ended.
+async fn delete_by_force(pod: &Pod, id: &'static str) {
+    let call = KillCall {
+        id: id.to_owned(),
+        exec_id: String::new(),
+        signal: 9,
+        all: true,
+        patience: None,
+    };
+    let _ = pod.ask(move |actor, reply| actor.kill(call, reply)).await;
+    delete(pod, id, "").await.unwrap();
+}
+
+/// The SIGKILLs of a container in the record of its pod: how many are counted, and how many are events.
+fn recorded_kills(node: &SimNode) -> (u32, usize) {
+    let archive = node.archive.lock();
+    let (_, record) = archive.last().unwrap();
+    let containers = record.containers.iter();
+    let kills = containers.flat_map(|container| &container.kills);
+    let events = record.events.iter();
+    let events = events.filter(|event| event.what.enum_value() == Ok(api::What::WHAT_KILLED));
+    (kills.map(|kills| kills.count).sum(), events.count())
+}
+
+#[test]
+fn a_sigkill_that_precedes_the_deletion_of_an_ended_task_is_no_kill_of_it() {
+    for has_own_pid_namespace in [true, false] {
+        on_a_node(async |node, pod| {
+            let bundle = SimBundle {
+                has_own_pid_namespace,
+                ..bundle("web", Program::default())
+            };
+            create_from(&node, &pod, "web", bundle).await;
+            start(&pod, "web").await;
+            node.engine.init_dies("web", ExitStatus::Code(0));
+            let ended = pod.ask(|actor, reply| actor.wait("web", "", reply));
+            assert_eq!(ended.await.unwrap().code, 0);
+            delete_by_force(&pod, "web").await;
+            assert_eq!(recorded_kills(&node), (0, 0), "{has_own_pid_namespace}");
+        });
+    }
+}
+
+#[test]
+fn a_sigkill_that_ends_a_task_is_recorded_once_whatever_precedes_its_deletion() {
+    on_a_node(async |node, pod| {
+        let bundle = SimBundle {
+            has_own_pid_namespace: false,
+            ..bundle("web", Program::default())
+        };
+        create_from(&node, &pod, "web", bundle).await;
+        start(&pod, "web").await;
+        kill(&pod, "web", 9).await;
+        let ended = pod.ask(|actor, reply| actor.wait("web", "", reply));
+        assert_eq!(ended.await.unwrap().code, 137);
+        delete_by_force(&pod, "web").await;
+        assert_eq!(recorded_kills(&node), (1, 1));
+    });
+}

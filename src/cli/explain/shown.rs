@@ -1,0 +1,92 @@
+//! What an explanation shows, where it is read, and what its exit status is.
+
+use super::tests::{BOTH, REVERSED, explained, pod, warnings};
+use super::*;
+
+/// The text of an explanation without colors.
+fn text(manifest: &str, width: Option<usize>) -> String {
+    let text = explained(manifest).text(width);
+    anstream::adapter::strip_str(&text).to_string()
+}
+
+#[test]
+fn all_that_is_refused_is_told_in_one_run_and_no_size_below_it() {
+    let refused = pod(
+        ", usher/grace-period: soon, usher/start-mode: Later",
+        "",
+        BOTH,
+    );
+    let text = text(&refused, None);
+    assert_eq!(text.matches("refused: usher/").count(), 2, "{text}");
+    assert!(text.contains("refused: usher/grace-period"), "{text}");
+    assert!(text.contains("refused: usher/start-mode"), "{text}");
+    assert!(!text.contains("Size"), "{text}");
+    let said = explained(&refused);
+    assert_eq!(said.also_refused.len(), 1);
+}
+
+#[test]
+fn a_pod_without_requests_and_limits_has_no_table_of_zeros() {
+    let text = text(&pod("", "", BOTH), None);
+    let expected = "\nSize: QoS class BestEffort, without requests and limits\n";
+    assert!(text.contains(expected), "{text}");
+    assert!(!text.contains("CPU REQUEST"), "{text}");
+    let sized = "  - {name: proxy, resources: {requests: {cpu: 100m}}}\n  - {name: app}\n";
+    let sized = self::text(&pod("", "", sized), None);
+    assert!(sized.contains("CPU REQUEST"), "{sized}");
+}
+
+#[test]
+fn an_explanation_fits_the_terminal() {
+    let containers =
+        "  - {name: app, lifecycle: {postStart: {exec: {command: [sh]}}}}\n  - {name: proxy}\n";
+    let annotations = ", usher/post-exit: report, usher/native-init: fetch, usher/start-mode: Hold, \
+        startup-probe.usher/proxy: '{\"tcpSocket\":{\"port\":1}}'";
+    let manifest = pod(annotations, "", containers);
+    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max();
+    let wide = text(&manifest, None);
+    assert!(widest(&wide) > Some(100), "{wide}");
+    for width in [80, 100] {
+        let narrow = text(&manifest, Some(width));
+        assert!(widest(&narrow) <= Some(width), "{narrow}");
+    }
+}
+
+/// What `usher explain` says of its arguments: its exit status.
+fn status(words: &[&str]) -> Result<ExitCode, String> {
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        explain: Explain,
+    }
+
+    let words = ["explain", "-o", "json"]
+        .into_iter()
+        .chain(words.iter().copied());
+    let arguments = Arguments::try_parse_from(words).map_err(|error| error.to_string())?;
+    let status = arguments.explain.run(&mut Stdout::new());
+    status.map_err(|failure| format!("{failure:?}"))
+}
+
+#[test]
+fn a_directory_is_all_manifests_in_it_and_strict_fails_for_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let empty = status(&["-f", place]).unwrap_err();
+    assert!(empty.contains("there is no manifest in it"), "{empty}");
+    let put = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    put("a.yaml", &pod("", "", BOTH));
+    put("b.txt", "kind: [");
+    assert_eq!(status(&["-f", place, "--strict"]), Ok(ExitCode::SUCCESS));
+    put("c.yml", &pod("", "", REVERSED));
+    let is_warned = !warnings(&pod(", usher/start-mode: Hold", "", REVERSED)).is_empty();
+    assert!(is_warned);
+    put("d.json", &pod(", usher/start-mode: Hold", "", REVERSED));
+    assert_eq!(status(&["-f", place]), Ok(ExitCode::SUCCESS));
+    assert_eq!(status(&["-f", place, "--strict"]), Ok(ExitCode::FAILURE));
+    put("e.yaml", &pod(", usher/grace-period: soon", "", BOTH));
+    assert_eq!(status(&["-f", place]), Ok(ExitCode::FAILURE));
+    assert!(status(&[]).unwrap_err().contains("required"));
+}
