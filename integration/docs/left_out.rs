@@ -10,7 +10,7 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ("scripts/test", "runs this test"),
     (
         "scripts/demo",
-        "builds for a release; the pod that it runs is run by `demo::`",
+        "builds for a release; the pod that it runs is run by `docs::the_demo`",
     ),
     (
         "scripts/install",
