@@ -1,5 +1,7 @@
 //! The shim's children: every exit is collected and told, in order, however many come at once.
 
+use std::fs;
+
 use serde_json::Value;
 
 use crate::harness::{
@@ -228,4 +230,31 @@ fn the_exit_of_a_quick_program_is_known_though_thousands_of_strangers_end_meanwh
         start.join().expect("no panic").expect("start of an exec");
     });
     assert_eq!(api.wait("a", "quick").expect("wait").exit_status, 7);
+}
+
+/// The signal masks of a shim reach its containers through every program between them.
+#[test]
+fn no_signal_is_ignored_or_blocked_in_a_container() {
+    let host = Containerd::start();
+    let says =
+        "grep -E '^Sig(Blk|Ign):' /proc/self/status > /shared/$0.new; mv /shared/$0.new /shared/$0";
+    let first = format!("{says}; exec sleep 1000");
+    let args = ["/bin/sh", "-c", &first, "first"];
+    let (shim, api) = running(&host, &args, |_| ());
+    let second = ["/bin/sh", "-c", says, "second"];
+    api.exec(&shim.exec_request("e", &second)).expect("Exec");
+    api.start("a", "e").expect("Start of an exec");
+    for name in ["first", "second"] {
+        let file = host.shared_dir().join(name);
+        eventually(&format!("{name} prints its masks"), PATIENCE, || {
+            file.exists()
+        });
+        let said = fs::read_to_string(file).expect("the printed masks");
+        let none = "0000000000000000";
+        assert_eq!(
+            said,
+            format!("SigBlk:\t{none}\nSigIgn:\t{none}\n"),
+            "{name}"
+        );
+    }
 }

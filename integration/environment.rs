@@ -89,7 +89,7 @@ fn containers_are_made_by_the_chosen_oci_runtime() {
     let mark = match oci_runtime().as_str() {
         "runc" => "state.json",
         "crun" => "status",
-        "youki" | "usher-libcontainer" => "youki_config.json",
+        "youki" => "youki_config.json",
         other => panic!("a mark of {other} is not known"),
     };
     assert!(state.join(mark).exists(), "{mark} in {}", state.display());

@@ -39,8 +39,6 @@ mod stalled_disks;
 mod starting;
 mod stopping;
 mod streams;
-mod surroundings;
 mod trouble;
 mod upgrade;
 mod upstream;
-mod verbs;

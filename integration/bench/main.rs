@@ -2,8 +2,7 @@
 //!
 //! `scripts/bench` runs it; `--quick` repeats less. With `--pods` it makes pods as kubelet does, with a pause
 //! container and without, which takes containerd 2.3 or later. With `--profile` it says whose the time of a run, an
-//! exec and a pod is, with `--scale` what many pods and a large one cost, and with `--libcontainer` what containers do
-//! that libcontainer makes. All times are taken by this program, by
+//! exec and a pod is, and with `--scale` what many pods and a large one cost. All times are taken by this program, by
 //! the containers or by the kernel, all other figures are the kernel's. The figures go to standard output as Markdown.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
@@ -14,7 +13,6 @@ mod harness;
 mod chain;
 mod crowd;
 mod ending;
-mod engines;
 mod figures;
 mod idle;
 mod pods;
@@ -80,9 +78,6 @@ fn main() {
     }
     if std::env::args().any(|argument| argument == "--scale") {
         return scale::print(runtimes, &effort);
-    }
-    if std::env::args().any(|argument| argument == "--libcontainer") {
-        return engines::print(runtimes, &effort);
     }
     progress("wall time of ctr run --rm");
     let runs = walltime::run(runtimes, effort.pairs);

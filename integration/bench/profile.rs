@@ -99,7 +99,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
 }
 
 /// Prints whose the time was, a column for each kind of client.
-pub fn table(heads: &[String], columns: &[Vec<Shares>]) {
+fn table(heads: &[String], columns: &[Vec<Shares>]) {
     println!("| median, ms | {} |", heads.join(" | "));
     println!("|---|{}", "--:|".repeat(heads.len()));
     let shares: BTreeSet<&Share> = columns.iter().flatten().flat_map(BTreeMap::keys).collect();
@@ -238,7 +238,7 @@ fn is_init(arguments: &[String]) -> bool {
 fn runtime_verb(arguments: &[String]) -> Option<&str> {
     let (program, words) = arguments.split_first()?;
     let name = Path::new(program).file_name()?.to_str()?;
-    let is_runtime = matches!(name, "runc" | "crun" | "usher-libcontainer");
+    let is_runtime = matches!(name, "runc" | "crun");
     let verbs = ["init", "create", "start", "exec", "delete"];
     let mut words = words.iter().map(String::as_str);
     is_runtime

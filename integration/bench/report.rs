@@ -116,7 +116,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
 }
 
 /// How long `ctr`'s commands take, of each of two.
-pub fn commands(runs: &[Figures; 2], execs: &[Figures; 2]) {
+fn commands(runs: &[Figures; 2], execs: &[Figures; 2]) {
     for (command, times) in [("run --rm", runs), ("task exec", execs)] {
         row(
             &format!(

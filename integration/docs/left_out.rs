@@ -43,11 +43,6 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "install target/release/kubectl-usher",
         "changes the machine",
     ),
-    ("scripts/libcontainer", "compiles for minutes"),
-    (
-        "install target/x86_64-unknown-linux-gnu/release/usher-libcontainer",
-        "changes the machine",
-    ),
     ("scripts/release", "compiles for ten minutes and more"),
     (
         "git clone --branch v",

@@ -19,7 +19,7 @@
 //! | variable | what it chooses | default |
 //! |---|---|---|
 //! | `USHER_TEST_CONTAINERD` | a directory with `usr/bin/containerd`, `ctr` and containerd's shims | the installed one |
-//! | `USHER_TEST_OCI_RUNTIME` | what the shims find as `runc`: `runc`, `crun`, `youki` or `usher-libcontainer` | `runc` |
+//! | `USHER_TEST_OCI_RUNTIME` | what the shims find as `runc`: `runc`, `crun` or `youki` | `runc` |
 //! | `USHER_TEST_RUNTIME` | the runtime under test; with `io.containerd.runc.v2` our shim stands in the place of containerd's own | `io.containerd.usher.v2` |
 //! | `USHER_TEST_TIME_SCALE` | how many times slower than usual the machine is | 1 |
 //! | `USHER_TEST_PREFIX` | how the names of directories and namespaces begin | `usher-it-` |

@@ -247,7 +247,7 @@ fn the_pipes_belong_to_whom_the_options_say() {
     });
     // runc makes the program's user the owner in the end, and crun its group as well; youki lets them be.
     let owner = match oci_runtime().as_str() {
-        "runc" | "usher-libcontainer" => (0, 2345),
+        "runc" => (0, 2345),
         "crun" => (0, 0),
         _ => (1234, 2345),
     };

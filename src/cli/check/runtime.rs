@@ -311,12 +311,11 @@ fn systemd(runtime: &Table) -> Option<bool> {
     runtime.get("options")?.get("SystemdCgroup")?.as_bool()
 }
 
-/// What containers cannot be given by libcontainer.
-const REFUSED_BY_LIBCONTAINER: &str = "; it refuses user namespaces, SELinux labels, seccomp agents, checkpoints, and \
-     what else docs/libcontainer.md names";
-
 /// The program below the shim.
 fn oci_runtime(node: &Node) -> Finding {
+    if let Some(refusal) = ours(node).find_map(|(_, runtime)| refusal(runtime)) {
+        return Finding::problem(OCI_RUNTIME, refusal);
+    }
     let name = ours(node).find_map(|(_, runtime)| binary_name(runtime));
     let name = name.unwrap_or_else(|| crate::engine::oci::DEFAULT_BINARY.to_owned());
     let Some(program) = find(&node.path, &name) else {
@@ -328,11 +327,7 @@ fn oci_runtime(node: &Node) -> Finding {
     match output(Command::new(&program).arg("--version")) {
         Ok(said) => {
             let said = said.lines().next().unwrap_or_default();
-            let gaps = match program.ends_with(options::LIBCONTAINER_BINARY) {
-                true => REFUSED_BY_LIBCONTAINER,
-                false => "",
-            };
-            Finding::ok(OCI_RUNTIME, format!("{}: {said}{gaps}", program.display()))
+            Finding::ok(OCI_RUNTIME, format!("{}: {said}", program.display()))
         }
         Err(error) => Finding::problem(
             OCI_RUNTIME,
@@ -341,19 +336,28 @@ fn oci_runtime(node: &Node) -> Finding {
     }
 }
 
-/// `BinaryName` of the runtime's options, or of the file that they name, or what stands for one there.
+/// `BinaryName` of the runtime's options.
 fn binary_name(runtime: &Table) -> Option<String> {
+    let options = options_of(runtime)?;
+    let program = text(&options, "BinaryName").filter(|name| !name.is_empty());
+    program.map(str::to_owned)
+}
+
+/// Why the shim refuses the runtime's options, if they choose an OCI runtime that was removed.
+fn refusal(runtime: &Table) -> Option<String> {
+    let options = options_of(runtime)?;
+    let mut options = options.iter();
+    options.find_map(|(key, value)| options::refusal(key, value.as_str().unwrap_or_default()))
+}
+
+/// The runtime's options, or those of the file that they name.
+fn options_of(runtime: &Table) -> Option<Table> {
     let options = runtime.get("options")?.as_table()?;
     let file = text(options, "ConfigPath").map(Path::new);
     let from_file = file
         .and_then(|path| std::fs::read_to_string(path).ok())
         .and_then(|said| said.parse::<Table>().ok());
-    let named = |options: &Table| {
-        let program = text(options, "BinaryName").filter(|name| !name.is_empty());
-        let engine = || text(options, "Engine").and_then(options::program_of);
-        program.or_else(engine).map(str::to_owned)
-    };
-    named(from_file.as_ref().unwrap_or(options))
+    from_file.or_else(|| Some(options.clone()))
 }
 
 #[cfg(test)]
@@ -509,15 +513,27 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_a_program() {
-        let of = |options: &str| {
-            let table = format!("[options]\n{options}").parse::<Table>().unwrap();
-            binary_name(&table)
+    fn options_that_choose_the_removed_runtime_are_a_problem() {
+        let finding = |options: &str| {
+            let dump = format!(
+                "[plugins.'{V3}'.containerd.runtimes.usher]\nruntime_type = '{TYPE}'\n\
+                 [plugins.'{V3}'.containerd.runtimes.usher.options]\n{options}\n"
+            );
+            oci_runtime(&Node::with("2.1.4", &dump))
         };
-        let expected = Some("usher-libcontainer".to_owned());
-        assert_eq!(of("Engine = 'libcontainer'"), expected);
-        assert_eq!(of("Engine = 'libcontainer'\nBinaryName = ''"), expected);
-        assert_eq!(of("Engine = 'other'"), None);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "Engine = 'libcontainer'").unwrap();
+        let in_file = format!("ConfigPath = '{}'", file.path().display());
+        for options in [
+            "Engine = 'libcontainer'",
+            "BinaryName = '/opt/usher-libcontainer'",
+            &in_file,
+        ] {
+            let finding = finding(options);
+            assert_eq!(finding.level, Level::Problem);
+            let named = "name runc or another OCI runtime in BinaryName";
+            assert!(finding.says.contains(named), "{}", finding.says);
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! is a process of its own that does so, for many times the cost. What else it may have to do is left to it: groups of
 //! resctrl, network devices that go back to the node, hooks, cgroups that the container has made, and whatever a later
 //! runc notes that is unknown here (`destroy` in `libcontainer/state_linux.go`).
-//! `usher-libcontainer` says by a note of its own that there is nothing but cgroups (`src/libcontainer/running.rs`).
 //!
 //! Where the cgroup is that of a scope of systemd's, runc has systemd stop the scope, and forget it if it has failed. On
 //! cgroup v2 a scope stops by itself when its last process has ended, and its cgroup goes (`systemd.scope(5)`), so that
@@ -22,7 +21,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::cgroup::is_named_after;
 
-use super::options::LIBCONTAINER_BINARY;
 use super::runtime::DEFAULT_BINARY;
 use super::{OciRuntime, state};
 
@@ -48,10 +46,7 @@ const LEAVES_WITHIN: usize = 4;
 pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     // Others keep such a state too, and may have more to do than they note there.
     let program = Path::new(&runtime.binary).file_name();
-    let is_known = [DEFAULT_BINARY, LIBCONTAINER_BINARY]
-        .iter()
-        .any(|known| program == Some(OsStr::new(known)));
-    if !is_known {
+    if program != Some(OsStr::new(DEFAULT_BINARY)) {
         return false;
     }
     let directory = runtime.state_dir(id);
@@ -191,35 +186,6 @@ mod tests {
             assert!(!node.runtime.state_dir("web").exists());
             assert!(!node.has("memory/web") && !node.has("pids/web") && node.has("memory/other"));
         }
-    }
-
-    #[test]
-    fn what_libcontainer_has_noted_is_forgotten_too() {
-        let options = Options {
-            binary_name: "/usr/local/bin/usher-libcontainer".to_owned(),
-            ..Options::default()
-        };
-        let noted = |cgroups: &[&str]| {
-            let node = Node::new(&options, |state| *state = json!({ "ociVersion": "1.2.0" }));
-            let cgroups: Vec<_> = cgroups
-                .iter()
-                .map(|name| node.directory.path().join(name))
-                .collect();
-            let file = node.runtime.state_dir("web").join("cgroups.json");
-            fs::write(file, json!(cgroups).to_string()).unwrap();
-            node
-        };
-        let node = noted(&["memory/web", "pids/web"]);
-        assert!(node.forget());
-        assert!(!node.runtime.state_dir("web").exists() && node.has("memory/other"));
-        for odd in [&[][..], &["memory/other"], &["memory/web", "memory/other"]] {
-            let node = noted(odd);
-            assert!(!node.forget());
-            assert!(node.is_known() && node.has("memory/web"), "{odd:?}");
-        }
-        // By one that notes nothing.
-        let node = Node::new(&options, |state| *state = json!({ "ociVersion": "1.2.0" }));
-        assert!(!node.forget() && node.is_known());
     }
 
     #[test]

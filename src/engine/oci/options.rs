@@ -63,13 +63,11 @@ const NAMES: [&str; 13] = [
     "task_api_version",
 ];
 
-/// The name of what stands for a program in the options of a containerd that passes them on as a text, and its one
-/// value. Where they are a message of runc's the program's own name has to be given.
+/// The option that chose [`REMOVED_RUNTIME`] in place of an OCI runtime named by `BinaryName`.
 const ENGINE: &str = "engine";
-const LIBCONTAINER: &str = "libcontainer";
 
-/// The program that makes containers with libcontainer (`src/libcontainer`).
-pub const LIBCONTAINER_BINARY: &str = "usher-libcontainer";
+/// The OCI runtime that earlier versions of usher brought along. Nodes may still have the program installed.
+const REMOVED_RUNTIME: &str = "usher-libcontainer";
 
 /// The names of the messages.
 const RUNC: &str = "containerd.runc.v1.Options";
@@ -100,9 +98,13 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
         return Ok(Options::default());
     };
     match name(any) {
-        RUNC => oci::Options::parse_from_bytes(&any.value)
-            .map(Options::from)
-            .map_err(undecoded),
+        RUNC => {
+            let options = oci::Options::parse_from_bytes(&any.value).map_err(undecoded)?;
+            match refusal("BinaryName", &options.binary_name) {
+                Some(refusal) => Err(format!("runtime options: {refusal}")),
+                None => Ok(options.into()),
+            }
+        }
         GENERIC => {
             let (path, body) = generic(&any.value).map_err(undecoded)?;
             from_toml(&String::from_utf8_lossy(&body)).map_err(|error| match path.as_str() {
@@ -185,47 +187,27 @@ fn from_toml(text: &str) -> Result<Options, String> {
         .parse()
         .map_err(|error: toml::de::Error| one_line(error.message()))?;
     let mut named = toml::Table::new();
-    let mut engine = None;
     for (key, value) in table {
-        match plain(&key) == ENGINE {
-            true => engine = Some(name_in(value)?),
-            false => drop(named.insert(name_of(&key)?.to_owned(), value)),
+        if let Some(refusal) = refusal(&key, value.as_str().unwrap_or_default()) {
+            return Err(refusal);
         }
+        named.insert(name_of(&key)?.to_owned(), value);
     }
-    let options = Options::deserialize(named).map_err(|error| one_line(&error.to_string()))?;
-    match engine {
-        Some(engine) => with_engine(options, &engine),
-        None => Ok(options),
-    }
+    Options::deserialize(named).map_err(|error| one_line(&error.to_string()))
 }
 
-fn name_in(engine: toml::Value) -> Result<String, String> {
-    match engine {
-        toml::Value::String(name) => Ok(name),
-        other => Err(format!("Engine is {}, expected a string", other.type_str())),
+/// Why options with this key and value are refused, if they choose the [removed runtime](REMOVED_RUNTIME).
+pub fn refusal(key: &str, value: &str) -> Option<String> {
+    match plain(key).as_str() {
+        ENGINE => Some(format!(
+            "{key} is no longer an option, as {REMOVED_RUNTIME} was removed: remove {key}, and name runc or another \
+             OCI runtime in BinaryName"
+        )),
+        "binaryname" if Path::new(value).ends_with(REMOVED_RUNTIME) => Some(format!(
+            "{key} is {value:?}, which was removed: name runc or another OCI runtime in {key}"
+        )),
+        _ => None,
     }
-}
-
-/// The options with the program that an engine is.
-fn with_engine(mut options: Options, engine: &str) -> Result<Options, String> {
-    let Some(program) = program_of(engine) else {
-        return Err(format!(
-            "Engine is {engine:?}, expected {LIBCONTAINER:?}, or BinaryName for an OCI runtime"
-        ));
-    };
-    if !options.binary_name.is_empty() {
-        return Err(format!(
-            "Engine is {engine:?} and BinaryName {:?}, expected one of them",
-            options.binary_name
-        ));
-    }
-    program.clone_into(&mut options.binary_name);
-    Ok(options)
-}
-
-/// The program that an engine is, if there is one of that name.
-pub fn program_of(engine: &str) -> Option<&'static str> {
-    (engine == LIBCONTAINER).then_some(LIBCONTAINER_BINARY)
 }
 
 /// containerd takes a key for a field however it is capitalised.
@@ -390,18 +372,47 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_named_in_the_place_of_a_program() {
-        let expected = Options {
+    fn options_that_choose_the_removed_runtime_are_refused_with_what_to_use() {
+        let engine = "runtime options: Engine is no longer an option, as usher-libcontainer was removed: remove Engine, \
+                      and name runc or another OCI runtime in BinaryName";
+        let binary = "runtime options: BinaryName is \"/opt/usher-libcontainer\", which was removed: \
+                      name runc or another OCI runtime in BinaryName";
+        let mut message = oci::Options::new();
+        message.set_binary_name("/opt/usher-libcontainer".to_owned());
+        let message = message.write_to_bytes().unwrap();
+        for (options, sentence) in [
+            (wrapped(3, "Engine = \"libcontainer\""), engine),
+            (wrapped(3, "Engine = \"\""), engine),
+            (
+                wrapped(3, "Engine = \"libcontainer\"\nBinaryName = \"crun\""),
+                engine,
+            ),
+            (wrapped(3, "Engine = 7"), engine),
+            (
+                wrapped(3, "BinaryName = \"/opt/usher-libcontainer\""),
+                binary,
+            ),
+            (any("containerd.runc.v1.Options", message), binary),
+        ] {
+            assert_eq!(read(&options).unwrap_err(), sentence);
+        }
+        let lower = read(&wrapped(3, "binary_name = \"usher-libcontainer\"")).unwrap_err();
+        assert!(
+            lower.starts_with("runtime options: binary_name is"),
+            "{lower}"
+        );
+    }
+
+    /// The delete command of a newer shim meets bundles of containers made before the removal.
+    #[test]
+    fn a_bundle_that_names_the_removed_runtime_can_still_be_cleaned_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
             binary_name: "usher-libcontainer".to_owned(),
-            systemd_cgroup: true,
             ..Options::default()
         };
-        for table in [
-            "Engine = \"libcontainer\"\nSystemdCgroup = true\n",
-            "engine = \"libcontainer\"\nSystemdCgroup = true\nBinaryName = \"\"\n",
-        ] {
-            assert_eq!(from_any(Some(&wrapped(3, table))).unwrap(), expected);
-        }
+        save(dir.path(), &options).unwrap();
+        assert_eq!(load(dir.path()), options);
     }
 
     #[test]
@@ -417,15 +428,6 @@ mod tests {
         let refusals = [
             (wrapped(3, "SystemdCgruop = true"), "\"SystemdCgruop\""),
             (wrapped(3, "SystemdCgroup = 7"), "systemd_cgroup"),
-            (
-                wrapped(3, "Engine = \"youki\""),
-                "\"youki\", expected \"libcontainer\"",
-            ),
-            (wrapped(3, "Engine = 7"), "Engine is integer, expected"),
-            (
-                wrapped(3, "Engine = \"libcontainer\"\nBinaryName = \"crun\""),
-                "BinaryName \"crun\", expected one",
-            ),
             (wrapped(3, "="), "runtime options: "),
             (wrapped(2, "/no/such.toml"), "/no/such.toml: No such file"),
             (wrapped(2, "/no\nsuch"), r"/no\nsuch: No such file"),

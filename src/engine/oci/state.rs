@@ -18,9 +18,6 @@ const CRUN: &str = "status";
 /// What runc's init process waits at until the container is started.
 const FIFO: &str = "exec.fifo";
 
-/// Where `usher-libcontainer` notes the cgroups of a container that is nothing else.
-const CGROUPS: &str = "cgroups.json";
-
 /// All that runc notes of a container, up to 1.5 (`State` in `libcontainer/container_linux.go`).
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,23 +88,14 @@ pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
     paths.into_iter().flatten().collect()
 }
 
-/// The container's cgroups, if they are all that there is of it.
+/// The cgroups that runc has noted, if deleting the container means to remove them and its state, and nothing else.
 pub fn only_cgroups(directory: &Path) -> Option<BTreeSet<PathBuf>> {
-    noted_by_libcontainer(directory).or_else(|| noted_by_runc(directory))
-}
-
-fn noted_by_runc(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let state = fs::read(directory.join(RUNC)).ok()?;
     let state: State = serde_json::from_slice(&state).ok()?;
     let is_rootless = state.rootless || state.config.has_rootless_cgroups;
     let is_all =
         !is_rootless && state.intel_rdt_path.is_empty() && state.config.net_devices.is_none();
     is_all.then(|| state.cgroup_paths.into_values().collect())
-}
-
-fn noted_by_libcontainer(directory: &Path) -> Option<BTreeSet<PathBuf>> {
-    let cgroups = fs::read(directory.join(CGROUPS)).ok()?;
-    serde_json::from_slice(&cgroups).ok()
 }
 
 /// Removes the directory of a container's state, the state itself last: as long as that is there its OCI runtime knows

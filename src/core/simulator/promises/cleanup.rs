@@ -11,6 +11,7 @@ use crate::simulator::trace::{Ending, LEAST, Life, Run, WINDOW};
 use crate::simulator::{Seen, ms, secs};
 
 use super::retries::{plain_ending, wait_after};
+use super::starts::is_unseen_restart;
 use super::{MOMENT, Verdict, broken};
 
 pub fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
@@ -73,7 +74,9 @@ fn is_due(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool {
         && defer.is_alive(ending.from)
         && !defer.is_killed_by(ending.from)
         && defer.executed.iter().all(|at| *at >= ending.from);
-    something_ran && is_there && !has_its_own_request(run, ending, defer)
+    // Of a restart that the shim has not seen, the defers are those of before.
+    let is_of_next = is_unseen_restart(run, defer);
+    something_ran && is_there && !is_of_next && !has_its_own_request(run, ending, defer)
 }
 
 /// "A defer that gets one ends without having run": a request of its own.

@@ -34,14 +34,17 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
             Cause::Stopped => false,
             Cause::Inferred => {
                 let all = run.stopped_all(sandbox).is_some_and(|(from, _)| from <= at);
-                let open = run.log.asks.iter().filter(|ask| {
-                    ask.at <= at
-                        && run.closes(ask) > at
-                        && ours().any(|life| life.id == ask.id && read_running(life))
-                });
-                let mut open: Vec<_> = open.map(|ask| ask.id).collect();
-                open.sort_unstable();
-                open.dedup();
+                let is_asked = |life: &&Life<'_>| {
+                    let mut asks = run.log.asks.iter().filter(|ask| ask.id == life.id);
+                    read_running(life) && asks.any(|ask| ask.at <= at && run.closes(ask) > at)
+                };
+                let open: Vec<&str> = ours()
+                    .filter(is_asked)
+                    .map(|life| life.id.as_str())
+                    .collect();
+                let mut all_lives = run.of(sandbox);
+                let is_guest_asked =
+                    all_lives.any(|life| life.part() == Part::Guest && is_asked(&life));
                 let is_defer = open
                     .first()
                     .is_some_and(|id| run.case.member(name_of(id)).part.is_defer());
@@ -50,7 +53,9 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
                 let app_runs = running.iter().any(|life| life.part() == Part::App);
                 let is_first = |life: &&Life<'_>| open.first() == Some(&life.id.as_str());
                 let only = running.iter().all(is_first);
-                let excused = open.len() > 1 || open.len() == 1 && (is_defer && !app_runs || only);
+                // "A guest's own request counts as a second one", if kubelet restarts during it.
+                let excused = open.len() > 1
+                    || open.len() == 1 && (is_guest_asked || is_defer && !app_runs || only);
                 // All were about to start when containerd died, and are cleared away since it is back.
                 let cleared_away = running.is_empty() && run.is_any_hindered(sandbox, at, at);
                 all || excused || cleared_away

@@ -16,7 +16,11 @@ pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
         let mut others = run.taken.iter().filter(|it| it.sandbox == taken.sandbox);
         let is_first = others.all(|other| other.at >= taken.at);
         let is_by_hand = matches!(taken.because, Cause::Stopped);
-        if !is_of_failure || is_by_hand || !is_first || run.case.by_hand {
+        // What the shim has not seen begin again has its defers already.
+        let is_unseen = run
+            .of(taken.sandbox)
+            .any(|life| is_unseen_restart(run, life));
+        if !is_of_failure || is_by_hand || !is_first || run.case.by_hand || is_unseen {
             continue;
         }
         let defers = run.case.members.iter().filter(|it| it.part.is_defer());
