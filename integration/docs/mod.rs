@@ -247,10 +247,18 @@ fn the_fuzzers_dictionary_has_every_annotation_and_every_word_of_one() {
         let key = entry.key.replace("<container>", "p");
         let line = format!("\"\\x0c{key}\\x09\"");
         problems.extend((!dictionary.contains(&line)).then_some(line));
-        // The value of a setting that has a few words is just these.
-        let words = entry.value.split(", ");
-        let words = words.filter_map(|word| word.strip_prefix('`')?.strip_suffix('`'));
-        let lines = words.map(|word| format!("\"{word}\""));
+        // A setting that has a few words has nothing else for its value.
+        let is_word = |word: &&str| {
+            let letters = word
+                .strip_prefix('`')
+                .and_then(|word| word.strip_suffix('`'));
+            letters.is_some_and(|letters| letters.chars().all(|c| c.is_ascii_alphabetic()))
+        };
+        let words: Vec<&str> = entry.value.split(", ").collect();
+        let words = words
+            .iter()
+            .filter(|_| words.iter().all(|word| is_word(word)));
+        let lines = words.map(|word| word.replace('`', "\""));
         problems.extend(lines.filter(|line| !dictionary.contains(line)));
     }
     none(&problems);
