@@ -1,7 +1,7 @@
 //! The first hour of an administrator and of a pod's author, on a node with namespaces of its own: install, check, a
 //! pod in order, five mistakes, a cleanup that hangs, an upgrade, and back.
 //!
-//! What the commands say is judged by the names and values in it, and by exit statuses.
+//! Assertions are about names and values in the output, and about exit statuses: other tests compare sentences.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,16 +21,16 @@ const SHIM: &str = "containerd-shim-usher-v2";
 /// `usher install` starts a containerd once each time that something changes.
 const INSTALLATION: Duration = Duration::from_secs(120);
 
-/// Sets a flag when it is dropped, be it by a panic.
-struct AtTheEnd<'a>(&'a AtomicBool);
+/// A flag that is set on drop, so that a panic sets it too.
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for AtTheEnd<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// A node whose containerd has its plugin for kubelet, and nothing of usher.
+/// A node whose containerd has the CRI plugin, and on which usher is not installed.
 struct Node {
     host: Containerd,
     /// containerd's configuration before usher came.
@@ -78,7 +78,7 @@ impl Node {
         fs::read_to_string(self.path("config.toml")).expect("the configuration")
     }
 
-    /// Puts a script into systemd's place, which has containerd restarted by the test.
+    /// Puts a script into the place of systemctl; its `restart` waits until the test has restarted containerd.
     fn place_systemctl(&self) {
         let dir = self.path("tools");
         fs::create_dir(&dir).expect("a directory");
@@ -90,7 +90,7 @@ impl Node {
         write_program(&dir.join("systemctl"), &script);
     }
 
-    /// `usher VERB` with all that tells it where things are on this node.
+    /// `usher VERB` with the options that describe this node.
     fn command(&self, verb: &str, words: &[&str]) -> Command {
         let mut command = usher(&self.host, &[verb]);
         command.arg("--config").arg(self.path("config.toml"));
@@ -122,7 +122,7 @@ impl Node {
                     std::thread::sleep(Duration::from_millis(20));
                 }
             });
-            let _at_the_end = AtTheEnd(&is_over);
+            let _is_over_on_drop = SetOnDrop(&is_over);
             run(command, INSTALLATION)
         })
     }
@@ -155,7 +155,7 @@ impl Node {
         last
     }
 
-    /// Why a container of a pod is refused: all of `names` are in it.
+    /// Asserts that a container with these annotations is refused, and that the reason has all of `names`.
     #[track_caller]
     fn is_refused(&self, annotations: &[(&str, &str)], names: &[&str]) {
         let refused = self
@@ -197,7 +197,7 @@ fn is_installed_and_checked(node: &Node) {
     node.must_install(&["--restart"]);
     let checked = node.check();
     assert!(checked.ok(), "{}{}", checked.out(), checked.err());
-    // It does not end because of a second one.
+    // A second run has nothing to change, and succeeds.
     node.must_install(&["--restart"]);
 }
 
@@ -236,7 +236,7 @@ fn a_pod_is_in_order(node: &Node) {
 
 fn mistakes_are_named(node: &Node) {
     let host = &node.host;
-    // A key with a letter too few, a unit that is none, and a probe of a name that is misspelt in the list.
+    // An unknown key, an unknown unit, and a name that is misspelt in a list but not in its probe.
     node.is_refused(
         &[("usher/sidecar", "proxy")],
         &["usher/sidecar", "sidecars"],
@@ -251,7 +251,7 @@ fn mistakes_are_named(node: &Node) {
         ("startup-probe.usher/proxy", TCP_PROBE),
     ];
     node.is_refused(&misspelt, &["startup-probe.usher/proxy"]);
-    // A name in a list that no container has.
+    // A list names a container that does not exist.
     host.run(&container(
         "lost",
         "app",
@@ -261,7 +261,7 @@ fn mistakes_are_named(node: &Node) {
     node.says(&["inspect", "lost"], &["app", "proxi"]);
     host.kill("lost-app", "SIGKILL");
     host.delete("lost-app");
-    // A probe of a port that nobody listens on.
+    // A startup probe asks a port on which no process listens.
     let wrong_port = r#"{"tcpSocket":{"port":9},"periodMilliseconds":100,"failureThreshold":600}"#;
     let plan = [
         ("usher/sidecars", "proxy"),
@@ -276,7 +276,7 @@ fn mistakes_are_named(node: &Node) {
     }
 }
 
-/// Its grace period is over before it, and ends it.
+/// A cleanup ignores its signal, and the shim kills it at the end of the grace period.
 fn a_cleanup_hangs(node: &Node) {
     let host = &node.host;
     let plan = [("usher/sidecars", "logs"), ("usher/post-exit", "clean-up")];
@@ -289,7 +289,7 @@ fn a_cleanup_hangs(node: &Node) {
     assert!(run(usher(host, &asked), PATIENCE).ok());
     host.await_event("clean-up", "start");
     node.says(&["inspect", "hung"], &["clean-up", "logs", "running"]);
-    // The killed one's code is masked (usher/defer-exit-code); its own is shown.
+    // The shim masks the exit code of a defer container (usher/defer-exit-code); the timeline shows the real one.
     assert_eq!(names.map(|name| host.wait_exit(name)), [0, 0, 0]);
     node.says(&["timeline", "hung"], &["clean-up", "137"]);
     for name in names {
@@ -300,7 +300,7 @@ fn a_cleanup_hangs(node: &Node) {
 fn the_node_is_upgraded_and_left_as_it_was(node: &Node) {
     let host = &node.host;
     host.run(&container("old", "app", &[("usher/apps", "app")], &[]));
-    // The next version: the same programs, and one byte more, which no program reads.
+    // The next version differs by one byte at the end of each program.
     let next = node.path("next");
     fs::create_dir(&next).expect("a directory");
     for program in ["usher", SHIM] {
