@@ -255,9 +255,7 @@ fn the_fuzzers_dictionary_has_every_annotation_and_every_word_of_one() {
             letters.is_some_and(|letters| letters.chars().all(|c| c.is_ascii_alphabetic()))
         };
         let words: Vec<&str> = entry.value.split(", ").collect();
-        let words = words
-            .iter()
-            .filter(|_| words.iter().all(&is_word));
+        let words = words.iter().filter(|_| words.iter().all(&is_word));
         let lines = words.map(|word| word.replace('`', "\""));
         problems.extend(lines.filter(|line| !dictionary.contains(line)));
     }
