@@ -3,7 +3,7 @@
 //! The app is created first, and has to wait for the sidecar's startup probe all the same. Both
 //! are told to stop at once, and the sidecar hears of it only when the app has ended. What is
 //! shown was recorded by the containers themselves. With `--svg FILE` the picture that `usher timeline`
-//! makes of it goes into a file, too.
+//! makes of it goes into a file, too. With `--keep` the pod runs until standard input ends or has a line.
 
 #![allow(clippy::disallowed_methods, reason = "it serves nobody")]
 
@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use demo_pod::{Moment, TITLES, play};
-use harness::Record;
+use demo_pod::{Moment, TITLES, play, stage, to_try};
+use harness::{Containerd, Record};
 
 /// Runs one pod of a sidecar and an app, and shows what happened when
 #[derive(Parser)]
@@ -25,13 +25,39 @@ struct Arguments {
     /// Draws the pod's timeline into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Keeps the pod running until Enter, and prints commands to try on it
+    #[arg(long)]
+    keep: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let (moments, record) = play(arguments.svg.as_deref());
+    eprintln!("=== starting a private containerd and one pod: a proxy, and an app that needs it");
+    let host = stage();
+    let visit = |host: &Containerd| {
+        if arguments.keep {
+            keep(host);
+        }
+        eprintln!("=== stopping the pod");
+    };
+    let (moments, record) = play(&host, arguments.svg.as_deref(), visit);
     print(&moments);
-    judge(&record)
+    let code = judge(&record);
+    if !arguments.keep {
+        println!("\nto look into such a pod while it runs: scripts/demo --keep");
+    }
+    code
+}
+
+/// Leaves the pod to the reader, with commands that see it, until standard input ends or has a line.
+fn keep(host: &Containerd) {
+    println!("\nThe pod runs. In another terminal, as root:\n");
+    for (command, comment) in to_try(host) {
+        println!("    # {comment}\n    {command}");
+    }
+    println!("\nEnter ends the pod.");
+    // An error ends it as well.
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 fn print(moments: &[Moment]) {

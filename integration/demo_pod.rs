@@ -37,14 +37,22 @@ impl Moment {
     }
 }
 
-/// Runs the pod from its creation to its end, and has it drawn; what happened in it, and what its containers
-/// have recorded of that.
-pub fn play(svg: Option<&Path>) -> (Vec<Moment>, Record) {
-    let mut moments = Vec::new();
-    let host = Containerd::start_with(&Settings {
+/// The pod's containerd.
+pub fn stage() -> Containerd {
+    Containerd::start_with(&Settings {
         log_level: "info",
         ..Settings::default()
-    });
+    })
+}
+
+/// Runs the pod from its creation to its end, and has it drawn; what happened in it, and what its containers
+/// have recorded of that. Between its last start and its end it is left to `visit`.
+pub fn play(
+    host: &Containerd,
+    svg: Option<&Path>,
+    visit: impl FnOnce(&Containerd),
+) -> (Vec<Moment>, Record) {
+    let mut moments = Vec::new();
     let mut user = |what: &str| {
         moments.push(Moment {
             at_ns: now_ns(),
@@ -86,6 +94,7 @@ pub fn play(svg: Option<&Path>) -> (Vec<Moment>, Record) {
     host.await_event("app", "start");
     host.await_event("proxy", "ready");
     std::thread::sleep(Duration::from_millis(500));
+    visit(host);
 
     user("ctr task kill app, ctr task kill proxy");
     host.kill_all(&["app", "proxy"], "SIGTERM");
@@ -99,7 +108,7 @@ pub fn play(svg: Option<&Path>) -> (Vec<Moment>, Record) {
         });
     }
     if let Some(file) = svg {
-        draw(&host, file);
+        draw(host, file);
     }
     for name in ["app", "proxy"] {
         host.delete(name);
@@ -108,6 +117,28 @@ pub fn play(svg: Option<&Path>) -> (Vec<Moment>, Record) {
     moments.extend(record.0.iter().filter_map(recorded));
     moments.sort_by_key(|moment| moment.at_ns);
     (moments, record)
+}
+
+/// Commands for another terminal that show the pod while it runs, each with what it shows.
+pub fn to_try(host: &Containerd) -> [(String, &'static str); 3] {
+    let usher = shim_dir().join("usher");
+    // The containerd has a view of the file system of its own, and the sockets of its shims are in it.
+    let enter = format!(
+        "nsenter --target {} --mount {}",
+        host.pid().unwrap_or_default(),
+        usher.display()
+    );
+    [
+        (
+            format!("{enter} ps"),
+            "the pods of this node, and how far they are",
+        ),
+        (
+            format!("{enter} inspect shop"),
+            "each container's role and state",
+        ),
+        (format!("{enter} timeline shop"), "what happened when"),
+    ]
 }
 
 /// Has `usher timeline` draw the pod, as long as its shim is there to be asked.

@@ -24,6 +24,7 @@ mod install;
 mod jobs;
 mod leaks;
 mod missing;
+mod newcomer;
 mod oom;
 mod parity;
 mod pauseless;

@@ -10,7 +10,7 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ("scripts/test", "runs this test"),
     (
         "scripts/demo",
-        "builds for a release; the pod that it runs is run by `demo::`",
+        "builds for a release; the pod that it runs is run by `docs::the_demo`",
     ),
     (
         "scripts/install",
@@ -52,6 +52,13 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ("/tmp/two-elsewhere/scripts/release", "is the second"),
     ("diff --recursive /tmp/out-1", "compares the two"),
     (
+        "install target/release/containerd-shim-usher-v2",
+        "changes the machine",
+    ),
+    ("docker", "needs Docker"),
+    ("nerdctl", "needs nerdctl"),
+    ("systemctl reload docker", "needs Docker"),
+    (
         "skopeo",
         "needs a registry; `scripts/test-kubernetes` makes images by the same function",
     ),
@@ -79,6 +86,7 @@ pub const NOT_COMPARED: &[(&str, &str)] = &[
         "kubectl usher ps -A",
         "needs a cluster; `scripts/test-kubernetes` looks at what it shows (`kubectl::`)",
     ),
+    ("kubelet, Docker, ctr", "a drawing"),
     ("containerd ─────ttrpc", "a drawing"),
     ("containerd ── task service", "a drawing"),
 ];

@@ -9,7 +9,7 @@ mod same;
 mod scenes;
 mod stage;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -239,6 +239,30 @@ fn annotations_and_metrics_that_are_named_exist() {
 }
 
 #[test]
+fn the_fuzzers_dictionary_has_every_annotation_and_every_word_of_one() {
+    let dictionary = root().join("integration/fuzz/dictionaries/annotations");
+    let dictionary = fs::read_to_string(dictionary).expect("a dictionary");
+    let mut problems = Vec::new();
+    for entry in reference::entries() {
+        let key = entry.key.replace("<container>", "p");
+        let line = format!("\"\\x0c{key}\\x09\"");
+        problems.extend((!dictionary.contains(&line)).then_some(line));
+        // A setting that has a few words has nothing else for its value.
+        let is_word = |word: &&str| {
+            let letters = word
+                .strip_prefix('`')
+                .and_then(|word| word.strip_suffix('`'));
+            letters.is_some_and(|letters| letters.chars().all(|c| c.is_ascii_alphabetic()))
+        };
+        let words: Vec<&str> = entry.value.split(", ").collect();
+        let words = words.iter().filter(|_| words.iter().all(&is_word));
+        let lines = words.map(|word| word.replace('`', "\""));
+        problems.extend(lines.filter(|line| !dictionary.contains(line)));
+    }
+    none(&problems);
+}
+
+#[test]
 fn manifests_and_configurations_are_what_they_seem() {
     let pages = all();
     let mut problems = Vec::new();
@@ -249,6 +273,9 @@ fn manifests_and_configurations_are_what_they_seem() {
         let problem = match language {
             "yaml" => yaml(&block.text),
             "toml" => toml(&block.text),
+            "json" => serde_json::from_str::<Value>(&block.text)
+                .err()
+                .map(|error| error.to_string()),
             // The worked example, which has a test of its own.
             "rust" | "diff" => None,
             other => Some(format!("nobody looks at what is in {other}")),
@@ -313,14 +340,14 @@ fn the_worked_example_begins_from_what_there_is() {
     none(&problems);
 }
 
-/// A table of containerd's has to be a table; what is usher's own has to be right.
+/// A table of containerd's or BuildKit's has to be a table; what is usher's own has to be right.
 fn toml(text: &str) -> Option<String> {
     let table = match toml::from_str::<toml::Table>(text) {
         Ok(table) => table,
         Err(error) => return Some(error.to_string()),
     };
-    let is_containerds = table.contains_key("plugins") || table.contains_key("runtime_type");
-    match is_containerds {
+    let of_others = ["plugins", "runtime_type", "worker"];
+    match of_others.iter().any(|key| table.contains_key(*key)) {
         true => None,
         false => usher_core::config::parse(text).err(),
     }
@@ -338,6 +365,9 @@ fn yaml(text: &str) -> Option<String> {
     if value["groups"].is_array() {
         // Rules for Prometheus, whose metrics are looked at with the others.
         return None;
+    }
+    if let Some(services) = value["services"].as_object() {
+        return compose(services);
     }
     let annotations = match &value["metadata"]["annotations"] {
         Value::Null => &value,
@@ -362,6 +392,40 @@ fn yaml(text: &str) -> Option<String> {
     let pod = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "page", "annotations": annotations},
         "spec": {"runtimeClassName": "usher", "restartPolicy": policy, "containers": containers},
+    });
+    explain(&pod.to_string())
+}
+
+/// What is refused of a file for Compose: each service has its name among its annotations, and all of them have the
+/// same ones of usher's, which are those of a pod of such containers.
+fn compose(services: &serde_json::Map<String, Value>) -> Option<String> {
+    let ushers = |service: &Value| -> BTreeMap<String, Value> {
+        let all = service["annotations"].as_object().into_iter().flatten();
+        all.filter(|(key, _)| key.contains("usher/"))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    };
+    let all: BTreeSet<String> = services
+        .values()
+        .map(|service| serde_json::json!(ushers(service)).to_string())
+        .collect();
+    if all.len() != 1 {
+        return Some(format!("its services have different annotations: {all:?}"));
+    }
+    let unnamed = services.iter().find(|(name, service)| {
+        service["annotations"]["io.kubernetes.cri.container-name"] != name.as_str()
+    });
+    if let Some((name, _)) = unnamed {
+        return Some(format!("service {name} has no annotation with its name"));
+    }
+    let containers: Vec<Value> = services
+        .keys()
+        .map(|name| serde_json::json!({"name": name, "image": "it"}))
+        .collect();
+    let annotations = services.values().next().map(ushers);
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "page", "annotations": annotations},
+        "spec": {"runtimeClassName": "usher", "containers": containers},
     });
     explain(&pod.to_string())
 }

@@ -156,12 +156,15 @@ pub enum Use<'a> {
 const PROMPTS: [&str; 2] = ["# ", "$ "];
 
 /// What a line of commands begins with.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 16] = [
     "scripts/",
     "usher ",
     "kubectl ",
     "cargo ",
     "ctr ",
+    "docker ",
+    "nerdctl ",
+    "systemctl ",
     "skopeo ",
     "digest=",
     "sed ",

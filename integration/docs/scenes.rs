@@ -1,12 +1,13 @@
 //! What the pages show, played on a private containerd with pods made as the pages say.
 
 use std::fs;
+use std::process::Command;
 
 use super::page::{Use, all};
 use super::same::Rules;
 use super::stage::{Stage, Title, play};
 use crate::demo_pod;
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{Containerd, PATIENCE, eventually, run};
 
 /// Scenes, as tests, and what they show, as a table.
 macro_rules! scenes {
@@ -203,7 +204,16 @@ scenes! {
     };
 
     the_demo: [(CONCEPTS, "ms  who         what")] => |stage| {
-        let (moments, _) = demo_pod::play(None);
+        // What `--keep` prints works while the pod runs.
+        let visit = |host: &Containerd| {
+            for (command, _) in demo_pod::to_try(host) {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &command]);
+                let seen = run(shell, PATIENCE);
+                assert!(seen.ok() && seen.out().contains("shop"), "{command}: {seen:?}");
+            }
+        };
+        let (moments, _) = demo_pod::play(&demo_pod::stage(), None, visit);
         // The page has what the containers and their user say.
         let told = moments.iter().filter(|moment| moment.who != "containerd");
         // It may hear of the probe when the app starts already.

@@ -1,10 +1,16 @@
 //! Standard input, output and error through FIFOs.
 
+use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::chown;
+
+use serde_json::json;
 
 use super::terminals::ctr_in_terminal;
 use super::{both, script};
-use crate::harness::{BareShim, ContainerSpec, PATIENCE, eventually};
+use crate::harness::{
+    BareShim, ContainerSpec, Containerd, PATIENCE, default_config, eventually, runtime_under_test,
+};
 
 #[test]
 fn output_and_error_are_kept_apart() {
@@ -193,4 +199,33 @@ fn a_program_that_is_missing_is_named_once() {
         outcomes.map(|done| (done.ok(), namings(&done.out()) + namings(&done.err())))
     });
     assert_eq!(seen, [(false, 1); 3]);
+}
+
+/// A container with these ids of its own, started by a client that names no owner of the pipes.
+#[test]
+fn a_container_in_a_user_namespace_whose_caller_names_no_owner_can_open_its_output_anew() {
+    let host = Containerd::start();
+    for directory in ["rootfs", "shared"] {
+        chown(host.dir().join(directory), Some(100_000), Some(200_000)).unwrap();
+    }
+    let script = "echo out > /dev/stdout && echo err > /dev/stderr";
+    let mut config = default_config(&host, "a", &["/bin/sh", "-c", script]);
+    let map = |outside: u32| json!([{"containerID": 0, "hostID": outside, "size": 65536}]);
+    config["linux"]["uidMappings"] = map(100_000);
+    config["linux"]["gidMappings"] = map(200_000);
+    let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
+    namespaces.push(json!({"type": "user"}));
+    // A user namespace may not mount those of the host.
+    let mounts = config["mounts"].as_array_mut().unwrap();
+    mounts.retain(|mount| mount["type"] != "cgroup" && mount["type"] != "mqueue");
+    let file = host.dir().join("a.json").display().to_string();
+    fs::write(&file, config.to_string()).unwrap();
+    let fifos = host.dir().join("fifo").display().to_string();
+    let runtime = runtime_under_test();
+    let run = ["run", "--rm", "--fifo-dir", &fifos, "--runtime", &runtime];
+    let finished = host.ctr(&[&run[..], &["--config", &file, "a"]].concat());
+    assert_eq!(
+        (finished.out(), finished.err(), finished.code),
+        ("out\n".to_owned(), "err\n".to_owned(), Some(0))
+    );
 }

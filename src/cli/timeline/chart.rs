@@ -162,6 +162,27 @@ impl Chart {
         State::ALL.into_iter().filter(occurs).collect()
     }
 
+    /// The container that a held one waited for last, and the words for its part: the sidecar that became ready, or
+    /// the init container that ended, before the bar's end. `None` for a cleanup, which waits for the pod's end.
+    pub(super) fn opener(&self, row: &Row, span: &Span) -> Option<(&str, &'static str)> {
+        let waits_for_others = ["init", "sidecar", "app"].contains(&row.role.as_str());
+        if span.state != State::Held || !waits_for_others {
+            return None;
+        }
+        let moments = self.rows.iter().flat_map(|other| {
+            let marks = other.marks.iter();
+            marks.filter_map(move |mark| match (other.role.as_str(), mark.kind) {
+                ("sidecar", Kind::Ready) => Some((mark.at, &*other.name, "is ready")),
+                ("init", Kind::Exit) => Some((mark.at, &*other.name, "has ended")),
+                _ => None,
+            })
+        });
+        moments
+            .filter(|(at, name, _)| (span.from..=span.to).contains(at) && *name != row.name)
+            .max_by(|(one, ..), (other, ..)| one.total_cmp(other))
+            .map(|(_, name, part)| (name, part))
+    }
+
     pub(super) fn kinds(&self) -> Vec<Kind> {
         let occurs = |kind: &Kind| {
             let mut marks = self.rows.iter().flat_map(|row| &row.marks);
@@ -502,6 +523,41 @@ pub(super) mod tests {
             ],
             ..api::Pod::new()
         }
+    }
+
+    #[test]
+    fn a_held_bar_names_the_sidecar_that_it_waited_for() {
+        let chart = Chart::of(&pod(), 0.0);
+        let opener = |name: &str, state: State| {
+            let row = chart.rows.iter().find(|row| row.name == name).unwrap();
+            let span = row.spans.iter().find(|span| span.state == state).unwrap();
+            chart.opener(row, span)
+        };
+        assert_eq!(opener("web", State::Held), Some(("proxy", "is ready")));
+        assert_eq!(opener("worker", State::Held), Some(("proxy", "is ready")));
+        assert_eq!(opener("proxy", State::Held), None);
+        assert_eq!(opener("web", State::Running), None);
+    }
+
+    #[test]
+    fn a_held_bar_names_what_opened_last_and_that_of_a_cleanup_names_nothing() {
+        let mut pod = pod();
+        pod.containers
+            .push(container("migrate", api::Role::ROLE_INIT, 0));
+        pod.containers
+            .push(container("clean-up", api::Role::ROLE_POST_EXIT, 0));
+        pod.events.extend([
+            event(30, "clean-up", WHAT_CREATED),
+            exited(1990, "migrate", 0),
+            event(7010, "clean-up", WHAT_EXECUTED),
+        ]);
+        let chart = Chart::of(&pod, 0.0);
+        let opener = |name: &str| {
+            let row = chart.rows.iter().find(|row| row.name == name).unwrap();
+            chart.opener(row, &row.spans[0])
+        };
+        assert_eq!(opener("web"), Some(("migrate", "has ended")));
+        assert_eq!(opener("clean-up"), None);
     }
 
     /// The row of a container that runs, to which this happens.

@@ -18,6 +18,9 @@ const ROW: f64 = 38.0;
 const BAR: f64 = 18.0;
 const BELOW: f64 = 84.0;
 const LEGEND_STEP: f64 = 24.0;
+/// The mean width of a character, and the room before a label in a bar.
+const CHARACTER: f64 = 7.4;
+const LABEL_MARGIN: f64 = 10.0;
 
 /// Colours that can be told apart without all colours, on white and in print; dark where the reader
 /// wants it dark.
@@ -165,6 +168,13 @@ fn draw_row(chart: &Chart, row: &Row, top: f64) -> Group {
         let bar = rectangle(from, middle - BAR / 2.0, (to - from).max(1.5), BAR);
         let bar = bar.set("class", span.state.word()).set("rx", 2.5);
         group = group.add(bar.add(Title::new(title)));
+        if let Some((name, part)) = chart.opener(row, span) {
+            let label = format!("held until {name} {part}");
+            let fits = CHARACTER * label.chars().count() as f64 + 2.0 * LABEL_MARGIN <= to - from;
+            if fits {
+                group = group.add(text(from + LABEL_MARGIN, middle + 4.5, &label));
+            }
+        }
     }
     let mut marks: Vec<_> = row.marks.iter().collect();
     marks.sort_by_key(|mark| mark.kind);
@@ -222,7 +232,7 @@ fn legend(chart: &Chart, top: f64) -> (Group, f64) {
     let mut group = Group::new();
     let (mut x, mut y) = (24.0, top);
     let mut advance = |word: &str| {
-        let width = 27.0 + 7.4 * word.len() as f64;
+        let width = 27.0 + CHARACTER * word.len() as f64;
         if x + width > WIDTH - 24.0 {
             (x, y) = (24.0, y + LEGEND_STEP);
         }
@@ -285,6 +295,21 @@ mod tests {
         let chart = Chart::of(&pod, 0.0);
         assert!(right(&chart) > RIGHT, "{}", right(&chart));
         assert!(draw(&chart).contains("exit 137, told as 143"));
+    }
+
+    #[test]
+    fn a_held_bar_has_a_label_if_it_is_wide_enough() {
+        let labels = |seconds: i64| {
+            let mut pod = pod();
+            pod.ended.as_mut().unwrap().seconds += seconds;
+            let ended = pod.ended.clone();
+            pod.events.last_mut().unwrap().at = ended;
+            let picture = draw(&Chart::of(&pod, 0.0));
+            picture.matches("held until proxy is ready").count()
+        };
+        // In a pod of 7 s the bar of `web` is wide enough, and that of `worker` is not.
+        assert_eq!(labels(-2), 1);
+        assert_eq!(labels(60), 0);
     }
 
     #[test]

@@ -80,7 +80,10 @@ impl Budget {
         let least = began.saturating_add(LEAST);
         let limit = match self.policy {
             GracePolicy::Reserve => self.grace.saturating_sub(self.policy.least()),
-            _ => self.grace,
+            GracePolicy::Shared
+            | GracePolicy::Overrun
+            | GracePolicy::SkipHooks
+            | GracePolicy::Strict => self.grace,
         };
         let may_be_skipped = matches!(step, Step::Hooks | Step::PreExit | Step::PostExit);
         let kill = match self.policy {
@@ -167,12 +170,24 @@ impl Budget {
     /// Whether everything that is alive at the end of the grace period is told at once, since no step
     /// has any time of its own.
     pub fn tells_all_at_the_end(&self) -> bool {
-        self.policy == GracePolicy::Shared
+        match self.policy {
+            GracePolicy::Shared => true,
+            GracePolicy::Reserve
+            | GracePolicy::Overrun
+            | GracePolicy::SkipHooks
+            | GracePolicy::Strict => false,
+        }
     }
 
     /// Whether a sidecar that is killed before its turn gets its stop signal and a moment.
     pub fn gives_a_last_chance(&self) -> bool {
-        self.policy != GracePolicy::Strict
+        match self.policy {
+            GracePolicy::Strict => false,
+            GracePolicy::Shared
+            | GracePolicy::Reserve
+            | GracePolicy::Overrun
+            | GracePolicy::SkipHooks => true,
+        }
     }
 }
 

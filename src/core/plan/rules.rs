@@ -438,7 +438,23 @@ impl Minimums {
             PodSetting::StartupTimeout => (settings.startup_timeout, self.startup_timeout),
             PodSetting::GracePeriod => (settings.grace_period?, self.grace_period),
             PodSetting::TerminationWindow => (settings.termination_window, self.termination_window),
-            _ => return None,
+            PodSetting::Init
+            | PodSetting::NativeInit
+            | PodSetting::Sidecars
+            | PodSetting::Apps
+            | PodSetting::PreExit
+            | PodSetting::PostExit
+            | PodSetting::StartupOrder
+            | PodSetting::StartMode
+            | PodSetting::RestartPolicy
+            | PodSetting::Essential
+            | PodSetting::GracePolicy
+            | PodSetting::SidecarStopOrder
+            | PodSetting::SidecarExitCode
+            | PodSetting::DeferExitCode
+            | PodSetting::GraceExtension
+            | PodSetting::OomScore
+            | PodSetting::CgroupSizing => return None,
         };
         Some(("is too short", Wish::Least(time, least)))
     }
@@ -455,7 +471,12 @@ impl Minimums {
                 let wish = Wish::Least(container.grace_period?, self.grace_period);
                 return Some(("is too short", wish));
             }
-            _ => return None,
+            ContainerSetting::RestartPolicy
+            | ContainerSetting::CallerRestarts
+            | ContainerSetting::TerminationHook
+            | ContainerSetting::Restart
+            | ContainerSetting::StopSignal
+            | ContainerSetting::Resources => return None,
         };
         let wish = Wish::Least(probe?.period, self.probe_period);
         Some(("has a period that is too short", wish))

@@ -63,6 +63,21 @@ struct Linux {
     #[serde(rename = "cgroupsPath")]
     cgroups_path: Option<String>,
     resources: Option<Resources>,
+    #[serde(rename = "uidMappings", deserialize_with = "null_is_empty")]
+    uid_mappings: Vec<Mapping>,
+    #[serde(rename = "gidMappings", deserialize_with = "null_is_empty")]
+    gid_mappings: Vec<Mapping>,
+}
+
+/// A range of ids in a user namespace, and where it begins outside.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Mapping {
+    #[serde(rename = "containerID")]
+    inside: u32,
+    #[serde(rename = "hostID")]
+    outside: u32,
+    size: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,6 +158,23 @@ impl Bundle {
         namespaces.map(|ns| (ns.kind.as_str(), ns.path.as_str()))
     }
 
+    /// The user and the group outside that are root in the container's user namespace; 0 without a user namespace, and
+    /// for an id that is not mapped.
+    pub fn root(&self) -> (u32, u32) {
+        let Some(linux) = &self.linux else {
+            return (0, 0);
+        };
+        if !self.namespaces().any(|(kind, _)| kind == "user") {
+            return (0, 0);
+        }
+        let of = |mappings: &[Mapping]| {
+            let mut mappings = mappings.iter();
+            let root = mappings.find(|mapping| mapping.inside == 0 && mapping.size > 0);
+            root.map_or(0, |root| root.outside)
+        };
+        (of(&linux.uid_mappings), of(&linux.gid_mappings))
+    }
+
     /// The `oom_score_adj` that its program is to have, if the bundle says so.
     pub fn oom_score(&self) -> Option<i32> {
         self.process.as_ref()?.oom_score_adj
@@ -209,6 +241,29 @@ mod tests {
         let bundle: Bundle = serde_json::from_str(json).unwrap();
         assert!(!bundle.has_own_pid_namespace());
         assert!(!bundle.has_poststart_hooks());
+    }
+
+    #[test]
+    fn root_in_a_user_namespace_is_the_user_that_the_mappings_name() {
+        let root = |linux: &str| {
+            let json = format!(r#"{{"linux":{{{linux}}}}}"#);
+            serde_json::from_str::<Bundle>(&json).unwrap().root()
+        };
+        let user = r#""namespaces":[{"type":"user"}]"#;
+        let mappings = r#""uidMappings":[{"containerID":1,"hostID":5,"size":9},{"containerID":0,"hostID":7,"size":1}],
+            "gidMappings":[{"containerID":0,"hostID":8,"size":65536}]"#;
+        assert_eq!(root(&format!("{user},{mappings}")), (7, 8));
+        // A sandbox has made the namespace.
+        let joined = r#""namespaces":[{"type":"user","path":"/proc/7/ns/user"}]"#;
+        assert_eq!(root(&format!("{joined},{mappings}")), (7, 8));
+        // No such namespace: the mappings count for nothing.
+        assert_eq!(root(mappings), (0, 0));
+        assert_eq!(root(user), (0, 0));
+        let unmapped =
+            r#""uidMappings":[{"containerID":1,"hostID":5,"size":9}],"gidMappings":null"#;
+        assert_eq!(root(&format!("{user},{unmapped}")), (0, 0));
+        let empty = r#""uidMappings":[{"containerID":0,"hostID":5,"size":0}]"#;
+        assert_eq!(root(&format!("{user},{empty}")), (0, 0));
     }
 
     #[test]

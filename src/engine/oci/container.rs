@@ -50,6 +50,8 @@ pub(super) struct OciContainer {
     pub bundle: PathBuf,
     pub paths: Paths,
     pub options: Options,
+    /// The owner of the pipes of its processes.
+    pub owner: Owner,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
     pub words: Words,
@@ -200,21 +202,13 @@ impl Container for Arc<OciContainer> {
 }
 
 impl OciContainer {
-    /// Who owns the pipes of its processes.
-    fn owner(&self) -> Owner {
-        Owner {
-            uid: self.options.io_uid,
-            gid: self.options.io_gid,
-        }
-    }
-
     /// Whose streams are set up: the container's own, or those of an exec.
     pub(super) fn setting<'a>(&'a self, id: &'a str, is_shared: bool) -> Setting<'a> {
         Setting {
             id,
             namespace: &self.namespace,
             bundle: &self.bundle,
-            owner: self.owner(),
+            owner: self.owner,
             reaper: &self.reaper,
             is_shared,
         }

@@ -168,6 +168,7 @@ impl Engine for OciEngine {
             namespace: self.namespace.clone(),
             bundle: order.bundle.clone(),
             paths: order.paths.clone(),
+            owner: options.owner(&bundle),
             options,
             runtime,
             reaper,

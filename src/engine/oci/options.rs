@@ -13,6 +13,7 @@ use containerd_shim_protos::shim::oci;
 use serde::{Deserialize, Serialize};
 
 use super::Bundle;
+use crate::stdio::Owner;
 
 /// The options of containerd's runc shim, of which usher takes the same notice
 /// (`containerd.runc.v1.Options`).
@@ -25,7 +26,7 @@ pub struct Options {
     pub no_new_keyring: bool,
     /// The cgroup for the shim itself, below the root of every hierarchy.
     pub shim_cgroup: String,
-    /// Who owns the pipes of the container's processes.
+    /// The owner of the pipes of the container's processes; [0 is none](Options::owner).
     pub io_uid: u32,
     pub io_gid: u32,
     /// The OCI runtime; `runc` if empty.
@@ -227,6 +228,20 @@ fn one_line(error: &str) -> String {
     error.trim().replace('\n', " ")
 }
 
+impl Options {
+    /// The owner of the pipes of a process: for an id that the options leave out, the root of the container's user
+    /// namespace. Without that its program cannot open `/dev/stdout` anew. Docker leaves both ids out for a shim that
+    /// is not containerd's own; in the message 0 is what is left out.
+    pub fn owner(&self, bundle: &Bundle) -> Owner {
+        let (root_uid, root_gid) = bundle.root();
+        let or = |id: u32, root: u32| if id == 0 { root } else { id };
+        Owner {
+            uid: or(self.io_uid, root_uid),
+            gid: or(self.io_gid, root_gid),
+        }
+    }
+}
+
 impl From<oci::Options> for Options {
     fn from(options: oci::Options) -> Options {
         let criu_path = match options.special_fields.unknown_fields().get(CRIU_PATH) {
@@ -297,6 +312,27 @@ mod tests {
         let mut value = vec![10, 1, b'x', (field << 3) | 2, text.len() as u8];
         value.extend(text.as_bytes());
         any("runtimeoptions.v1.Options", value)
+    }
+
+    #[test]
+    fn pipes_belong_to_root_of_the_user_namespace_unless_the_options_name_an_owner() {
+        let bundle = r#"{"linux":{"namespaces":[{"type":"user"}],
+            "uidMappings":[{"containerID":0,"hostID":100000,"size":65536}],
+            "gidMappings":[{"containerID":0,"hostID":200000,"size":65536}]}}"#;
+        let bundle: Bundle = serde_json::from_str(bundle).unwrap();
+        let owner = |io_uid, io_gid, bundle: &Bundle| {
+            let options = Options {
+                io_uid,
+                io_gid,
+                ..Options::default()
+            };
+            let owner = options.owner(bundle);
+            (owner.uid, owner.gid)
+        };
+        assert_eq!(owner(0, 0, &bundle), (100_000, 200_000));
+        assert_eq!(owner(7, 0, &bundle), (7, 200_000));
+        assert_eq!(owner(7, 8, &bundle), (7, 8));
+        assert_eq!(owner(0, 0, &Bundle::default()), (0, 0));
     }
 
     #[test]

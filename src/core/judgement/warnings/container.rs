@@ -2,7 +2,7 @@
 
 use crate::lifecycle::{Duty, LEAST};
 use crate::manifest::{Container, Handler, Json, Pod};
-use crate::plan::{ContainerSetting, Object, Plan, RestartPolicy, Role, StartMode};
+use crate::plan::{ContainerPlan, ContainerSetting, Object, Plan, RestartPolicy, Role, StartMode};
 
 use super::super::order::{StartOrder, few_joined};
 use super::super::role;
@@ -19,6 +19,18 @@ pub(super) fn of(
     let mut warnings = Vec::new();
     let name = container.name.as_str();
     let role = role(plan, pod, name);
+    // Without `..`, as for the settings of the pod.
+    let ContainerPlan {
+        startup_probe: _,
+        restart_policy: _,
+        caller_restarts: _,
+        liveness_probe: _,
+        termination_hook: _,
+        restart: _,
+        grace_period: _,
+        stop_signal: _,
+        resources: annotated,
+    } = plan.container(name);
     match role {
         Role::App | Role::Init => warnings.extend(of_waiting(plan, pod, order, container, role)),
         Role::Sidecar => {
@@ -34,7 +46,7 @@ pub(super) fn of(
     if may_be_complete {
         warnings.extend(of_kept_pod(container, role));
     }
-    if let (Some(annotated), Some(given)) = (&plan.container(name).resources, &container.resources)
+    if let (Some(annotated), Some(given)) = (annotated, &container.resources)
         && given != annotated
     {
         warnings.push(format!(

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::lifecycle::LAST_APP_AFTER;
 use crate::manifest::{Container, Pod};
-use crate::plan::{CgroupSizing, Origin, Plan, PodSetting, RestartPolicy, Role, Stage};
+use crate::plan::{CgroupSizing, Origin, Plan, PodSetting, RestartPolicy, Role, Settings, Stage};
 
 use super::names::with_patterns;
 use super::order::{StartOrder, few_joined};
@@ -67,6 +67,23 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
 fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let settings = plan.settings();
+    // Without `..`: a new setting does not compile before its author has decided which warnings it needs.
+    let Settings {
+        start_mode: _,
+        startup_timeout: _,
+        restart_policy: _,
+        essential: _,
+        grace_period: _,
+        usual_grace_period: _,
+        grace_policy: _,
+        sidecar_stop_order: _,
+        sidecar_exit_code: _,
+        defer_exit_code: _,
+        termination_window: _,
+        grace_extension: _,
+        oom_score: _,
+        cgroup_sizing: _,
+    } = settings;
     if pod.spec.runtime_class_name.is_none() {
         warnings.push(Warning::about_pod(
             "runtimeClassName is missing: without it no annotation of usher means anything; \
@@ -260,7 +277,7 @@ fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
             let waits = match plan.role(name) {
                 Role::Init | Role::Sidecar => "what waits for it never runs",
                 Role::App => "the run is never complete",
-                _ => "nothing will run in its turn",
+                Role::NativeInit | Role::Defer(_) | Role::Guest => "nothing will run in its turn",
             };
             warnings.push(Warning {
                 container: Some(name.clone()),

@@ -192,7 +192,10 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
         let end = released.after(secs(cap));
         let margin = match run.case.grace_policy {
             GracePolicy::Reserve => secs(8),
-            _ => LEAST,
+            GracePolicy::Shared
+            | GracePolicy::Overrun
+            | GracePolicy::SkipHooks
+            | GracePolicy::Strict => LEAST,
         };
         let is_cut = end.after(margin).after(MOMENT) >= ending.soonest;
         // It is told before if it is run again and others wait behind it.
@@ -285,7 +288,10 @@ pub fn hooks_run(run: &Run<'_>) -> Verdict {
         };
         let least = match run.case.grace_policy {
             GracePolicy::Reserve => secs(8),
-            _ => LEAST,
+            GracePolicy::Shared
+            | GracePolicy::Overrun
+            | GracePolicy::SkipHooks
+            | GracePolicy::Strict => LEAST,
         };
         let has_time = ending.known.after(least) < ending.soonest;
         let is_meant = !ending.forced && !ending.is_vague && has_time;
