@@ -203,6 +203,12 @@ impl Installer {
             );
         }
         self.check()?;
+        let older = programs::running_shims(&self.bin.join(PROGRAM)).of_older;
+        if older > 0 {
+            note(&format!(
+                "pods that keep the shim of before until they end: {older}; usher ps -o wide shows which"
+            ));
+        }
         note(&format!(
             "{NAME} is installed; in Kubernetes a RuntimeClass with the handler {NAME} selects it"
         ));
@@ -213,7 +219,7 @@ impl Installer {
         self.need_systemd()?;
         self.try_it()?;
         let shim = self.bin.join(PROGRAM);
-        let shims = programs::running_shims(&shim);
+        let shims = programs::running_shims(&shim).all;
         units::remove(&self.wanted.units, shims > 0)?;
         self.configure()?;
         // A containerd that does not find it drops the pods, whose processes run on.
@@ -418,7 +424,7 @@ fn difference(file: &Path, old: Option<&str>, new: Option<&str>) -> String {
 }
 
 fn refuse_while_needed(shim: &Path) -> Result<(), String> {
-    match programs::running_shims(shim) {
+    match programs::running_shims(shim).all {
         0 => Ok(()),
         shims => Err(format!(
             "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or say --force"

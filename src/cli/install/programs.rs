@@ -96,17 +96,53 @@ pub(super) fn is_of_package(file: &Path) -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// How many shims run this program. They keep it when it is replaced, but need it to clear away after their
-/// pods.
-pub(super) fn running_shims(shim: &Path) -> usize {
+/// The shims that run a program.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shims {
+    pub all: usize,
+    /// Those of a program that has been replaced, or removed, since they started.
+    pub of_older: usize,
+}
+
+/// Counts the shims that run this program. They keep it when it is replaced, but need it to clear away after
+/// their pods.
+pub(super) fn running_shims(shim: &Path) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {
         let is_one = process.file_name().to_str()?.parse::<u32>().is_ok();
         is_one.then(|| fs::read_link(process.path().join("exe")).ok())?
     });
-    let is_it = |program: &PathBuf| {
+    count(programs, shim)
+}
+
+fn count(programs: impl Iterator<Item = PathBuf>, shim: &Path) -> Shims {
+    let mut shims = Shims::default();
+    for program in programs {
         let program = program.to_string_lossy();
-        Path::new(program.strip_suffix(" (deleted)").unwrap_or(&program)) == shim
-    };
-    programs.filter(is_it).count()
+        let (path, is_older) = match program.strip_suffix(" (deleted)") {
+            Some(path) => (path, true),
+            None => (&*program, false),
+        };
+        if Path::new(path) == shim {
+            shims.all = shims.all.saturating_add(1);
+            shims.of_older = shims.of_older.saturating_add(usize::from(is_older));
+        }
+    }
+    shims
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shims_of_a_replaced_program_are_counted_apart() {
+        let programs = ["/a/shim", "/a/shim (deleted)", "/b/shim (deleted)", "/a/x"];
+        let shims = count(programs.iter().map(PathBuf::from), Path::new("/a/shim"));
+        let expected = Shims {
+            all: 2,
+            of_older: 1,
+        };
+        assert_eq!(shims, expected);
+    }
 }
