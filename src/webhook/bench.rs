@@ -152,10 +152,13 @@ struct Load {
 async fn measure(pair: &Pair, time: Duration) -> Load {
     let body = Bytes::from(review().to_string());
     let period = Duration::from_secs(1) * CONNECTIONS / A_SECOND;
+    let mut senders = Vec::new();
+    for _ in 0..CONNECTIONS {
+        senders.push(connect(pair).await);
+    }
     let begin = Instant::now() + Duration::from_secs(1);
     let mut all = Vec::new();
-    for index in 0..CONNECTIONS {
-        let mut sender = connect(pair).await;
+    for (index, mut sender) in (0..CONNECTIONS).zip(senders) {
         let (body, pair) = (body.clone(), pair.clone());
         all.push(tokio::spawn(async move {
             let mut load = Load::default();

@@ -8,17 +8,20 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// A connection that has not sent a whole request by then gives way to any other.
 const WHOLE_WITHIN: Duration = Duration::from_secs(1);
+
+/// For so long a request whose bytes have no room waits for some.
+const ROOM_WITHIN: Duration = Duration::from_secs(4);
 
 /// Connections that an address may have before it counts that they are many. API servers have a few.
 const USUAL: usize = 32;
@@ -36,7 +39,11 @@ pub(super) struct Bounds {
 
 /// The seats of a listener; clones share them.
 #[derive(Clone)]
-pub(super) struct Seats(Arc<Mutex<Table>>);
+pub(super) struct Seats {
+    table: Arc<Mutex<Table>>,
+    /// Wakes the requests that wait for room.
+    room: Arc<Notify>,
+}
 
 struct Table {
     bounds: Bounds,
@@ -68,6 +75,16 @@ enum Phase {
     Answered,
 }
 
+/// The outcome of counting bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Count {
+    Counted,
+    /// There is no room now.
+    Full,
+    /// The connection has to leave.
+    Gone,
+}
+
 /// A connection's seat, until it is dropped.
 pub(super) struct Seat {
     seats: Seats,
@@ -79,16 +96,20 @@ pub(super) struct Seat {
 
 impl Seats {
     pub(super) fn new(bounds: Bounds) -> Seats {
-        Seats(Arc::new(Mutex::new(Table {
+        let table = Table {
             bounds,
             next: 0,
             taken: BTreeMap::new(),
             sent_away: 0,
-        })))
+        };
+        Seats {
+            table: Arc::new(Mutex::new(table)),
+            room: Arc::default(),
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A seat for a connection of this address. If all are taken, another connection is told to leave.
@@ -161,11 +182,11 @@ impl Table {
         bytes.fold(0, usize::saturating_add)
     }
 
-    /// Counts more bytes of a request; false if the connection is to give way itself.
-    fn count(&mut self, number: u64, more: usize) -> bool {
+    /// Counts more bytes of a request. If there is no room, a larger request that is not whole gives way.
+    fn count(&mut self, number: u64, more: usize) -> Count {
         loop {
             let Some(own) = self.taken.get(&number).map(|taken| taken.bytes) else {
-                return false;
+                return Count::Gone;
             };
             let wanted = own.saturating_add(more);
             let limit = match wanted > self.bounds.small {
@@ -176,7 +197,7 @@ impl Table {
                 if let Some(taken) = self.taken.get_mut(&number) {
                     taken.bytes = wanted;
                 }
-                return true;
+                return Count::Counted;
             }
             let unfinished = self.taken.iter();
             let unfinished = unfinished.filter(|(_, taken)| taken.phase < Phase::Idle);
@@ -186,7 +207,7 @@ impl Table {
             });
             match largest.map(|(other, taken)| (*other, taken.bytes)) {
                 Some((other, bytes)) if other != number && bytes > 0 => self.send_away(other),
-                _ => return false,
+                _ => return Count::Full,
             }
         }
     }
@@ -229,17 +250,27 @@ impl Seat {
         });
     }
 
-    /// Counts bytes of a request's body.
+    /// Counts bytes of a request's body, and waits for room if there is none: a refusal would only have a
+    /// stranger begin again.
     ///
     /// # Errors
     ///
-    /// If there is no room for them: this connection has to give way.
-    pub(super) fn count(&self, bytes: usize) -> Result<(), Crowded> {
-        let mut table = self.seats.table();
-        match table.count(self.number, bytes) {
-            true => Ok(()),
-            false => Err(Crowded),
-        }
+    /// If no room comes within [`ROOM_WITHIN`], or if this connection has to leave.
+    pub(super) async fn count(&self, bytes: usize) -> Result<(), Crowded> {
+        let counted = async {
+            loop {
+                let mut room = pin!(self.seats.room.notified());
+                // Room that comes from here on is not missed.
+                room.as_mut().enable();
+                match self.seats.table().count(self.number, bytes) {
+                    Count::Counted => return Ok(()),
+                    Count::Gone => return Err(Crowded),
+                    Count::Full => {}
+                }
+                room.await;
+            }
+        };
+        timeout(ROOM_WITHIN, counted).await.unwrap_or(Err(Crowded))
     }
 
     /// Notes that all of a request has come.
@@ -257,6 +288,7 @@ impl Seat {
                 taken.since = Instant::now();
             }
         });
+        self.seats.room.notify_waiters();
     }
 
     /// True if the connection has never sent a whole request.
@@ -270,6 +302,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.seats.table().taken.remove(&self.number);
+        self.seats.room.notify_waiters();
     }
 }
 
@@ -402,21 +435,39 @@ mod tests {
         assert!(has_to_leave(&others[0]) && !has_to_leave(&others[4]));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_largest_request_gives_way_to_small_ones() {
         let seats = seats(30);
         let [large, larger] = [0; 2].map(|_| seats.take(STRANGER));
-        assert_eq!(large.count(25), Ok(()));
-        assert_eq!(larger.count(35), Ok(()));
+        assert_eq!(large.count(25).await, Ok(()));
+        assert_eq!(larger.count(35).await, Ok(()));
         // What is left is for small ones.
-        assert_eq!(larger.count(1), Err(Crowded));
+        assert_eq!(larger.count(1).await, Err(Crowded));
         let small: Vec<Seat> = (0..5).map(|_| seats.take(SERVER)).collect();
-        assert!(small.iter().all(|it| it.count(10) == Ok(())));
+        for seat in &small {
+            assert_eq!(seat.count(10).await, Ok(()));
+        }
         assert!(has_to_leave(&larger) && !has_to_leave(&large));
         // A request that is whole is answered.
         large.mark_whole();
         assert!(!has_to_leave(&large));
         drop(large);
         assert_eq!(seats.table().bytes(), 50);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_room_waits_until_another_is_answered() {
+        let seats = seats(30);
+        let [first, second] = [0; 2].map(|_| seats.take(STRANGER));
+        assert_eq!(first.count(50).await, Ok(()));
+        first.mark_whole();
+        let begin = Instant::now();
+        let answer = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            first.mark_answered();
+        };
+        let (counted, ()) = tokio::join!(second.count(20), answer);
+        assert_eq!(counted, Ok(()));
+        assert_eq!(begin.elapsed(), Duration::from_secs(2));
     }
 }
