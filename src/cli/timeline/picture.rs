@@ -11,8 +11,8 @@ const LEFT: f64 = 190.0;
 /// At the least; a wider end of a row takes its share of the bars.
 const RIGHT: f64 = 120.0;
 const BESIDE: f64 = 18.0;
-/// Of a character in bold, at the most.
-const CHARACTER: f64 = 7.6;
+/// The greatest width of a character in bold.
+const BOLD_CHARACTER: f64 = 7.6;
 const TOP: f64 = 74.0;
 const ROW: f64 = 38.0;
 const BAR: f64 = 18.0;
@@ -86,7 +86,7 @@ fn x(chart: &Chart, at: f64) -> f64 {
 fn right(chart: &Chart) -> f64 {
     let ends = chart.rows.iter().map(|row| row.end.chars().count());
     let widest = ends.max().unwrap_or_default() as f64;
-    (BESIDE + CHARACTER * widest).max(RIGHT)
+    (BESIDE + BOLD_CHARACTER * widest).max(RIGHT)
 }
 
 fn rectangle(x: f64, y: f64, width: f64, height: f64) -> Rectangle {
