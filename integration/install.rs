@@ -268,23 +268,43 @@ fn where_containerd_2_imports_a_directory_the_runtime_is_a_file_in_it() {
     assert_eq!(left, if on_2 { vec!["other.toml"] } else { vec![] });
 }
 
-/// k3s imports a directory where its containerd is one of 2.
+/// k3s, RKE2, k0s and MicroK8s make their configuration anew at each start.
 #[test]
-fn a_configuration_that_k3s_writes_anew_is_left_alone() {
-    let node = Node::with_config(USUAL);
-    let said = node.must_fail(&["--flavor", "k3s"]);
-    let template = node.path("etc/config.toml.tmpl");
-    assert!(said.contains(&template.display().to_string()), "{said}");
-    assert!(said.contains("containerd.runtimes.usher]"), "{said}");
-    assert_eq!(
-        (node.text().as_str(), node.path("usr").exists()),
-        (USUAL, false)
-    );
-    if Version::of_containerd() < Version(2, 0) {
+fn a_configuration_that_a_distribution_makes_is_left_alone_and_its_source_has_the_runtime() {
+    let version = Version::of_containerd();
+    for (flavor, source, before) in [
+        ("k3s", "config.toml.tmpl", None),
+        (
+            "rke2",
+            "config.toml.tmpl",
+            Some("{{ template \"base\" . }}\n# mine\n"),
+        ),
+        ("k0s", "containerd.d/usher.toml", None),
+        ("microk8s", "containerd-template.toml", Some(USUAL)),
+    ] {
+        let node = Node::with_config(USUAL);
+        let source = node.path("etc").join(source);
+        let text = || fs::read_to_string(&source).ok();
+        if let Some(before) = before {
+            fs::write(&source, before).expect("the source");
+        }
+        node.must(&["--flavor", flavor]);
+        let written = text().expect("the source");
+        assert!(written.contains("containerd.runtimes.usher]"), "{written}");
+        assert!(written.contains(before.unwrap_or_default()), "{written}");
+        assert_eq!(node.text(), USUAL);
+        node.must(&["--flavor", flavor]);
+        assert_eq!(text().as_ref(), Some(&written));
+        node.must(&["--flavor", flavor, "--remove"]);
+        assert_eq!(text().as_deref(), before, "{flavor}");
+        assert_eq!(node.text(), USUAL);
+    }
+    if version < Version(2, 0) {
         return;
     }
+    // k3s imports a directory where its containerd is one of 2.
     let before = format!("imports = [\"config-v3.toml.d/*.toml\"]\n{USUAL}");
-    fs::write(node.config(), &before).expect("the configuration");
+    let node = Node::with_config(&before);
     node.must(&["--flavor", "k3s"]);
     assert_eq!(node.text(), before);
     assert_eq!(names(&node.path("etc/config-v3.toml.d")), ["usher.toml"]);

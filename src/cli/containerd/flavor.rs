@@ -6,9 +6,9 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 use super::super::systemd::systemctl;
+use super::CONFIG;
 use super::node::version;
 use super::program::is_program;
-use super::{CONFIG, KnownAs, NAME, cri_of_layout, entry};
 
 /// Owners of a node's containerd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -35,6 +35,24 @@ struct Layout {
     programs: Option<&'static str>,
     /// Units of systemd, of which a node has one.
     units: &'static [&'static str],
+}
+
+/// A file of which a flavor makes containerd's configuration at each start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Source {
+    pub(in crate::cli) file: PathBuf,
+    pub(in crate::cli) form: SourceForm,
+}
+
+/// The relation of a [`Source`] to the configuration that is made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum SourceForm {
+    /// A template of the whole, which may begin with the flavor's own by a line.
+    Template,
+    /// The whole, which is there.
+    Whole,
+    /// One of several files that are merged.
+    OwnFile,
 }
 
 // === impl Wanted ===
@@ -149,38 +167,21 @@ impl Flavor {
         active.next().unwrap_or(first)
     }
 
-    /// The administrator's file that the flavor makes its configuration of, for a layout of the configuration.
-    fn source(self, config: &Path, layout: i64) -> PathBuf {
-        match self {
-            Flavor::Containerd => config.to_owned(),
+    /// The administrator's file of which the flavor makes containerd's configuration, for a layout of that.
+    pub(in crate::cli) fn source(self, config: &Path, layout: i64) -> Option<Source> {
+        let (name, form) = match self {
+            Flavor::Containerd => return None,
             Flavor::K3s | Flavor::Rke2 if layout > 2 => {
-                config.with_file_name("config-v3.toml.tmpl")
+                ("config-v3.toml.tmpl", SourceForm::Template)
             }
-            Flavor::K3s | Flavor::Rke2 => config.with_file_name("config.toml.tmpl"),
-            Flavor::K0s => config.with_file_name(format!("containerd.d/{NAME}.toml")),
-            Flavor::Microk8s => config.with_file_name("containerd-template.toml"),
-        }
-    }
-
-    /// The refusal to write a configuration that the flavor makes anew, with the lines for its source.
-    pub(in crate::cli) fn refusal(self, config: &Path, layout: i64, known_as: &KnownAs) -> String {
-        let name = self.name();
-        let file = config.display();
-        let source = self.source(config, layout);
-        let source = source.display();
-        let (how, first) = match self {
-            Flavor::K3s | Flavor::Rke2 => (
-                format!("{source}, which begins with {{{{ template \"base\" . }}}} if it is new"),
-                String::new(),
-            ),
-            Flavor::K0s => (source.to_string(), format!("version = {layout}\n")),
-            Flavor::Containerd | Flavor::Microk8s => (source.to_string(), String::new()),
+            Flavor::K3s | Flavor::Rke2 => ("config.toml.tmpl", SourceForm::Template),
+            Flavor::K0s => ("containerd.d/usher.toml", SourceForm::OwnFile),
+            Flavor::Microk8s => ("containerd-template.toml", SourceForm::Whole),
         };
-        let lines = entry(cri_of_layout(layout), NAME, known_as);
-        format!(
-            "{name} writes {file} anew at each start, and it imports no directory; nothing was changed; put the \
-             programs into place, write these lines at the end of {how}, and restart {name}:\n{first}{lines}"
-        )
+        Some(Source {
+            file: config.with_file_name(name),
+            form,
+        })
     }
 }
 
@@ -195,7 +196,6 @@ pub(super) fn by_its_name(program: PathBuf) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::TYPE;
     use super::*;
 
     #[test]
@@ -227,37 +227,46 @@ mod tests {
 
     #[test]
     fn the_source_of_a_configuration_is_that_of_the_flavors_manual() {
-        for (flavor, layout, source) in [
+        let k3s = "/var/lib/rancher/k3s/agent/etc/containerd";
+        for (flavor, layout, source, form) in [
             (
                 Flavor::K3s,
                 2,
-                "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+                format!("{k3s}/config.toml.tmpl"),
+                SourceForm::Template,
             ),
             (
                 Flavor::K3s,
                 3,
-                "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+                format!("{k3s}/config-v3.toml.tmpl"),
+                SourceForm::Template,
             ),
             (
                 Flavor::Rke2,
                 3,
-                "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.tmpl",
+                format!("{}/config-v3.toml.tmpl", k3s.replace("k3s", "rke2")),
+                SourceForm::Template,
             ),
-            (Flavor::K0s, 2, "/etc/k0s/containerd.d/usher.toml"),
+            (
+                Flavor::K0s,
+                2,
+                "/etc/k0s/containerd.d/usher.toml".to_owned(),
+                SourceForm::OwnFile,
+            ),
             (
                 Flavor::Microk8s,
                 2,
-                "/var/snap/microk8s/current/args/containerd-template.toml",
+                "/var/snap/microk8s/current/args/containerd-template.toml".to_owned(),
+                SourceForm::Whole,
             ),
         ] {
-            let found = flavor.source(flavor.config(), layout);
-            assert_eq!(found, Path::new(source));
-            let refusal = flavor.refusal(flavor.config(), layout, &KnownAs::OwnType);
-            assert!(refusal.contains(source), "{refusal}");
-            let table = format!("{}\".containerd.runtimes.usher]", cri_of_layout(layout));
-            assert!(refusal.contains(&table), "{refusal}");
-            assert!(refusal.contains(TYPE), "{refusal}");
+            let file = PathBuf::from(source);
+            assert_eq!(
+                flavor.source(flavor.config(), layout),
+                Some(Source { file, form })
+            );
         }
+        assert_eq!(Flavor::Containerd.source(Path::new(CONFIG), 2), None);
     }
 
     #[test]

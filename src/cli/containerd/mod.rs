@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 pub(super) use effective::Effective;
 pub(super) use files::{ConfigFile, configuration_files};
-pub(super) use flavor::Wanted;
+pub(super) use flavor::{Source, SourceForm, Wanted};
 pub(super) use kubelet::{Handler, Told, Untold};
 pub(super) use loaded::is_ours;
 pub(super) use node::{Facts, Node, dump, text};

@@ -9,6 +9,7 @@ mod place;
 mod plan;
 mod programs;
 mod scratch;
+mod source;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,8 @@ use super::check;
 use super::containerd::{KnownAs, NAME, Node, PROGRAM, Wanted, find};
 use super::output::{Failure, Stdout, note};
 use super::systemd::{has_systemd, systemctl};
-use plan::{Found, Texts, Wish};
+use plan::{Found, Planned, Texts, Wish};
+use source::SourceText;
 use stage::{ask, find_texts, scratch};
 use trial::Programs;
 
@@ -108,7 +110,7 @@ struct Installer {
     bin: PathBuf,
     binaries: PathBuf,
     found: Found,
-    planned: Texts,
+    planned: Planned,
 }
 
 // === impl Install ===
@@ -159,6 +161,15 @@ impl Installer {
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
         // A link is followed: the file that it leads to is the one to change.
         let found = find_texts(place::resolve(&node.config), &containerd)?;
+        // Where a directory is imported a file of our own is in it, whoever makes the rest.
+        let source = node.flavor.source(&node.config, found.layout());
+        let found = match source.filter(|_| found.part_file.is_none()) {
+            Some(source) => {
+                let text = place::read(&source.file)?;
+                found.with_source(SourceText::new(source, text)?)
+            }
+            None => found,
+        };
         let wish = match wanted.remove {
             true => Wish::Removed,
             false if wanted.pauseless => Wish::Installed(KnownAs::pauseless(&node)?),
@@ -169,12 +180,6 @@ impl Installer {
             let ask = &mut |found: &Found, texts: &Texts| ask(&containerd, &scratch, found, texts);
             found.plan(&wish, ask)?
         };
-        if let Wish::Installed(known_as) = &wish
-            && node.flavor.is_generated()
-            && planned.main != found.texts.main
-        {
-            return Err(node.flavor.refusal(&node.config, found.layout(), known_as));
-        }
         Ok(Installer {
             wanted,
             node,
@@ -202,7 +207,11 @@ impl Installer {
                  usher-stop.service changes how long that may take",
             );
         }
-        self.check()?;
+        // What is made of a source has us after the restart.
+        let is_made_later = self.is_changed() || self.found.is_to_be_made_anew();
+        if self.found.source.is_none() || self.wanted.restart || !is_made_later {
+            self.check()?;
+        }
         let older = programs::running_shims(&self.bin.join(PROGRAM)).of_older;
         if older > 0 {
             note(&format!(
@@ -242,7 +251,7 @@ impl Installer {
 
     /// Where systemd is needed, is there one? Asked before anything is changed.
     fn need_systemd(&self) -> Result<(), String> {
-        let is_changed = self.planned != self.found.texts || self.is_to_be_restarted();
+        let is_changed = self.is_changed() || self.is_to_be_restarted();
         let (option, instead) = match () {
             () if self.wanted.restart && is_changed => (
                 "--restart",
@@ -275,16 +284,30 @@ impl Installer {
 
     /// True if the running containerd has to be restarted though its configuration file stays as it is.
     fn is_to_be_restarted(&self) -> bool {
-        self.restart_wanted().exists() || self.node.unloaded().is_some()
+        self.restart_wanted().exists()
+            || self.node.unloaded().is_some()
+            || !self.wanted.remove && self.found.is_to_be_made_anew()
+    }
+
+    fn is_changed(&self) -> bool {
+        self.planned.texts != self.found.texts
+    }
+
+    /// The file that is changed, or would be.
+    fn file(&self) -> &Path {
+        match (&self.found.source, &self.found.part_file) {
+            (Some(source), _) => &source.file,
+            (None, Some(part)) if self.planned.texts.part != self.found.texts.part => part,
+            (None, _) => &self.found.config,
+        }
     }
 
     /// Puts the planned configuration into place. If containerd does not come back with it, although it
     /// started when tried, the old one comes back.
     fn configure(&self) -> Result<(), String> {
-        let config = self.found.config.display();
         let restart_wanted = self.restart_wanted();
-        if self.planned == self.found.texts {
-            note(&format!("{config} needs no change"));
+        if !self.is_changed() {
+            note(&format!("{} needs no change", self.file().display()));
             if !self.is_to_be_restarted() {
                 return Ok(());
             }
@@ -300,12 +323,8 @@ impl Installer {
         if self.wanted.restart {
             place::put(&restart_wanted, Some(""))?;
         }
-        self.put(&self.planned)?;
-        let changed = match &self.found.part_file {
-            Some(part) if self.planned.part != self.found.texts.part => part,
-            _ => &self.found.config,
-        };
-        note(&format!("configured: {}", changed.display()));
+        self.put(&self.planned.texts)?;
+        note(&format!("configured: {}", self.file().display()));
         if !self.wanted.remove && !self.wanted.pauseless && !self.node.is_1() {
             note(
                 "containerd knows it as a program of runc's type, so that kubelet hears of user namespaces \
@@ -326,7 +345,7 @@ impl Installer {
 
     /// Does containerd start with what is planned?
     fn try_it(&self) -> Result<(), String> {
-        if self.planned == self.found.texts {
+        if self.planned.tried == self.found.texts {
             return Ok(());
         }
         let scratch = scratch()?;
@@ -335,7 +354,7 @@ impl Installer {
                 containerd: &self.containerd,
                 ctr: &ctr,
             };
-            let effective = ask(&self.containerd, &scratch, &self.found, &self.planned)?;
+            let effective = ask(&self.containerd, &scratch, &self.found, &self.planned.tried)?;
             trial::starts(&programs, effective.text(), &scratch)
         });
         started.map_err(|error| {
@@ -351,6 +370,9 @@ impl Installer {
     }
 
     fn put(&self, texts: &Texts) -> Result<(), String> {
+        if let Some(source) = &self.found.source {
+            return place::put(&source.file, texts.source.as_deref());
+        }
         if let Some(file) = &self.found.part_file {
             place::put(file, texts.part.as_deref())?;
         }
@@ -380,7 +402,11 @@ impl Installer {
 
     /// Prints what would be changed.
     fn show(&self, stdout: &mut Stdout) -> Result<(), Failure> {
-        let (old, new) = (&self.found.texts, &self.planned);
+        let (old, new) = (&self.found.texts, &self.planned.texts);
+        if let Some(SourceText { file, .. }) = &self.found.source {
+            let difference = difference(file, old.source.as_deref(), new.source.as_deref());
+            stdout.text(difference)?;
+        }
         if let Some(part) = &self.found.part_file {
             stdout.text(difference(part, old.part.as_deref(), new.part.as_deref()))?;
         }

@@ -90,6 +90,16 @@ pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
     text
 }
 
+/// The tables of ours in a text.
+pub(super) fn tables(text: &str) -> String {
+    let lines = text.lines();
+    let lines = lines
+        .skip_while(|line| !line.starts_with(FIRST_BEGINS))
+        .skip(1);
+    let lines: Vec<_> = lines.take_while(|line| *line != LAST).collect();
+    lines.join("\n")
+}
+
 /// A file of our own.
 pub(super) fn own_file(version: i64, tables: &str) -> String {
     format!("{MADE}\nversion = {version}\n{tables}\n")
@@ -156,6 +166,7 @@ mod tests {
                 let with = with_ours(&bare, TABLES);
                 assert!(with.contains(text), "{with:?}");
                 assert_eq!(without_ours(&with), Ok(bare.clone()), "{with:?}");
+                assert_eq!(tables(&with), TABLES, "{with:?}");
             }
         }
     }

@@ -8,6 +8,7 @@ use toml_edit::{Document, DocumentMut, Item, Key};
 use super::super::containerd::{Effective, KnownAs, NAME, cri_of_layout, entry};
 use super::imports;
 use super::ours::{self, Bare, without_ours};
+use super::source::SourceText;
 
 /// The texts of the two files that may have something of ours; none where no file is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,6 +17,17 @@ pub(super) struct Texts {
     pub(super) main: Option<String>,
     /// A file of ours in the directory that it imports.
     pub(super) part: Option<String>,
+    /// The file of which a distribution makes the configuration, which is then never written itself.
+    pub(super) source: Option<String>,
+}
+
+/// What is to be put into place.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) texts: Texts,
+    /// What containerd is tried with: where the configuration is made of a [source](Texts::source), what it
+    /// will be then.
+    pub(super) tried: Texts,
 }
 
 /// The two files, and what is in them.
@@ -30,6 +42,7 @@ pub(super) struct Found {
     bare: Bare,
     /// Other files that the configuration imports, and their texts.
     pub(super) imported: Vec<(PathBuf, String)>,
+    pub(super) source: Option<SourceText>,
 }
 
 /// What is wanted of containerd's configuration.
@@ -71,9 +84,13 @@ impl Found {
         Ok(Found {
             config,
             part_file,
-            texts: Texts { main, part: None },
+            texts: Texts {
+                main,
+                ..Texts::default()
+            },
             bare,
             imported: Vec::new(),
+            source: None,
         })
     }
 
@@ -104,8 +121,27 @@ impl Found {
     fn without_ours(&self) -> Texts {
         Texts {
             main: Some(self.bare.text.clone()),
-            part: None,
+            ..Texts::default()
         }
+    }
+
+    /// With the file of which the configuration is made.
+    pub(super) fn with_source(mut self, source: SourceText) -> Found {
+        self.texts.source = source.text().map(str::to_owned);
+        self.source = Some(source);
+        self
+    }
+
+    /// True if the file of which the configuration is made has the runtime, and the configuration has not.
+    pub(super) fn is_to_be_made_anew(&self) -> bool {
+        let names_runtime = |text: &str| text.contains(".containerd.runtimes.usher");
+        let mut texts = self
+            .imported
+            .iter()
+            .map(|(_, text)| text)
+            .chain(&self.texts.main);
+        self.source.as_ref().is_some_and(SourceText::has_ours)
+            && !texts.any(|text| names_runtime(text))
     }
 
     /// What is to be there, and what containerd would make of it.
@@ -114,7 +150,36 @@ impl Found {
     ///
     /// One sentence: containerd does not take the configuration as it is, or with us in it, or would be
     /// configured differently in something else than our runtime.
-    pub(super) fn plan(&self, wish: &Wish, ask: &mut Ask) -> Result<Texts, String> {
+    pub(super) fn plan(&self, wish: &Wish, ask: &mut Ask) -> Result<Planned, String> {
+        let Some(source) = &self.source else {
+            let texts = self.plan_configuration(wish, ask)?;
+            let tried = texts.clone();
+            return Ok(Planned { texts, tried });
+        };
+        let with_source = |text: Option<String>| Texts {
+            source: text,
+            ..self.texts.clone()
+        };
+        let layout = self.layout();
+        let (text, tried) = match wish {
+            Wish::Removed => (source.without_ours(), None),
+            // What was made of it has the runtime already, maybe without the comments that tell it is ours.
+            Wish::Installed(known_as) if source.has_ours() => {
+                let tables = entry(cri_of_layout(layout), NAME, known_as);
+                (Some(source.with_ours(layout, &tables)), None)
+            }
+            Wish::Installed(_) => {
+                let tried = self.plan_configuration(wish, ask)?;
+                let tables = ours::tables(tried.main.as_deref().unwrap_or_default());
+                (Some(source.with_ours(layout, &tables)), Some(tried))
+            }
+        };
+        let texts = with_source(text);
+        let tried = tried.unwrap_or_else(|| self.texts.clone());
+        Ok(Planned { texts, tried })
+    }
+
+    fn plan_configuration(&self, wish: &Wish, ask: &mut Ask) -> Result<Texts, String> {
         let before = ask(self, &self.without_ours()).map_err(|error| {
             let file = self.config.display();
             format!("containerd does not take {file} as it is: {error}; nothing was changed")
@@ -134,7 +199,7 @@ impl Found {
         let goes = self.texts.main.is_none() || self.bare.is_made && is_empty();
         Texts {
             main: (!goes).then(|| self.bare.text.clone()),
-            part: None,
+            ..Texts::default()
         }
     }
 
@@ -199,10 +264,11 @@ impl Found {
         let beside = self.part_file.is_some().then(|| Texts {
             main: Some(ours::with_nothing(&self.bare)),
             part: Some(ours::own_file(version, &ours)),
+            source: None,
         });
         let within = |tables: &str| Texts {
             main: Some(ours::with_ours(&self.bare, tables)),
-            part: None,
+            ..Texts::default()
         };
         let with_built_in =
             built_in(cri, before).map(|built_in| within(&format!("{ours}\n{built_in}")));
@@ -221,6 +287,7 @@ impl Found {
         Texts {
             main: either(&self.texts.main, planned.main, are_alike),
             part: either(&self.texts.part, planned.part, have_the_same_values),
+            source: planned.source,
         }
     }
 

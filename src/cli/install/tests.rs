@@ -8,8 +8,9 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 use toml::{Table, Value};
 
-use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE};
+use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE, Source, SourceForm};
 use super::plan::{Found, Texts, Wish};
+use super::source::SourceText;
 
 /// A configuration as people have it, with the CRI plugin's part in one of the forms that TOML has for it.
 const RUNTIMES: [&str; 5] = [
@@ -45,7 +46,7 @@ fn found(texts: &Texts) -> Found {
 fn main_only(text: &str) -> Texts {
     Texts {
         main: Some(text.to_owned()),
-        part: None,
+        ..Texts::default()
     }
 }
 
@@ -72,7 +73,9 @@ fn merge(into: &mut Table, from: Table) {
 }
 
 fn plan(texts: &Texts, wish: &Wish) -> Result<Texts, String> {
-    found(texts).plan(wish, &mut says)
+    let planned = found(texts).plan(wish, &mut says)?;
+    assert_eq!(planned.texts, planned.tried);
+    Ok(planned.texts)
 }
 
 /// Random configurations: the parts in any order, some of them, with either end of lines, or none at last.
@@ -249,6 +252,7 @@ fn what_somebody_else_wrote_is_refused_with_its_place() {
     let part = Texts {
         main: Some("version = 3\nimports = ['/x/*.toml']\n".to_owned()),
         part: Some("version = 3\n".to_owned()),
+        ..Texts::default()
     };
     let found = Found::new("/c.toml".into(), part.main, || Ok(3)).unwrap();
     let error = found.with_part(part.part).err().unwrap();
@@ -298,11 +302,41 @@ fn a_file_that_was_made_for_it_goes_with_it_unless_somebody_has_written_into_it(
         merge(&mut table, RUNTIMES[0].parse().unwrap());
         Ok(Effective::of(table))
     };
-    let with = found(&nothing).plan(&installed(), &mut knows_runc).unwrap();
+    let with = found(&nothing).plan(&installed(), &mut knows_runc);
+    let with = with.unwrap().texts;
     let main = with.main.clone().unwrap();
     assert!(main.contains("version = 3\n"), "{main}");
-    let removed = |texts: &Texts| found(texts).plan(&Wish::Removed, &mut says).unwrap();
+    let removed = |texts: &Texts| plan(texts, &Wish::Removed).unwrap();
     assert_eq!(removed(&with), nothing);
     let more = main_only(&format!("{main}[debug]\n"));
     assert_eq!(removed(&more), main_only("version = 3\n[debug]\n"));
+}
+
+#[test]
+fn a_configuration_that_is_made_of_a_source_is_tried_and_only_the_source_is_changed() {
+    let main = main_only(&format!("version = 3\n{}", RUNTIMES[0]));
+    let with_source = |texts: &Texts, form| {
+        let file = "/etc/source".into();
+        let source = SourceText::new(Source { file, form }, texts.source.clone());
+        found(texts).with_source(source.unwrap())
+    };
+    for form in [SourceForm::Template, SourceForm::OwnFile] {
+        let new = with_source(&main, form);
+        assert!(!new.is_to_be_made_anew());
+        let planned = new.plan(&installed(), &mut says).unwrap();
+        assert_eq!(planned.texts.main, main.main);
+        assert!(planned.tried.main.unwrap().contains("runtimes.usher]"));
+        let written = with_source(&planned.texts, form);
+        assert!(written.is_to_be_made_anew(), "it has not been made since");
+        // What is made of it may have lost the comments that tell whose the lines are.
+        let mut made = planned.texts.clone();
+        made.main = made
+            .main
+            .map(|main| main + RUNTIMES[0].replace("runc", NAME).as_str());
+        let made_of = with_source(&made, form);
+        assert!(!made_of.is_to_be_made_anew());
+        assert_eq!(made_of.plan(&installed(), &mut says).unwrap().texts, made);
+        let removed = written.plan(&Wish::Removed, &mut says).unwrap();
+        assert_eq!(removed.texts, main);
+    }
 }

@@ -1,0 +1,136 @@
+//! The file of which a distribution makes containerd's configuration: what is to be in it.
+
+use std::path::PathBuf;
+
+use super::super::containerd::{Source, SourceForm};
+use super::ours::{self, Bare, without_ours};
+
+/// A new template, which has all of the distribution's own.
+const TEMPLATE: &str = "{{ template \"base\" . }}\n";
+
+/// A [`Source`] and its text.
+#[derive(Debug)]
+pub(super) struct SourceText {
+    pub(super) file: PathBuf,
+    form: SourceForm,
+    text: Option<String>,
+    bare: Bare,
+}
+
+impl SourceText {
+    /// # Errors
+    ///
+    /// One sentence, if what is ours cannot be told from the rest, or if the file is somebody else's or
+    /// missing.
+    pub(super) fn new(source: Source, text: Option<String>) -> Result<SourceText, String> {
+        let Source { file, form } = source;
+        let place = file.display();
+        let bare = match (&text, form) {
+            (Some(text), _) => without_ours(text).map_err(|error| format!("{place}, {error}"))?,
+            (None, SourceForm::Template) => Bare {
+                text: TEMPLATE.to_owned(),
+                is_made: true,
+            },
+            (None, SourceForm::OwnFile) => Bare {
+                text: String::new(),
+                is_made: true,
+            },
+            (None, SourceForm::Whole) => {
+                return Err(format!(
+                    "{place} is not there; expected the file of which containerd's configuration is made"
+                ));
+            }
+        };
+        if form == SourceForm::OwnFile && !bare.is_made {
+            return Err(format!(
+                "{place} is there, and `usher install` has not made it; expected no such file"
+            ));
+        }
+        Ok(SourceText {
+            file,
+            form,
+            text,
+            bare,
+        })
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        self.text.as_deref()
+    }
+
+    /// True if the installer has written the runtime's table in it.
+    pub(super) fn has_ours(&self) -> bool {
+        self.text().is_some_and(ours::has_written)
+    }
+
+    /// The text with tables of ours, in a configuration of this layout.
+    pub(super) fn with_ours(&self, layout: i64, tables: &str) -> String {
+        match self.form {
+            SourceForm::OwnFile => ours::own_file(layout, tables),
+            SourceForm::Template | SourceForm::Whole => ours::with_ours(&self.bare, tables),
+        }
+    }
+
+    /// The text without us; none if the file goes.
+    pub(super) fn without_ours(&self) -> Option<String> {
+        let is_empty = match self.form {
+            SourceForm::OwnFile => true,
+            SourceForm::Template => self.bare.text.trim() == TEMPLATE.trim(),
+            SourceForm::Whole => false,
+        };
+        let goes = self.text.is_none() || self.bare.is_made && is_empty;
+        (!goes).then(|| self.bare.text.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLES: &str = "[plugins.x.containerd.runtimes.usher]\n  a = 1";
+
+    fn source(form: SourceForm, text: Option<&str>) -> Result<SourceText, String> {
+        let file = PathBuf::from("/etc/source");
+        SourceText::new(Source { file, form }, text.map(str::to_owned))
+    }
+
+    #[test]
+    fn a_new_template_begins_with_the_distributions_own_and_goes_with_us() {
+        let new = source(SourceForm::Template, None).unwrap();
+        let text = new.with_ours(3, TABLES);
+        assert!(text.contains(&format!("{TEMPLATE}# >>> usher")), "{text}");
+        let there = source(SourceForm::Template, Some(&text)).unwrap();
+        assert!(there.has_ours() && !new.has_ours());
+        assert_eq!(there.with_ours(3, TABLES), text);
+        assert_eq!(there.without_ours(), None);
+    }
+
+    #[test]
+    fn a_template_of_somebody_elses_comes_back_byte_by_byte() {
+        for form in [SourceForm::Template, SourceForm::Whole] {
+            let mine = "{{ template \"base\" . }}\n[debug]\n  level = \"info\"";
+            let text = source(form, Some(mine)).unwrap().with_ours(2, TABLES);
+            assert!(text.starts_with(mine), "{text}");
+            let there = source(form, Some(&text)).unwrap();
+            assert_eq!(there.without_ours().as_deref(), Some(mine));
+        }
+    }
+
+    #[test]
+    fn a_file_of_our_own_is_made_and_removed_and_never_somebody_elses() {
+        let new = source(SourceForm::OwnFile, None).unwrap();
+        let text = new.with_ours(2, TABLES);
+        assert!(text.contains("version = 2\n"), "{text}");
+        let there = source(SourceForm::OwnFile, Some(&text)).unwrap();
+        assert!(there.has_ours());
+        assert_eq!(there.without_ours(), None);
+        let other = source(SourceForm::OwnFile, Some("version = 2\n")).unwrap_err();
+        assert!(other.contains("has not made it"), "{other}");
+    }
+
+    #[test]
+    fn a_whole_that_is_missing_is_named() {
+        let missing = source(SourceForm::Whole, None).unwrap_err();
+        assert!(missing.contains("/etc/source is not there"), "{missing}");
+    }
+}
