@@ -33,6 +33,7 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "takes half an hour; `hostile::` runs each of its pods once",
     ),
     ("scripts/chaos", "takes minutes"),
+    ("scripts/attack", "attacks for minutes"),
     (
         "cargo test",
         "would run tests in a test; those which it names are there",

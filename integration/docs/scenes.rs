@@ -50,7 +50,7 @@ scenes! {
     a_pod_from_its_start_to_its_end: [
         (OPERATIONS, "usher ps"),
         (OPERATIONS, "usher inspect checkout"),
-        (OPERATIONS, "usher timeline checkout --width 104"),
+        (OPERATIONS, "usher timeline checkout --width 94"),
         (TROUBLESHOOTING, "usher ps                 # the pods of this node, and how far they are"),
         (TROUBLESHOOTING, "usher --version; usher check"),
     ] => |stage| {
@@ -86,7 +86,7 @@ scenes! {
         stage.types("usher --version; usher check", &[("POD", "checkout")]);
         let stopped = stage.type_in("usher stop checkout --grace-period 3s");
         assert!(stopped.ok(), "{stopped:?}");
-        stage.shows("usher timeline checkout --width 104");
+        stage.shows("usher timeline checkout --width 94");
     };
 
     a_pod_is_stopped_by_hand: [

@@ -165,7 +165,8 @@ impl Found {
             Wish::Removed => (source.without_ours(), None),
             // What was made of it has the runtime already, maybe without the comments that tell it is ours.
             Wish::Installed(known_as) if source.has_ours() => {
-                let tables = entry(cri_of_layout(layout), NAME, known_as);
+                let mut tables = entry(cri_of_layout(layout), NAME, known_as);
+                tables.push_str(&built_in_of(source.text().unwrap_or_default()));
                 (Some(source.with_ours(layout, &tables)), None)
             }
             Wish::Installed(_) => {
@@ -369,6 +370,19 @@ fn built_in(cri: &str, before: &Effective) -> Option<String> {
     }
     to.insert(RUNC, runc);
     Some(document.to_string())
+}
+
+/// The tables of the runtime that containerd knows by itself, if they are among ours in a text.
+fn built_in_of(text: &str) -> String {
+    let ours = match ours::tables(text) {
+        // All of a file of our own.
+        tables if tables.is_empty() => text.trim_end().to_owned(),
+        tables => tables,
+    };
+    let runc = ours.find(".containerd.runtimes.runc]");
+    let begin = runc.and_then(|runc| ours.get(..runc)?.rfind('\n'));
+    let tables = begin.and_then(|begin| ours.get(begin..));
+    tables.unwrap_or_default().to_owned()
 }
 
 /// Takes the dump's indentation from a table, and its empty lines.

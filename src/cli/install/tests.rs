@@ -336,6 +336,14 @@ fn a_configuration_that_is_made_of_a_source_is_tried_and_only_the_source_is_chan
         let made_of = with_source(&made, form);
         assert!(!made_of.is_to_be_made_anew());
         assert_eq!(made_of.plan(&installed(), &mut says).unwrap().texts, made);
+        // Other lines of ours are about the runtime that a containerd 1 would forget.
+        let built_in = "\n[plugins.x.containerd.runtimes.runc]\n  a = 1\n# <<< usher";
+        if form == SourceForm::Template {
+            let text = made.source.take().unwrap();
+            made.source = Some(text.replace("\n# <<< usher", built_in));
+            let made_of = with_source(&made, form);
+            assert_eq!(made_of.plan(&installed(), &mut says).unwrap().texts, made);
+        }
         let removed = written.plan(&Wish::Removed, &mut says).unwrap();
         assert_eq!(removed.texts, main);
     }
