@@ -73,5 +73,5 @@ fn another_plan_than_the_pods_is_refused_and_the_pod_goes_on() {
     host.ctr(&["containers", "rm", "proxy"]);
     first.run_proxy(&host, &[]);
     let record = host.await_event("web", "start");
-    record.assert_before(("proxy", "accepted"), ("web", "start"));
+    record.assert_before(("proxy", "start"), ("web", "start"));
 }
