@@ -51,7 +51,7 @@ pub(in crate::cli) enum SourceForm {
     Template,
     /// The whole, which is there.
     Whole,
-    /// One of several files that are merged.
+    /// A file of our own that is merged with others.
     OwnFile,
 }
 
@@ -127,17 +127,17 @@ impl Flavor {
 
     /// The flavor to which a configuration file belongs.
     pub(in crate::cli) fn of_config(config: &Path) -> Flavor {
-        let flavors = Flavor::value_variants().iter().copied();
-        let mut owners = flavors.filter(|flavor| flavor.is_generated());
-        let owner = owners.find(|flavor| config.starts_with(flavor.layout().root));
-        owner.unwrap_or_default()
+        Flavor::first(|flavor| flavor.is_generated() && config.starts_with(flavor.layout().root))
     }
 
     /// The flavor of which a node that runs no containerd has files.
     pub(super) fn on_disk() -> Flavor {
-        let flavors = Flavor::value_variants().iter().copied();
-        let mut there = flavors.filter(|flavor| flavor.config().exists());
-        there.next().unwrap_or_default()
+        Flavor::first(|flavor| flavor.config().exists())
+    }
+
+    fn first(holds: impl Fn(Flavor) -> bool) -> Flavor {
+        let mut flavors = Flavor::value_variants().iter().copied();
+        flavors.find(|flavor| holds(*flavor)).unwrap_or_default()
     }
 
     /// containerd's configuration file.

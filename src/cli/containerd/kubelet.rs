@@ -33,7 +33,7 @@ pub(in crate::cli) struct Told {
 /// Why a containerd has not answered kubelet's question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) enum Untold {
-    /// It runs without a CRI plugin: the plugin is off, or has failed.
+    /// The CRI plugin is off, or has failed.
     NoCri,
     /// A clause.
     Because(String),

@@ -9,31 +9,29 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a program may take that is asked for a few lines.
+/// Time for a program that is asked for a few lines.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// How often the end of such a program is looked for.
+/// Pause between two looks for the end of such a program.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The program `name` in one of the directories of `path`; itself if it is a path.
 pub(in crate::cli) fn find(path: &str, name: &str) -> Option<PathBuf> {
-    if name.contains('/') {
-        return Some(PathBuf::from(name)).filter(|program| is_program(program));
-    }
-    path.split(':')
-        .filter(|directory| directory.starts_with('/'))
-        .map(|directory| Path::new(directory).join(name))
-        .find(|program| is_program(program))
+    first(path, name, is_program)
 }
 
 /// The file `name` in one of the directories of `path`, whether or not it can be executed; itself if it is a path.
 pub(in crate::cli) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
+    first(path, name, Path::is_file)
+}
+
+fn first(path: &str, name: &str, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     if name.contains('/') {
-        return Some(PathBuf::from(name)).filter(|file| file.is_file());
+        return Some(PathBuf::from(name)).filter(|file| is_it(file));
     }
     path.split(':')
         .filter(|directory| directory.starts_with('/'))
         .map(|directory| Path::new(directory).join(name))
-        .find(|file| file.is_file())
+        .find(|file| is_it(file))
 }
 
 pub(in crate::cli) fn is_program(path: &Path) -> bool {

@@ -83,8 +83,8 @@ pub(super) struct Install {
     /// else /usr/local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// What brings containerd: its configuration, programs and unit are where that keeps them. What is not
-    /// containerd itself has not been tried for real
+    /// The owner of containerd, which tells where its configuration, programs and unit are. None but
+    /// containerd itself has been tried for real
     #[arg(long, value_enum, default_value = "auto")]
     flavor: Wanted,
     /// containerd's configuration file [default: that of the running containerd, else

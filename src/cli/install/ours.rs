@@ -1,6 +1,8 @@
 //! What of a configuration file is ours: whole lines between two comments, so that every other byte of it
 //! is as whoever wrote it has left it.
 
+use std::path::Path;
+
 use thiserror::Error;
 
 /// The line before what is ours in a file.
@@ -71,9 +73,26 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
 
 /// True if the installer has written the runtime's table in this text.
 pub(in crate::cli) fn has_written(text: &str) -> bool {
-    let names_runtime = |text: &str| text.contains(".containerd.runtimes.usher");
     without_ours(text)
         .is_ok_and(|bare| bare.is_made || names_runtime(text) && !names_runtime(&bare.text))
+}
+
+/// True if a text has the runtime's table, whoever has written it.
+pub(super) fn names_runtime(text: &str) -> bool {
+    text.contains(".containerd.runtimes.usher")
+}
+
+/// # Errors
+///
+/// One sentence, if a file that would be ours is there and somebody else's.
+pub(super) fn expect_made(file: &Path, is_made: bool) -> Result<(), String> {
+    match is_made {
+        true => Ok(()),
+        false => Err(format!(
+            "{} is there, and `usher install` has not made it; expected no such file",
+            file.display()
+        )),
+    }
 }
 
 /// The text with tables of ours at its end, and with what tells that the file is ours, if it is.

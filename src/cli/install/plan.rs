@@ -100,13 +100,9 @@ impl Found {
     ///
     /// One sentence, if it is somebody else's.
     pub(super) fn with_part(mut self, part: Option<String>) -> Result<Found, String> {
-        if let (Some(file), Some(text)) = (&self.part_file, &part)
-            && !without_ours(text).is_ok_and(|bare| bare.is_made)
-        {
-            return Err(format!(
-                "{} is there, and `usher install` has not made it; expected no such file",
-                file.display()
-            ));
+        if let (Some(file), Some(text)) = (&self.part_file, &part) {
+            let is_made = without_ours(text).is_ok_and(|bare| bare.is_made);
+            ours::expect_made(file, is_made)?;
         }
         self.texts.part = part;
         Ok(self)
@@ -134,14 +130,13 @@ impl Found {
 
     /// True if the file of which the configuration is made has the runtime, and the configuration has not.
     pub(super) fn is_to_be_made_anew(&self) -> bool {
-        let names_runtime = |text: &str| text.contains(".containerd.runtimes.usher");
         let mut texts = self
             .imported
             .iter()
             .map(|(_, text)| text)
             .chain(&self.texts.main);
         self.source.as_ref().is_some_and(SourceText::has_ours)
-            && !texts.any(|text| names_runtime(text))
+            && !texts.any(|text| ours::names_runtime(text))
     }
 
     /// What is to be there, and what containerd would make of it.
@@ -166,7 +161,7 @@ impl Found {
             // What was made of it has the runtime already, maybe without the comments that tell it is ours.
             Wish::Installed(known_as) if source.has_ours() => {
                 let mut tables = entry(cri_of_layout(layout), NAME, known_as);
-                tables.push_str(&built_in_of(source.text().unwrap_or_default()));
+                tables.push_str(&built_in_of(&source.tables()));
                 (Some(source.with_ours(layout, &tables)), None)
             }
             Wish::Installed(_) => {
@@ -372,13 +367,8 @@ fn built_in(cri: &str, before: &Effective) -> Option<String> {
     Some(document.to_string())
 }
 
-/// The tables of the runtime that containerd knows by itself, if they are among ours in a text.
-fn built_in_of(text: &str) -> String {
-    let ours = match ours::tables(text) {
-        // All of a file of our own.
-        tables if tables.is_empty() => text.trim_end().to_owned(),
-        tables => tables,
-    };
+/// The tables of the runtime that containerd knows by itself, if they are among ours.
+fn built_in_of(ours: &str) -> String {
     let runc = ours.find(".containerd.runtimes.runc]");
     let begin = runc.and_then(|runc| ours.get(..runc)?.rfind('\n'));
     let tables = begin.and_then(|begin| ours.get(begin..));

@@ -41,10 +41,8 @@ impl SourceText {
                 ));
             }
         };
-        if form == SourceForm::OwnFile && !bare.is_made {
-            return Err(format!(
-                "{place} is there, and `usher install` has not made it; expected no such file"
-            ));
+        if form == SourceForm::OwnFile {
+            ours::expect_made(&file, bare.is_made)?;
         }
         Ok(SourceText {
             file,
@@ -61,6 +59,15 @@ impl SourceText {
     /// True if the installer has written the runtime's table in it.
     pub(super) fn has_ours(&self) -> bool {
         self.text().is_some_and(ours::has_written)
+    }
+
+    /// The tables of ours in it.
+    pub(super) fn tables(&self) -> String {
+        let text = self.text().unwrap_or_default();
+        match self.form {
+            SourceForm::OwnFile => text.trim_end().to_owned(),
+            SourceForm::Template | SourceForm::Whole => ours::tables(text),
+        }
     }
 
     /// The text with tables of ours, in a configuration of this layout.
