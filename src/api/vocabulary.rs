@@ -215,11 +215,7 @@ impl From<&Obstacle> for api::Obstacle {
             Obstacle::Exit => api::Missing::MISSING_EXIT,
             Obstacle::Work => api::Missing::MISSING_WORK,
             Obstacle::TurnToStop { step, defer } => {
-                if let Some(name) = defer {
-                    let turn = match step {
-                        Step::PreExit => DeferTurn::PreExit,
-                        _ => DeferTurn::PostExit,
-                    };
+                if let (Some(name), Some(turn)) = (defer, step.defer_turn()) {
                     let its = role(ContainerKind::Workload, Role::Defer(turn));
                     message.role = Some(its.into());
                     message.container = name.clone();

@@ -24,6 +24,15 @@ impl Step {
             DeferTurn::PostExit => Step::PostExit,
         }
     }
+
+    /// The turn of the defer containers that run in this step.
+    pub const fn defer_turn(self) -> Option<DeferTurn> {
+        match self {
+            Step::PreExit => Some(DeferTurn::PreExit),
+            Step::PostExit => Some(DeferTurn::PostExit),
+            Step::Hooks | Step::Apps | Step::Sidecars | Step::Over => None,
+        }
+    }
 }
 
 // === rules ===
@@ -186,11 +195,7 @@ impl Pod {
 
     /// The turn whose step is under way.
     fn turn_under_way(&self) -> Option<DeferTurn> {
-        match self.termination.as_ref()?.step() {
-            Step::PreExit => Some(DeferTurn::PreExit),
-            Step::PostExit => Some(DeferTurn::PostExit),
-            Step::Hooks | Step::Apps | Step::Sidecars | Step::Over => None,
-        }
+        self.termination.as_ref()?.step().defer_turn()
     }
 
     /// Whether a defer container of the step under way waits for its turn, or runs.
