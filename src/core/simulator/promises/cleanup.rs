@@ -190,14 +190,7 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
             continue;
         };
         let end = released.after(secs(cap));
-        let margin = match run.case.grace_policy {
-            GracePolicy::Reserve => secs(8),
-            GracePolicy::Shared
-            | GracePolicy::Overrun
-            | GracePolicy::SkipHooks
-            | GracePolicy::Strict => LEAST,
-        };
-        let is_cut = end.after(margin).after(MOMENT) >= ending.soonest;
+        let is_cut = end.after(least(run.case.grace_policy)).after(MOMENT) >= ending.soonest;
         // It is told before if it is run again and others wait behind it.
         let is_run_again = life.executed.len() > 1;
         let is_hindered = run.is_any_hindered(life.sandbox, released, end.after(LEAST));
@@ -280,19 +273,24 @@ pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
+/// Time before an end's deadline that is left to what comes later.
+fn least(policy: GracePolicy) -> Duration {
+    match policy {
+        GracePolicy::Reserve => secs(8),
+        GracePolicy::Shared
+        | GracePolicy::Overrun
+        | GracePolicy::SkipHooks
+        | GracePolicy::Strict => LEAST,
+    }
+}
+
 /// "Termination hooks of all containers that have one", where the end is not forced and there is time.
 pub fn hooks_run(run: &Run<'_>) -> Verdict {
     for life in run.lives.iter().filter(|life| life.member.hook.is_some()) {
         let Some(ending) = run.ending(life.sandbox) else {
             continue;
         };
-        let least = match run.case.grace_policy {
-            GracePolicy::Reserve => secs(8),
-            GracePolicy::Shared
-            | GracePolicy::Overrun
-            | GracePolicy::SkipHooks
-            | GracePolicy::Strict => LEAST,
-        };
+        let least = least(run.case.grace_policy);
         let has_time = ending.known.after(least) < ending.soonest;
         let is_meant = !ending.forced && !ending.is_vague && has_time;
         let excused = was_told_alone(run, &ending, life)
