@@ -32,14 +32,18 @@ pub(super) fn script(shell: Shell) -> String {
     clap_complete::generate(shell, &mut Usher::command(), "usher", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
-        Shell::Bash => script + BASH,
-        Shell::Fish => script + FISH,
+        Shell::Bash => script + &BASH.replace("@PODS@", PODS),
+        // Within quotes.
+        Shell::Fish => script + &FISH.replace("@PODS@", &PODS.replace('\'', r"\'")),
         Shell::Zsh => with_zsh(&script),
         _ => script,
     }
 }
 
-// Authors of pods choose the names, and `compgen` would execute what is in them: only plain ones are offered.
+/// A command that prints the names of pods, which stands for `@PODS@` in scripts. Authors of pods choose the names,
+/// and `compgen` would execute what is in them: only plain ones are offered.
+const PODS: &str =
+    "usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }'";
 
 const BASH: &str = r#"
 _usher_with_pods() {
@@ -48,7 +52,7 @@ _usher_with_pods() {
         inspect | timeline | stop | release)
             if [[ $COMP_CWORD -eq 2 && $word != -* ]]; then
                 local pods
-                pods=$(usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }')
+                pods=$(@PODS@)
                 COMPREPLY=($(compgen -W "$pods" -- "$word"))
                 return
             fi
@@ -62,13 +66,13 @@ complete -F _usher_with_pods -o bashdefault -o default usher
 
 const FISH: &str = r"
 complete -c usher -n '__fish_seen_subcommand_from inspect timeline stop release' -f \
-    -a '(usher ps -a 2>/dev/null | awk \'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }\')'
+    -a '(@PODS@)'
 ";
 
 const ZSH: &str = r#"
 _usher_pods() {
     local -a pods
-    pods=(${(f)"$(usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }')"})
+    pods=(${(f)"$(@PODS@)"})
     compadd -a pods
 }
 "#;
@@ -84,7 +88,7 @@ fn with_zsh(script: &str) -> String {
         }
         text.push('\n');
         if index == 0 {
-            text.push_str(ZSH);
+            text.push_str(&ZSH.replace("@PODS@", PODS));
         }
     }
     text

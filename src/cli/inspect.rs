@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use anstyle::Style;
 use clap::Args;
 
 use super::cgroups;
@@ -194,15 +193,18 @@ fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
 
 /// A defer container that runs in its turn, or that has its stop signal there.
 fn is_cleanup_under_way(container: &api::Container) -> bool {
-    let wait = container.wait.as_ref();
-    let mut obstacles = wait.into_iter().flat_map(|wait| &wait.obstacles);
-    words::is_defer(container.role)
-        && obstacles.any(|obstacle| {
-            matches!(
-                obstacle.missing.enum_value_or_default(),
-                api::Missing::MISSING_WORK | api::Missing::MISSING_EXIT
-            )
-        })
+    let is_under_way =
+        |wait: &api::Wait| waits_for(wait, api::Missing::MISSING_WORK) || is_told(wait);
+    words::is_defer(container.role) && container.wait.as_ref().is_some_and(is_under_way)
+}
+
+fn is_told(wait: &api::Wait) -> bool {
+    waits_for(wait, api::Missing::MISSING_EXIT)
+}
+
+fn waits_for(wait: &api::Wait, missing: api::Missing) -> bool {
+    let mut obstacles = wait.obstacles.iter();
+    obstacles.any(|obstacle| obstacle.missing.enum_value() == Ok(missing))
 }
 
 /// True if the turn to stop is all that is waited for, and the turn is that of the container of this name.
@@ -212,7 +214,7 @@ fn waits_only_for(wait: &api::Wait, name: &str) -> bool {
     obstacles.all(|obstacle| obstacle.missing.enum_value() == turn && obstacle.container == name)
 }
 
-/// How long a cleanup has run of its time, which containers wait for it, and what ends it.
+/// The line about a cleanup: how much of its time it has run, which containers wait for it, and what ends it.
 fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now: f64) -> String {
     let since = time::seconds(&wait.since).or(time::seconds(&cleanup.executed));
     let since = since.unwrap_or(now);
@@ -243,11 +245,6 @@ fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now:
         let _ = write!(line, "; killed in {}", span(until - now));
     }
     line
-}
-
-fn is_told(wait: &api::Wait) -> bool {
-    let mut obstacles = wait.obstacles.iter();
-    obstacles.any(|obstacle| obstacle.missing.enum_value() == Ok(api::Missing::MISSING_EXIT))
 }
 
 /// The names for whom others wait and of which no container was created: misspelt ones are among them.
@@ -329,12 +326,8 @@ fn facts(text: &mut String, pod: &api::Pod, node: Option<&str>, now: f64) {
     if pod.ended.is_some() {
         fact("Ended", ago(time::seconds(&pod.ended)));
     } else {
-        let version = words::shim_version(pod);
-        let style = match version == crate::VERSION {
-            true => Style::new(),
-            false => WARNING,
-        };
-        let version = styled(style, format!("version {version}"));
+        let version = format!("version {}", words::shim_version(pod));
+        let version = styled(ps::shim_style(pod), version);
         fact("Shim", format!("process {}, {version}", pod.shim_pid));
     }
     let stages: Vec<_> = pod

@@ -39,9 +39,12 @@ pub struct Stdout {
     stream: AutoStream<Box<dyn Write>>,
 }
 
-/// For commands that print facts.
+/// For commands that print facts, in one of the formats `F`.
 #[derive(Debug, Clone, Copy, Args)]
-pub struct Output {
+pub struct Output<F = Format>
+where
+    F: ValueEnum + Default + Send + Sync + 'static,
+{
     /// How facts are printed; the names of JSON's fields do not change
     #[arg(
         short = 'o',
@@ -50,11 +53,12 @@ pub struct Output {
         value_enum,
         default_value_t
     )]
-    format: Format,
+    pub(super) format: F,
 }
 
+/// The formats of most commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum Format {
+pub enum Format {
     /// For people
     #[default]
     Text,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use anstyle::Style;
 use clap::{Args, ValueEnum};
 
 use super::choice::namespace;
 use super::json::{json, json_on};
 use super::node::{Node, status_of};
-use super::output::{BAD, FAINT, Failure, GOOD, Stdout, Table, WARNING, styled};
+use super::output::{BAD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
 use super::{time, words};
 use crate::api;
 
@@ -36,15 +37,8 @@ pub struct List {
     /// Those that ended within the last hour as well
     #[arg(short, long)]
     all: bool,
-    /// How facts are printed; the names of JSON's fields do not change
-    #[arg(
-        short = 'o',
-        long = "output",
-        value_name = "FORMAT",
-        value_enum,
-        default_value_t
-    )]
-    format: Format,
+    #[command(flatten)]
+    output: Output<Format>,
 }
 
 /// How a list is printed.
@@ -74,16 +68,16 @@ impl List {
     }
 
     fn is_json(&self) -> bool {
-        self.format == Format::Json
+        self.output.format == Format::Json
     }
 
     fn heading(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let shim = (self.format == Format::Wide).then_some(SHIM);
+        let shim = (self.output.format == Format::Wide).then_some(SHIM);
         HEADING.into_iter().chain(shim)
     }
 
     fn cells(&self, pod: &api::Pod) -> impl Iterator<Item = String> + use<> {
-        let shim = (self.format == Format::Wide).then(|| shim(pod));
+        let shim = (self.output.format == Format::Wide).then(|| shim(pod));
         row(pod).into_iter().chain(shim)
     }
 
@@ -229,10 +223,14 @@ pub(super) fn row(pod: &api::Pod) -> [String; 6] {
 
 /// The version of the shim that serves a pod, which may be that of before an upgrade.
 fn shim(pod: &api::Pod) -> String {
-    let version = words::shim_version(pod);
-    match version == crate::VERSION {
-        true => version.to_owned(),
-        false => styled(WARNING, version),
+    styled(shim_style(pod), words::shim_version(pod))
+}
+
+/// The style of a version that may be that of before an upgrade.
+pub(super) fn shim_style(pod: &api::Pod) -> Style {
+    match words::shim_version(pod) == crate::VERSION {
+        true => Style::new(),
+        false => WARNING,
     }
 }
 
@@ -255,7 +253,10 @@ mod tests {
 
     #[test]
     fn a_wide_list_has_the_version_of_each_shim() {
-        let list = |format| List { all: false, format };
+        let list = |format| List {
+            all: false,
+            output: Output { format },
+        };
         let wide = list(Format::Wide);
         assert_eq!(wide.heading().last(), Some(SHIM));
         assert_eq!(list(Format::Text).heading().last(), Some("AGE"));
