@@ -246,20 +246,17 @@ impl Desk {
             true => Some(self.turn().await?),
             false => None,
         };
-        let begin = Instant::now();
-        let mut case = self.admission.read(webhook, &body);
-        let mut took = begin.elapsed();
+        let mut took = Duration::ZERO;
+        let mut case = timed(&mut took, || self.admission.read(webhook, &body));
         if turn.is_none() && case.as_ref().is_ok_and(Case::is_costly) {
             // A request that waits has the memory of its bytes alone.
             drop(case);
             turn = Some(self.turn().await?);
-            let begin = Instant::now();
-            case = self.admission.read(webhook, &body);
-            took = took.saturating_add(begin.elapsed());
+            case = timed(&mut took, || self.admission.read(webhook, &body));
         }
-        let begin = Instant::now();
-        let answered = case.and_then(|case| self.admission.decide(case));
-        took = took.saturating_add(begin.elapsed());
+        let answered = timed(&mut took, || {
+            case.and_then(|case| self.admission.decide(case))
+        });
         if let Some(turn) = turn {
             tokio::spawn(async move {
                 tokio::time::sleep(took.saturating_mul(RESTS)).await;
@@ -279,6 +276,14 @@ impl Desk {
             .and_then(Result::ok)
             .ok_or_else(|| says(StatusCode::SERVICE_UNAVAILABLE, "too many costly reviews"))
     }
+}
+
+/// Adds the time that `work` takes to `took`.
+fn timed<T>(took: &mut Duration, work: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let outcome = work();
+    *took = took.saturating_add(begin.elapsed());
+    outcome
 }
 
 /// Reads a body, of which each piece counts when it has come.
