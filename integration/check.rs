@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -43,22 +44,28 @@ impl Node {
     }
 
     fn check(&self, arguments: &[&str]) -> Finished {
+        let mut command = self.command("check", &shim_dir());
+        command.args(arguments);
+        run(command, PATIENCE)
+    }
+
+    /// `usher VERB` for this node, whose containerd looks for programs in a directory first.
+    fn command(&self, verb: &str, programs: &Path) -> Command {
+        let dir = self.dir.path();
         let path = format!(
             "{}:{}:{}",
-            shim_dir().display(),
-            self.dir.path().display(),
+            programs.display(),
+            dir.display(),
             installed_path()
         );
         let mut command = Command::new(shim_dir().join("usher"));
-        command.arg("check").args(["--path", &path]).args(arguments);
-        command
-            .arg("--config")
-            .arg(self.dir.path().join("config.toml"));
+        command.arg(verb).args(["--path", &path]);
+        command.arg("--config").arg(dir.join("config.toml"));
         command
             .arg("--containerd")
             .arg(installed_program("containerd"));
-        command.env("USHER_CONFIG", self.dir.path().join("usher.toml"));
-        run(command, PATIENCE)
+        command.env("USHER_CONFIG", dir.join("usher.toml"));
+        command
     }
 
     /// Puts a script into systemd's place, which notes what it is asked for.
@@ -79,19 +86,10 @@ impl Node {
 
     /// Installs, as for the containerd that is checked.
     fn install_with(&self, arguments: &[&str]) -> Finished {
-        let mut command = Command::new(shim_dir().join("usher"));
-        command.arg("install").args(arguments);
         let dir = self.dir.path();
-        command.arg("--config").arg(dir.join("config.toml"));
-        command
-            .arg("--containerd")
-            .arg(installed_program("containerd"));
-        command.arg("--prefix").arg(dir.join("usr"));
-        let bin = dir.join("usr/bin");
-        let path = format!("{}:{}:{}", bin.display(), dir.display(), installed_path());
-        command.args(["--path", &path]);
+        let mut command = self.command("install", &dir.join("usr/bin"));
+        command.arg("--prefix").arg(dir.join("usr")).args(arguments);
         command.env("PATH", format!("{}:{}", dir.display(), installed_path()));
-        command.env("USHER_CONFIG", dir.join("usher.toml"));
         run(command, 6 * PATIENCE)
     }
 
@@ -169,7 +167,7 @@ fn the_command_that_comes_first_makes_a_node_ready() {
     }
 }
 
-/// Whoever has written the runtime by hand is told which keys of which table to write.
+/// A runtime that was written by hand is cured by keys for its own table.
 #[test]
 fn annotations_that_are_not_passed_on_are_a_problem_with_the_table_to_change() {
     let node = Node::new();
@@ -251,7 +249,7 @@ fn a_containerd_that_runs_is_asked_what_it_has_loaded_and_what_it_tells_kubelet(
     assert_eq!(level(&findings, "kubelet is told"), told, "{findings:#?}");
 }
 
-/// Of a containerd 1 that has forgotten its built-in runtime; containerd 2 does not forget it.
+/// A containerd 1 forgets its built-in runtime; containerd 2 does not.
 #[test]
 fn a_containerd_without_its_cri_plugin_is_a_problem_in_words() {
     let node = Node::new();

@@ -158,27 +158,14 @@ impl Node {
     /// Asserts that a container with these annotations is refused, and that the reason has all of `names`.
     #[track_caller]
     fn is_refused(&self, annotations: &[(&str, &str)], names: &[&str]) {
-        let refused = self
-            .host
-            .try_run(&container("wrong", "app", annotations, &[]));
+        let refused =
+            self.host
+                .try_run(&ContainerSpec::witness_of("wrong", "app", annotations, &[]));
         let said = refused.err();
         let are_named = names.iter().all(|name| said.contains(name));
         assert!(!refused.ok() && are_named, "{annotations:?}: {said}");
         self.host.must(&["containers", "delete", "wrong-app"]);
     }
-}
-
-/// A witness named `POD-NAME`.
-fn container(
-    pod: &str,
-    name: &str,
-    annotations: &[(&str, &str)],
-    options: &[&str],
-) -> ContainerSpec {
-    ContainerSpec::new(&format!("{pod}-{name}"))
-        .in_pod(pod, name)
-        .annotations(annotations)
-        .witness(options)
 }
 
 #[test]
@@ -207,9 +194,14 @@ fn a_pod_is_in_order(node: &Node) {
         ("usher/sidecars", "proxy"),
         ("startup-probe.usher/proxy", TCP_PROBE),
     ];
-    host.run(&container("shop", "app", &plan, &[]));
+    host.run(&ContainerSpec::witness_of("shop", "app", &plan, &[]));
     node.says(&["inspect", "shop"], &["held", "proxy"]);
-    host.run(&container("shop", "proxy", &plan, &["--listen", "8080"]));
+    host.run(&ContainerSpec::witness_of(
+        "shop",
+        "proxy",
+        &plan,
+        &["--listen", "8080"],
+    ));
     host.await_event("app", "start");
     node.says(&["ps"], &["shop", "2/2"]);
     let stopped = run(
@@ -252,7 +244,7 @@ fn mistakes_are_named(node: &Node) {
     ];
     node.is_refused(&misspelt, &["startup-probe.usher/proxy"]);
     // A list names a container that does not exist.
-    host.run(&container(
+    host.run(&ContainerSpec::witness_of(
         "lost",
         "app",
         &[("usher/sidecars", "proxi")],
@@ -267,8 +259,8 @@ fn mistakes_are_named(node: &Node) {
         ("usher/sidecars", "proxy"),
         ("startup-probe.usher/proxy", wrong_port),
     ];
-    host.run(&container("late", "app", &plan, &[]));
-    host.run(&container("late", "proxy", &plan, &[]));
+    host.run(&ContainerSpec::witness_of("late", "app", &plan, &[]));
+    host.run(&ContainerSpec::witness_of("late", "proxy", &plan, &[]));
     node.says(&["inspect", "late"], &["proxy", "probe"]);
     host.kill_all(&["late-app", "late-proxy"], "SIGKILL");
     for name in ["late-app", "late-proxy"] {
@@ -281,9 +273,14 @@ fn a_cleanup_hangs(node: &Node) {
     let host = &node.host;
     let plan = [("usher/sidecars", "logs"), ("usher/post-exit", "clean-up")];
     let names = ["hung-logs", "hung-app", "hung-clean-up"];
-    host.run(&container("hung", "logs", &plan, &[]));
-    host.run(&container("hung", "app", &plan, &[]));
-    host.run(&container("hung", "clean-up", &plan, &["--ignore-term"]));
+    host.run(&ContainerSpec::witness_of("hung", "logs", &plan, &[]));
+    host.run(&ContainerSpec::witness_of("hung", "app", &plan, &[]));
+    host.run(&ContainerSpec::witness_of(
+        "hung",
+        "clean-up",
+        &plan,
+        &["--ignore-term"],
+    ));
     node.says(&["ps"], &["hung", "2/2"]);
     let asked = ["stop", "hung", "--no-wait", "--grace-period", "5s"];
     assert!(run(usher(host, &asked), PATIENCE).ok());
@@ -299,7 +296,12 @@ fn a_cleanup_hangs(node: &Node) {
 
 fn the_node_is_upgraded_and_left_as_it_was(node: &Node) {
     let host = &node.host;
-    host.run(&container("old", "app", &[("usher/apps", "app")], &[]));
+    host.run(&ContainerSpec::witness_of(
+        "old",
+        "app",
+        &[("usher/apps", "app")],
+        &[],
+    ));
     // The next version differs by one byte at the end of each program.
     let next = node.path("next");
     fs::create_dir(&next).expect("a directory");
@@ -314,7 +316,12 @@ fn the_node_is_upgraded_and_left_as_it_was(node: &Node) {
     node.must_install(&["--restart", "--binaries", &binaries]);
     assert_eq!(length(node.path("bin").join(SHIM)), length(next.join(SHIM)));
     node.says(&["inspect", "old"], &["app", "running"]);
-    host.run(&container("new", "app", &[("usher/apps", "app")], &[]));
+    host.run(&ContainerSpec::witness_of(
+        "new",
+        "app",
+        &[("usher/apps", "app")],
+        &[],
+    ));
     node.says(&["ps"], &["old", "new"]);
 
     let refused = node.install(&["--remove"]);

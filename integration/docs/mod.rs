@@ -396,7 +396,7 @@ fn yaml(text: &str) -> Option<String> {
     explain(&pod.to_string())
 }
 
-/// What is refused of a file for Compose: each service has its name among its annotations, and all of them have the
+/// Checks a file for Compose: each service has its name among its annotations, and all of them have the
 /// same ones of usher's, which are those of a pod of such containers.
 fn compose(services: &serde_json::Map<String, Value>) -> Option<String> {
     let ushers = |service: &Value| -> BTreeMap<String, Value> {

@@ -220,12 +220,9 @@ impl Stage {
         annotations: &[(&str, &str)],
         options: &[&str],
     ) -> ContainerSpec {
-        ContainerSpec::new(&format!("{pod}-{name}"))
-            .in_pod(pod, name)
+        ContainerSpec::witness_of(pod, name, annotations, options)
             .annotation("io.kubernetes.cri.sandbox-namespace", "shop")
             .annotation("io.kubernetes.cri.sandbox-name", pod)
-            .annotations(annotations)
-            .witness(options)
     }
 
     /// Something that containers wait for.

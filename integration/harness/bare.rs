@@ -259,6 +259,20 @@ pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
     config
 }
 
+/// Gives a container a user namespace, in which root is this user and this group.
+pub fn add_user_namespace(config: &mut Value, uid: u32, gid: u32) {
+    let map = |outside: u32| json!([{"containerID": 0, "hostID": outside, "size": 65536}]);
+    config["linux"]["uidMappings"] = map(uid);
+    config["linux"]["gidMappings"] = map(gid);
+    let namespaces = config["linux"]["namespaces"].as_array_mut();
+    namespaces
+        .expect("namespaces")
+        .push(json!({"type": "user"}));
+    // Those of the host cannot be mounted from there.
+    let mounts = config["mounts"].as_array_mut().expect("mounts");
+    mounts.retain(|mount| mount["type"] != "cgroup" && mount["type"] != "mqueue");
+}
+
 /// With a hook that runs after its program, a container is released by the OCI runtime's own `start`. This
 /// one only reads what it is told: crun dies where a hook does not.
 pub fn add_poststart_hook(config: &mut Value) {

@@ -52,7 +52,7 @@ mod spec;
 
 use std::time::{Duration, Instant};
 
-pub use bare::{BareShim, add_poststart_hook, default_config};
+pub use bare::{BareShim, add_poststart_hook, add_user_namespace, default_config};
 pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
 pub use costs::{number_of, processor_ticks, processor_time, proportional_memory};

@@ -31,6 +31,19 @@ impl ContainerSpec {
         .witness(&[])
     }
 
+    /// A witness of a pod, with the id `POD-NAME`.
+    pub fn witness_of(
+        pod: &str,
+        name: &str,
+        annotations: &[(&str, &str)],
+        options: &[&str],
+    ) -> Self {
+        Self::new(&format!("{pod}-{name}"))
+            .in_pod(pod, name)
+            .annotations(annotations)
+            .witness(options)
+    }
+
     pub fn runtime(mut self, runtime: &str) -> Self {
         self.runtime = runtime.to_owned();
         self

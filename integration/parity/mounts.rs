@@ -14,7 +14,9 @@ use containerd_shim_protos::types::mount::Mount;
 use serde_json::{Value, json};
 
 use super::both;
-use crate::harness::{BareShim, Containerd, PATIENCE, oci_runtime, run, runtime_under_test};
+use crate::harness::{
+    BareShim, Containerd, PATIENCE, add_user_namespace, oci_runtime, run, runtime_under_test,
+};
 
 fn mount(kind: &str, source: &Path, options: &[&str]) -> Mount {
     Mount {
@@ -320,14 +322,7 @@ fn a_container_in_a_user_namespace_has_its_files_and_can_open_its_output_anew() 
     );
     let script = format!("echo anew > /dev/stdout && touch /mine && {OWNERS}");
     let shim = shim_of(&host, &runtime_under_test(), &script, |config| {
-        let map = |outside: u32| json!([{"containerID": 0, "hostID": outside, "size": 65536}]);
-        config["linux"]["uidMappings"] = map(100_000);
-        config["linux"]["gidMappings"] = map(200_000);
-        let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
-        namespaces.push(json!({"type": "user"}));
-        // Those of the host cannot be mounted from there.
-        let mounts = config["mounts"].as_array_mut().unwrap();
-        mounts.retain(|mount| mount["type"] != "cgroup" && mount["type"] != "mqueue");
+        add_user_namespace(config, 100_000, 200_000);
     });
     let mut options = Options::new();
     (options.io_uid, options.io_gid) = (100_000, 200_000);

@@ -4,12 +4,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::chown;
 
-use serde_json::json;
-
 use super::terminals::ctr_in_terminal;
 use super::{both, script};
 use crate::harness::{
-    BareShim, ContainerSpec, Containerd, PATIENCE, default_config, eventually, runtime_under_test,
+    BareShim, ContainerSpec, Containerd, PATIENCE, add_user_namespace, default_config, eventually,
+    runtime_under_test,
 };
 
 #[test]
@@ -210,14 +209,7 @@ fn a_container_in_a_user_namespace_whose_caller_names_no_owner_can_open_its_outp
     }
     let script = "echo out > /dev/stdout && echo err > /dev/stderr";
     let mut config = default_config(&host, "a", &["/bin/sh", "-c", script]);
-    let map = |outside: u32| json!([{"containerID": 0, "hostID": outside, "size": 65536}]);
-    config["linux"]["uidMappings"] = map(100_000);
-    config["linux"]["gidMappings"] = map(200_000);
-    let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
-    namespaces.push(json!({"type": "user"}));
-    // A user namespace may not mount those of the host.
-    let mounts = config["mounts"].as_array_mut().unwrap();
-    mounts.retain(|mount| mount["type"] != "cgroup" && mount["type"] != "mqueue");
+    add_user_namespace(&mut config, 100_000, 200_000);
     let file = host.dir().join("a.json").display().to_string();
     fs::write(&file, config.to_string()).unwrap();
     let fifos = host.dir().join("fifo").display().to_string();
