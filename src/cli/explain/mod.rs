@@ -84,7 +84,7 @@ pub(super) struct Explanation {
     namespace: Option<String>,
     /// Why the shim would refuse it.
     refused: Option<String>,
-    /// What else it would refuse it for when that is mended.
+    /// Further reasons, for which it would refuse the pod when that is mended.
     #[serde(rename = "alsoRefused")]
     also_refused: Vec<String>,
     start: Option<Vec<Entry>>,

@@ -1,4 +1,4 @@
-//! What an explanation shows, where it is read, and what its exit status is.
+//! The text of an explanation, the files that it is about, and its exit status.
 
 use super::tests::{BOTH, REVERSED, explained, pod, warnings};
 use super::*;
@@ -52,7 +52,7 @@ fn an_explanation_fits_the_terminal() {
     }
 }
 
-/// What `usher explain` says of its arguments: its exit status.
+/// The exit status of `usher explain` with these arguments.
 fn status(words: &[&str]) -> Result<ExitCode, String> {
     use clap::Parser;
 

@@ -48,7 +48,7 @@ pub struct Judgement {
     pub plan: Option<Plan>,
     /// Why the shim would refuse the pod, in its words.
     pub refused: Option<String>,
-    /// What else it would refuse it for when that is mended.
+    /// Further reasons, for which it would refuse the pod when that is mended.
     pub also_refused: Vec<String>,
     /// What is to be said about it besides.
     pub warnings: Vec<Warning>,
