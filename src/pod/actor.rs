@@ -10,7 +10,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::clock::Timebase;
 use crate::engine::Coming;
-use crate::lifecycle::{self, Action, ContainerId, Report, RequestId, Time};
+use crate::lifecycle::{self, Action, ContainerId, Operations, Report, RequestId, Time};
 use crate::record::Record;
 
 use super::alarm::Alarm;
@@ -34,6 +34,7 @@ pub struct Actor {
     time: Timebase,
     pub(super) tasks: BTreeMap<ContainerId, Task>,
     pub(super) callers: Callers,
+    pub(super) operations: Operations,
     pub(super) record: Record,
     pub(super) who: Who,
     pub(super) watchers: Watchers,
@@ -74,6 +75,7 @@ impl Actor {
             time: Timebase::begin(),
             tasks: BTreeMap::new(),
             callers: Callers::default(),
+            operations: Operations::default(),
             record: Record::default(),
             who: Who::new(namespace),
             watchers: Watchers::default(),

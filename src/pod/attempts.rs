@@ -6,8 +6,8 @@ use std::time::Duration;
 use tracing::debug;
 
 use crate::caught::Panicked;
-use crate::engine::{Halt, Init, Vantage};
-use crate::lifecycle::{ContainerId, HookKind};
+use crate::engine::{Attempted, Halt, Init, Vantage};
+use crate::lifecycle::{ContainerId, HookKind, Wanted};
 use crate::plan::Hook;
 
 use super::Actor;
@@ -25,17 +25,19 @@ impl Actor {
         };
         self.bill.is_for_a_probe();
         let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &halt).await) };
-        self.job(attempt, move |actor, attempted| {
-            let (outcome, cost) = match attempted {
-                Ok(attempted) => (attempted.outcome, attempted.cost),
-                Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
+        let then =
+            move |actor: &mut Actor, id: &ContainerId, attempted: Result<Attempted, Panicked>| {
+                let (outcome, cost) = match attempted {
+                    Ok(attempted) => (attempted.outcome, attempted.cost),
+                    Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
+                };
+                actor.bill.is_for_a_probe();
+                let cost = actor.bill.charge(cost);
+                debug!(container = %id, ?outcome, ?cost, "probed");
+                let now = actor.now();
+                actor.core.handle_probed(now, id, life, outcome, cost);
             };
-            actor.bill.is_for_a_probe();
-            let cost = actor.bill.charge(cost);
-            debug!(container = %id, ?outcome, ?cost, "probed");
-            let now = actor.now();
-            actor.core.handle_probed(now, &id, life, outcome, cost);
-        });
+        self.operate(&id, Wanted::UntilDeleted, attempt, then);
     }
 
     pub(super) fn hook(&mut self, id: ContainerId, kind: HookKind, hook: Hook, limit: Duration) {
@@ -44,9 +46,9 @@ impl Actor {
             return self.core.handle_hooked(self.now(), &id, kind, gone);
         };
         let run = async move { init.hook(&hook, limit, &from, &halt).await };
-        self.job(run, move |actor, outcome| {
+        self.operate(&id, Wanted::UntilDeleted, run, move |actor, id, outcome| {
             let now = actor.now();
-            actor.core.handle_hooked(now, &id, kind, outcome);
+            actor.core.handle_hooked(now, id, kind, outcome);
         });
     }
 

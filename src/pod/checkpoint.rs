@@ -11,7 +11,7 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
 use crate::engine::{Born, Checkpoint, Deletion, EngineError, Init};
-use crate::lifecycle::ContainerId;
+use crate::lifecycle::{ContainerId, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::record::What;
@@ -40,13 +40,15 @@ impl Actor {
         let forgetting = checkpoint.exit.then(|| task.life.begin_forgetting());
         let halt = task.life.halt().clone();
         let work = async move { init.checkpoint(&checkpoint, &halt).await };
-        self.job(work, move |actor, outcome| {
-            if let Some(forgetting) = forgetting {
-                // Some runtimes leave something to its deletion, and those that do not say so then.
-                actor.forgetting_is_over(&id, forgetting, false);
-            }
-            let _ = reply.send(outcome.map_err(CallError::unknown));
-        });
+        let then =
+            |actor: &mut Actor, id: &ContainerId, outcome: Result<(), EngineError>, reply| {
+                if let Some(forgetting) = forgetting {
+                    // Some runtimes leave something to its deletion, and those that do not say so then.
+                    actor.forgetting_is_over(id, forgetting, false);
+                }
+                let _ = Reply::send(reply, outcome.map_err(CallError::unknown));
+            };
+        self.operate_for(&id, Wanted::UntilDeleted, reply.into(), work, then);
     }
 
     fn begin_checkpoint(
@@ -78,8 +80,7 @@ impl Actor {
             let born = restoration.restore(streams.as_mut(), &halt).await?;
             Ok::<_, EngineError>((born, streams))
         };
-        let id = id.clone();
-        self.job(work, move |actor, outcome| actor.restored(&id, outcome));
+        self.operate(id, Wanted::UntilDeleted, work, Actor::restored);
     }
 
     fn restored(&mut self, id: &ContainerId, outcome: Result<Restored, EngineError>) {

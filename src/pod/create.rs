@@ -10,7 +10,7 @@ use crate::engine::{
     Beginning, Born, Container, Created, Deletion, Ending, EngineError, Facts as Read, Halt, Init,
     Order, Wishes,
 };
-use crate::lifecycle::{ContainerId, Demands, NewContainer};
+use crate::lifecycle::{ContainerId, Demands, NewContainer, Wanted};
 use crate::plan::identity::group;
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
@@ -18,6 +18,7 @@ use crate::record::What;
 use super::delete::answer;
 use super::life::Life;
 use super::lives::Lives;
+use super::operations::Caller;
 use super::process::{Facts, LastWords, Process, Task};
 use super::scores::Score;
 use super::stop::known_end;
@@ -30,7 +31,7 @@ impl Actor {
         let Some(reading) = self.node.engine.read_options_file(&call.order) else {
             return self.create_with_options(call, reply);
         };
-        self.job(reading, move |actor, options| match options {
+        self.spawn(reading, move |actor, options| match options {
             Ok(options) => {
                 call.order.options = Some(options);
                 actor.create_with_options(call, reply);
@@ -58,9 +59,11 @@ impl Actor {
             let event = event(&order, &created.beginning);
             Ok::<_, EngineError>((created, event))
         };
-        self.job_for(reply, halt, work, move |actor, outcome, reply| {
-            actor.created(&id, outcome, reply)
-        });
+        let caller = Caller {
+            reply,
+            cancels: Some(halt),
+        };
+        self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
     }
 
     /// Everything that can be refused without leaving anything behind.
@@ -198,27 +201,30 @@ impl Actor {
         self.watch_init(id, init, ending);
     }
 
-    fn watch_init(&self, id: &ContainerId, init: Arc<dyn Init>, ending: Ending) {
-        let id = id.clone();
-        self.job(ending.0, move |actor, outcome| {
-            let status = known_end(outcome, || init.end());
-            actor.init_ended(&id, status);
-        });
+    fn watch_init(&mut self, id: &ContainerId, init: Arc<dyn Init>, ending: Ending) {
+        self.operate(
+            id,
+            Wanted::UntilReplaced,
+            ending.0,
+            move |actor, id, outcome| {
+                let status = known_end(outcome, || init.end());
+                actor.init_ended(id, status);
+            },
+        );
     }
 
     /// The container has been created for nobody: nobody sees it before it is gone again.
     fn undo_create(&mut self, id: &ContainerId) {
         tracing::info!(container = %id, "undone: the caller of its creation has gone away");
-        let id = id.clone();
-        self.remove(&id.clone(), Deletion::ByForce, move |actor, outcome| {
+        self.remove(id, Deletion::ByForce, |actor, id, outcome| {
             if let Err(error) = outcome {
                 tracing::error!(container = %id, %error, "not removed");
-                // Nobody would ever end what is parked there.
-                if let Some(task) = actor.tasks.get(&id) {
+                // Nothing else would ever end its parked process.
+                if let Some(task) = actor.tasks.get(id) {
                     task.end_init();
                 }
             }
-            actor.undone(&id);
+            actor.undone(id);
         });
     }
 
@@ -230,6 +236,7 @@ impl Actor {
 
     /// The container is gone, and with it all that is known of it.
     pub(super) fn forget(&mut self, id: &ContainerId) {
+        self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {
             let why = CallError::not_found(id.as_str(), "");
             task.init.never_ran(&why);

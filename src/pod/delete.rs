@@ -7,7 +7,7 @@ use containerd_shim_protos::protobuf::MessageField;
 
 use crate::caught::Panicked;
 use crate::engine::{Deletion, EngineError};
-use crate::lifecycle::ContainerId;
+use crate::lifecycle::{ContainerId, Wanted};
 use crate::stdio;
 
 use super::life::{Call, Forgetting};
@@ -74,11 +74,11 @@ impl Actor {
             return;
         }
         let forgetting = task.life.begin_forgetting();
-        let (container, id) = (task.container.clone(), id.clone());
-        self.job(
-            async move { container.forget().await },
-            move |actor, outcome| actor.cleared_away(&id, forgetting, outcome),
-        );
+        let container = task.container.clone();
+        let forget = async move { container.forget().await };
+        self.operate(id, Wanted::UntilDeleted, forget, |actor, id, outcome| {
+            actor.cleared_away(id, forgetting, outcome);
+        });
     }
 
     fn cleared_away(
@@ -145,14 +145,13 @@ impl Actor {
 
     /// Deletes a container, and tells the callers that want it what has become of it.
     pub(super) fn delete_now(&mut self, id: &ContainerId, how: Deletion, deleted: Deleted) {
-        let container = id.clone();
-        self.remove(id, how, move |actor, outcome| {
-            let Some(task) = actor.tasks.get_mut(&container) else {
+        self.remove(id, how, move |actor, id, outcome| {
+            let Some(task) = actor.tasks.get_mut(id) else {
                 return;
             };
             let deleters = task.life.take_deleters();
             match outcome {
-                Ok(()) => actor.deleted(&container, deleted, deleters),
+                Ok(()) => actor.deleted(id, deleted, deleters),
                 Err(error) => {
                     // It can be tried again.
                     task.life.stays();
@@ -167,7 +166,7 @@ impl Actor {
         &mut self,
         id: &ContainerId,
         how: Deletion,
-        then: impl FnOnce(&mut Actor, Result<(), EngineError>) + Send + 'static,
+        then: impl FnOnce(&mut Actor, &ContainerId, Result<(), EngineError>) + Send + 'static,
     ) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -178,7 +177,8 @@ impl Actor {
         let streams = processes.map(|process| mem::take(&mut process.streams));
         let streams: Vec<_> = streams.collect();
         let container = task.container.clone();
-        self.job(async move { container.delete(how, streams).await }, then);
+        let delete = async move { container.delete(how, streams).await };
+        self.operate(id, Wanted::UntilDeleted, delete, then);
     }
 
     fn deleted(&mut self, id: &ContainerId, deleted: Deleted, deleters: Vec<Reply<Deleted>>) {
@@ -224,7 +224,8 @@ impl Actor {
             exit,
         };
         match exec.starting.take() {
-            Some((_, halt)) => {
+            Some((operation, halt)) => {
+                self.operations.cancel(operation);
                 halt.call();
                 exec.process.never_ran(&CallError::not_found(id, exec_id));
             }
@@ -234,7 +235,7 @@ impl Actor {
             stdio::drain([exec.process.streams]).await;
             Ok::<_, Panicked>(())
         };
-        self.job(drain, move |_, _| {
+        self.spawn(drain, move |_, _| {
             let _ = reply.send(Ok(deleted));
         });
     }

@@ -9,12 +9,13 @@ use serde::Deserialize;
 
 use crate::caught::Panicked;
 use crate::engine::{Coming, ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
-use crate::lifecycle::{self, ContainerId, RequestId};
+use crate::lifecycle::{self, ContainerId, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::stdio::Unread;
 
 use super::life::Call;
+use super::operations::Caller;
 use super::process::{Exec, Exit, Process};
 use super::stop::known_end;
 use super::{Actor, CallError, ExecCall, Kind, Reply};
@@ -92,33 +93,45 @@ impl Actor {
 
     /// Executes a process that was added; answers with its process id.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
-        let (request, halt, execution) = match self.begin_exec(id, exec_id) {
+        let (halt, execution) = match self.begin_exec(id, exec_id) {
             Ok(begun) => begun,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let (id, exec_id) = (ContainerId::from(id), exec_id.to_owned());
+        let (id, key) = (ContainerId::from(id), exec_id.to_owned());
+        let caller = Caller {
+            reply,
+            cancels: Some(halt.clone()),
+        };
         let work = execution.run(halt.clone());
-        self.job_for(reply, halt, work, move |actor, outcome, reply| {
-            let answer = outcome.and_then(|executed| {
-                if reply.is_closed() {
-                    // Whoever asked has gone away: nobody would ever ask for its end.
-                    end(&executed.process);
-                }
-                actor.exec_started(&id, &exec_id, request, executed)
-            });
-            if let Err(error) = &answer {
-                actor.exec_not_started(&id, &exec_id, request, error);
-            }
-            let _ = reply.send(answer);
-        });
+        let wanted = Wanted::UntilDeleted;
+        let operation = self.operate_for(
+            &id,
+            wanted,
+            caller,
+            work,
+            move |actor, id, outcome, reply| {
+                let answer = match outcome {
+                    Ok(executed) => {
+                        if reply.is_closed() {
+                            // Nothing else would ever end it: its caller is gone.
+                            kill_executed(&executed.process);
+                        }
+                        actor.exec_started(id, &key, executed)
+                    }
+                    Err(error) => {
+                        actor.exec_not_started(id, &key, &error);
+                        Err(error)
+                    }
+                };
+                let _ = reply.send(answer);
+            },
+        );
+        if let Some(exec) = self.exec_mut(&id, exec_id) {
+            exec.starting = Some((operation, halt));
+        }
     }
 
-    fn begin_exec(
-        &mut self,
-        id: &str,
-        exec_id: &str,
-    ) -> Result<(RequestId, Halt, Execution), CallError> {
-        let request = self.callers.next();
+    fn begin_exec(&mut self, id: &str, exec_id: &str) -> Result<(Halt, Execution), CallError> {
         let score = self.core.oom_score(&ContainerId::from(id));
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
@@ -129,7 +142,6 @@ impl Actor {
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
         let halt = task.life.halt().part();
-        exec.starting = Some((request, halt.clone()));
         let order = ExecOrder {
             exec_id: exec_id.to_owned(),
             spec: std::mem::take(&mut exec.spec),
@@ -142,28 +154,17 @@ impl Actor {
             order,
             init: task.life.living_init().cloned(),
         };
-        Ok((request, halt, execution))
+        Ok((halt, execution))
     }
 
-    /// The exec that is being started by `request`, if nobody has deleted it meanwhile.
-    fn starting(
-        &mut self,
-        id: &ContainerId,
-        exec_id: &str,
-        request: RequestId,
-    ) -> Option<&mut Exec> {
-        let exec = self.tasks.get_mut(id)?.execs.get_mut(exec_id);
-        exec.filter(|exec| {
-            let starting = exec.starting.as_ref();
-            starting.is_some_and(|(under_way, _)| *under_way == request)
-        })
+    fn exec_mut(&mut self, id: &ContainerId, exec_id: &str) -> Option<&mut Exec> {
+        self.tasks.get_mut(id)?.execs.get_mut(exec_id)
     }
 
     fn exec_started(
         &mut self,
         id: &ContainerId,
         exec_id: &str,
-        request: RequestId,
         executed: Executed,
     ) -> Result<i32, CallError> {
         let Executed {
@@ -172,8 +173,8 @@ impl Actor {
             streams,
         } = executed;
         let pid = process.pid();
-        let Some(exec) = self.starting(id, exec_id, request) else {
-            end(&process);
+        let Some(exec) = self.exec_mut(id, exec_id) else {
+            kill_executed(&process);
             return Err(CallError::not_found(id.as_str(), exec_id));
         };
         exec.starting = None;
@@ -191,22 +192,21 @@ impl Actor {
             pid: u32::try_from(pid).unwrap_or_default(),
             ..TaskExecStarted::new()
         });
-        let (id, exec_id) = (id.clone(), exec_id.to_owned());
-        self.job(ending.0, move |actor, outcome| {
-            let status = known_end(outcome, || end(&process));
-            actor.exec_ended(&id, &exec_id, status);
-        });
+        let exec_id = exec_id.to_owned();
+        self.operate(
+            id,
+            Wanted::UntilDeleted,
+            ending.0,
+            move |actor, id, outcome| {
+                let status = known_end(outcome, || kill_executed(&process));
+                actor.exec_ended(id, &exec_id, status);
+            },
+        );
         Ok(pid)
     }
 
-    fn exec_not_started(
-        &mut self,
-        id: &ContainerId,
-        exec_id: &str,
-        request: RequestId,
-        error: &CallError,
-    ) {
-        if let Some(exec) = self.starting(id, exec_id, request) {
+    fn exec_not_started(&mut self, id: &ContainerId, exec_id: &str, error: &CallError) {
+        if let Some(exec) = self.exec_mut(id, exec_id) {
             exec.starting = None;
             exec.process.never_ran(error);
             self.exec_over(id, exec_id, None);
@@ -229,11 +229,13 @@ impl Actor {
             }
             exec.process.untold = Some(exit);
             if let Some(unread) = exec.process.end_streams() {
-                let (id, exec_id) = (id.clone(), exec_id.to_owned());
-                return self.job(read(unread), move |actor, _| {
-                    actor.tell_exec_exit(&id, &exec_id);
-                    actor.publish_exit_if_due(&id);
-                });
+                let exec_id = exec_id.to_owned();
+                let then = move |actor: &mut Actor, id: &ContainerId, _| {
+                    actor.tell_exec_exit(id, &exec_id);
+                    actor.publish_exit_if_due(id);
+                };
+                self.operate(id, Wanted::UntilDeleted, read(unread), then);
+                return;
             }
         }
         self.tell_exec_exit(id, exec_id);
@@ -295,15 +297,15 @@ impl Execution {
     }
 }
 
-/// Kills a process, which may have ended already.
-fn end(process: &Arc<dyn Executable>) {
+/// Kills an executed process, which may have exited already.
+pub(super) fn kill_executed(process: &Arc<dyn Executable>) {
     let outcome = match process.kill(Signal::KILL) {
         Killing::Done(outcome) => outcome,
         // SIGKILL waits for nothing.
         Killing::UnderWay(_) => Ok(()),
     };
     if let Err(error) = outcome {
-        tracing::debug!(?process, %error, "it has ended already");
+        tracing::debug!(?process, %error, "it has exited already");
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
-use crate::engine::{EngineError, Halt, Init};
-use crate::lifecycle::ContainerId;
+use crate::engine::{Halt, Init};
+use crate::lifecycle::{ContainerId, Wanted};
 use crate::stdio;
 
 use super::life::Call;
@@ -102,7 +102,6 @@ impl Actor {
             Ok(living) => living,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let life = init.pid();
         let work = async move {
             match freeze {
                 true => init.pause(&halt).await,
@@ -110,38 +109,36 @@ impl Actor {
             }
         };
         let id = ContainerId::from(id);
-        self.job(work, move |actor, outcome| {
-            actor.frozen((&id, life), freeze, outcome, reply);
-        });
+        self.operate_for(
+            &id,
+            Wanted::UntilExit,
+            reply.into(),
+            work,
+            move |actor, id, outcome, reply| {
+                actor.frozen(id, freeze, outcome.is_ok());
+                let _ = reply.send(outcome.map_err(CallError::unknown));
+            },
+        );
     }
 
-    fn frozen(
-        &mut self,
-        (id, life): (&ContainerId, i32),
-        paused: bool,
-        outcome: Result<(), EngineError>,
-        reply: Reply<()>,
-    ) {
-        // A container that has ended meanwhile has no more to say, nor another life of it.
-        let task = self.tasks.get_mut(id);
-        let task = task.filter(|task| !task.life.has_ended() && task.init.pid == life);
-        let frozen = task.map(|task| {
-            task.life.frozen(paused, outcome.is_ok());
-        });
-        if outcome.is_ok() && frozen.is_some() {
-            let container_id = id.to_string();
-            match paused {
-                true => self.node.publish(TaskPaused {
-                    container_id,
-                    ..TaskPaused::new()
-                }),
-                false => self.node.publish(TaskResumed {
-                    container_id,
-                    ..TaskResumed::new()
-                }),
-            }
+    fn frozen(&mut self, id: &ContainerId, paused: bool, is_done: bool) {
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.life.frozen(paused, is_done);
         }
-        let _ = reply.send(outcome.map_err(CallError::unknown));
+        if !is_done {
+            return;
+        }
+        let container_id = id.to_string();
+        match paused {
+            true => self.node.publish(TaskPaused {
+                container_id,
+                ..TaskPaused::new()
+            }),
+            false => self.node.publish(TaskResumed {
+                container_id,
+                ..TaskResumed::new()
+            }),
+        }
     }
 
     pub(super) fn task(&self, id: &str) -> Result<&Task, CallError> {

@@ -17,12 +17,12 @@ mod error;
 mod exec;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-mod jobs;
 mod life;
 mod lives;
 mod manual;
 mod messages;
 mod node;
+mod operations;
 mod post_start;
 mod process;
 mod restart;

@@ -1,15 +1,52 @@
-//! What takes time: a job of its own beside the actor, which sends it a message when it is done.
+//! Work that takes time: a task of its own beside the actor, which sends the outcome to the actor.
+//!
+//! Work on a container is a numbered [operation](crate::lifecycle::Operations). The number comes back with
+//! the outcome, and this file alone drops an outcome that is stale: it frees the processes that came with
+//! it, and tells the caller that the container is gone.
 
 use std::pin::pin;
 
-use crate::caught::{Panicked, caught};
-use crate::engine::Halt;
+use containerd_shim_protos::events::task::TaskCreate;
 
-use super::{Actor, Message, Reply};
+use crate::caught::{Panicked, caught};
+use crate::engine::{Attempted, Beginning, Born, Created, Executed, Halt, ScoreOutcome};
+use crate::lifecycle::{ContainerId, OperationId, Wanted};
+use crate::process::ExitStatus;
+use crate::stdio::Streams;
+
+use super::exec::kill_executed;
+use super::{Actor, CallError, Message, Reply};
+
+/// The result of an operation.
+pub(super) trait Outcome: Send + 'static {
+    /// Ends what came with the result: its container wants it no more.
+    fn discard(self)
+    where
+        Self: Sized,
+    {
+    }
+}
+
+/// A caller that awaits the answer of an operation.
+pub(super) struct Caller<R> {
+    pub reply: Reply<R>,
+    /// Canceled when the caller stops waiting.
+    pub cancels: Option<Halt>,
+}
+
+impl<R> From<Reply<R>> for Caller<R> {
+    /// A caller whose leaving cancels nothing.
+    fn from(reply: Reply<R>) -> Caller<R> {
+        Caller {
+            reply,
+            cancels: None,
+        }
+    }
+}
 
 impl Actor {
-    /// Does `work` beside everything else, and `then` what follows from it, whatever comes of it.
-    pub(super) fn job<T: Send + 'static, E: From<Panicked> + Send + 'static>(
+    /// Does `work` beside everything else, then calls `then` with the outcome, even after a panic.
+    pub(super) fn spawn<T: Send + 'static, E: From<Panicked> + Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, E>> + Send + 'static,
         then: impl FnOnce(&mut Actor, Result<T, E>) + Send + 'static,
@@ -18,41 +55,159 @@ impl Actor {
         tokio::spawn(async move {
             let outcome = caught(work).await;
             let message: Message = Box::new(move |actor| then(actor, outcome));
-            // If the actor is gone there is no pod any more.
+            // Without an actor there is no pod.
             let _ = mailbox.send(message).await;
         });
     }
 
-    /// The same for somebody who waits for the answer: `halt`, which `work` is under, is called when
-    /// nobody does any more.
-    pub(super) fn job_for<T, E, R>(
-        &self,
-        mut reply: Reply<R>,
-        halt: Halt,
+    /// Does `work` as an operation on container `id`, then calls `then` unless the outcome is stale.
+    pub(super) fn operate<T: Outcome, E: From<Panicked> + Send + 'static>(
+        &mut self,
+        id: &ContainerId,
+        wanted: Wanted,
         work: impl Future<Output = Result<T, E>> + Send + 'static,
-        then: impl FnOnce(&mut Actor, Result<T, E>, Reply<R>) + Send + 'static,
-    ) where
-        T: Send + 'static,
+        then: impl FnOnce(&mut Actor, &ContainerId, Result<T, E>) + Send + 'static,
+    ) -> OperationId {
+        self.operate_or(id, wanted, work, then, |_, _, outcome| {
+            if let Ok(outcome) = outcome {
+                outcome.discard();
+            }
+        })
+    }
+
+    /// Does `work` as an operation for a caller, which is told that the container is gone if the outcome
+    /// is stale.
+    pub(super) fn operate_for<T, E, R>(
+        &mut self,
+        id: &ContainerId,
+        wanted: Wanted,
+        caller: Caller<R>,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+        then: impl FnOnce(&mut Actor, &ContainerId, Result<T, E>, Reply<R>) + Send + 'static,
+    ) -> OperationId
+    where
+        T: Outcome,
         E: From<Panicked> + Send + 'static,
         R: Send + 'static,
     {
+        let Caller { mut reply, cancels } = caller;
         let work = async move {
-            let mut work = pin!(caught(work));
-            let outcome = tokio::select! {
-                biased;
-                outcome = &mut work => outcome,
-                () = reply.closed() => {
-                    halt.call();
-                    work.await
-                }
+            let outcome = match cancels {
+                None => caught(work).await,
+                Some(halt) => canceled_with(&mut reply, &halt, work).await,
             };
             Ok::<_, Panicked>((outcome, reply))
         };
-        self.job(work, move |actor, done| {
+        let then = move |actor: &mut Actor, id: &ContainerId, done: Result<(_, _), Panicked>| {
             if let Ok((outcome, reply)) = done {
-                then(actor, outcome, reply);
+                then(actor, id, outcome, reply);
+            }
+        };
+        self.operate_or(id, wanted, work, then, |actor, id, done| {
+            if let Ok((outcome, reply)) = done {
+                let gone = match actor.tasks.contains_key(id) {
+                    true => CallError::finished(id.as_str()),
+                    false => CallError::not_found(id.as_str(), ""),
+                };
+                let _ = reply.send(Err(gone));
+                if let Ok(outcome) = outcome {
+                    outcome.discard();
+                }
+            }
+        })
+    }
+
+    /// Does `work` as an operation, then calls `then` with the outcome, or `stale` if that is stale.
+    pub(super) fn operate_or<T: Send + 'static, E: From<Panicked> + Send + 'static>(
+        &mut self,
+        id: &ContainerId,
+        wanted: Wanted,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+        then: impl FnOnce(&mut Actor, &ContainerId, Result<T, E>) + Send + 'static,
+        stale: impl FnOnce(&mut Actor, &ContainerId, Result<T, E>) + Send + 'static,
+    ) -> OperationId {
+        let operation = self.operations.begin(id, wanted);
+        let id = id.clone();
+        self.spawn(work, move |actor, outcome| {
+            match actor.operations.complete(operation) {
+                true => then(actor, &id, outcome),
+                false => stale(actor, &id, outcome),
             }
         });
+        operation
+    }
+}
+
+/// Awaits `work`, and cancels `halt` when the caller stops waiting.
+async fn canceled_with<T, E: From<Panicked>, R>(
+    reply: &mut Reply<R>,
+    halt: &Halt,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let mut work = pin!(caught(work));
+    tokio::select! {
+        biased;
+        outcome = &mut work => outcome,
+        () = reply.closed() => {
+            halt.call();
+            work.await
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome for () {}
+impl Outcome for ExitStatus {}
+impl Outcome for Attempted {}
+impl Outcome for ScoreOutcome {}
+impl Outcome for Vec<u8> {}
+
+impl Outcome for Born {
+    fn discard(self) {
+        if let Err(error) = self.init.end() {
+            tracing::debug!(init = ?self.init, %error, "it has exited already");
+        }
+    }
+}
+
+impl Outcome for Created {
+    fn discard(self) {
+        if let Beginning::Parked(born) = self.beginning {
+            born.discard();
+        }
+    }
+}
+
+impl Outcome for Executed {
+    fn discard(self) {
+        kill_executed(&self.process);
+    }
+}
+
+impl Outcome for (Created, TaskCreate) {
+    fn discard(self) {
+        self.0.discard();
+    }
+}
+
+impl<T: Outcome> Outcome for (T, Streams) {
+    fn discard(self) {
+        self.0.discard();
+    }
+}
+
+impl<T: Outcome> Outcome for (T, Option<Streams>) {
+    fn discard(self) {
+        self.0.discard();
+    }
+}
+
+impl<T: Outcome, E: Send + 'static> Outcome for Result<T, E> {
+    fn discard(self) {
+        if let Ok(outcome) = self {
+            outcome.discard();
+        }
     }
 }
 
@@ -65,7 +220,7 @@ mod tests {
     use crate::shim::serve::this_node;
 
     #[test]
-    fn what_follows_from_a_job_is_done_though_the_job_panics() {
+    fn the_outcome_of_work_arrives_though_the_work_panics() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -83,7 +238,7 @@ mod tests {
                     }
                     Ok::<_, CallError>(())
                 };
-                actor.job(work, |_, outcome| drop(reply.send(outcome)));
+                actor.spawn(work, |_, outcome| drop(reply.send(outcome)));
             })
             .await
         });

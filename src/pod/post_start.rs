@@ -1,7 +1,7 @@
 //! postStart, once more: what kubelet has executed in a container when it had started it is executed
 //! again when the shim restarts it in place.
 
-use crate::lifecycle::ContainerId;
+use crate::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
 
@@ -20,9 +20,14 @@ impl Actor {
         };
         let score = self.core.oom_score(&id);
         let run = async move { init.post_start(process, score, &halt).await };
-        self.job(run, move |actor, outcome| {
-            let now = actor.now();
-            actor.core.handle_post_started(now, &id, life, outcome);
-        });
+        self.operate(
+            &id,
+            Wanted::UntilReplaced,
+            run,
+            move |actor, id, outcome| {
+                let now = actor.now();
+                actor.core.handle_post_started(now, id, life, outcome);
+            },
+        );
     }
 }

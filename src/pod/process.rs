@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::engine::{Container, Halt, Process as Executed};
-use crate::lifecycle::RequestId;
+use crate::lifecycle::OperationId;
 use crate::plan::Allotment;
 use crate::stdio::{Paths, Streams, Unread};
 
@@ -80,7 +80,7 @@ pub(super) struct Exec {
     /// The OCI specification's process as JSON.
     pub spec: Vec<u8>,
     /// Its start, while it is under way, and what does it.
-    pub starting: Option<(RequestId, Halt)>,
+    pub starting: Option<(OperationId, Halt)>,
     /// What it has become; none as long as it is none.
     pub handle: Option<Arc<dyn Executed>>,
     pub process: Process,

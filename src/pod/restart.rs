@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::caught::Panicked;
 use crate::engine::{Born, LastLife};
-use crate::lifecycle::ContainerId;
+use crate::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
 
@@ -36,18 +36,24 @@ impl Actor {
         let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
             let created = container.create_again(last, &mut streams, &halt).await;
-            Ok::<_, Panicked>((streams, created))
+            Ok::<_, Panicked>((created, streams))
         };
-        let id = id.clone();
-        self.job(work, move |actor, outcome| match outcome {
-            Ok((streams, created)) => {
-                if let Some(task) = actor.tasks.get_mut(&id) {
-                    task.init.take_streams(streams);
+        // Nothing of the last process matters from now on.
+        self.operations.cancel_at_replacement(id);
+        self.operate(
+            id,
+            Wanted::UntilReplaced,
+            work,
+            |actor, id, outcome| match outcome {
+                Ok((created, streams)) => {
+                    if let Some(task) = actor.tasks.get_mut(id) {
+                        task.init.take_streams(streams);
+                    }
+                    actor.created_again(id, created.map_err(|error| error.to_string()));
                 }
-                actor.created_again(&id, created.map_err(|error| error.to_string()));
-            }
-            Err(panicked) => actor.created_again(&id, Err(panicked.to_string())),
-        });
+                Err(panicked) => actor.created_again(id, Err(panicked.to_string())),
+            },
+        );
     }
 
     /// The next life of a container is not to be: whatever of it is there ends, and whatever is under
@@ -73,9 +79,6 @@ impl Actor {
             Ok(born) => born,
             Err(error) => return self.restarted(id, Err(error)),
         };
-        if !self.tasks.contains_key(id) {
-            return self.restarted(id, Ok(()));
-        }
         let init = Arc::clone(&born.init);
         self.born(id, born);
         self.execute(id, move |actor, id, outcome| {

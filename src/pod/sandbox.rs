@@ -145,7 +145,7 @@ impl Actor {
         let (reply, answer) = oneshot::channel();
         self.delete(id.as_str(), "", reply);
         let deleted = async move { answer.await.unwrap_or_else(|_| Err(Panicked.into())) };
-        self.job(deleted, |actor, outcome| {
+        self.spawn(deleted, |actor, outcome| {
             let outcome = match outcome {
                 Err(error) if error.kind != Kind::NotFound => {
                     tracing::warn!(error = error.message, "the sandbox is not gone");

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use crate::caught::Panicked;
 use crate::engine::{Change, ScoreOutcome};
-use crate::lifecycle::ContainerId;
+use crate::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
 
@@ -87,10 +87,15 @@ impl Actor {
                 let outcome = cgroup.change_scores(change, &superseded).await;
                 Ok::<_, Panicked>(outcome)
             };
-            self.job(work, move |actor, outcome| {
-                let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.to_string()));
-                actor.score_changed(&id, change, outcome);
-            });
+            self.operate(
+                &id,
+                Wanted::UntilDeleted,
+                work,
+                move |actor, id, outcome| {
+                    let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.to_string()));
+                    actor.score_changed(id, change, outcome);
+                },
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 use tracing::{info, warn};
 
 use crate::engine::{EngineError, Killing};
-use crate::lifecycle::{ContainerId, RequestId, Why};
+use crate::lifecycle::{ContainerId, RequestId, Wanted, Why};
 use crate::plan::Signal;
 
 use super::{Actor, CallError};
@@ -52,8 +52,10 @@ impl Actor {
         match init.kill(signal, all) {
             Killing::Done(killed) => signalled(self, id, killed),
             Killing::UnderWay(work) => {
-                let id = id.clone();
-                self.job(work, move |actor, killed| signalled(actor, &id, killed));
+                let stale = move |actor: &mut Actor, id: &ContainerId, killed| {
+                    actor.signalled(id, order, named(killed, id.as_str()));
+                };
+                self.operate_or(id, Wanted::UntilDeleted, work, signalled, stale);
             }
         }
     }

@@ -1,13 +1,12 @@
 //! Start of a container, asked here and decided by the core; and the execution of its program.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_shim_protos::events::task::TaskStart;
 use tokio::sync::oneshot;
 
 use crate::caught::Panicked;
-use crate::lifecycle::{ContainerId, RequestId};
+use crate::lifecycle::{ContainerId, RequestId, Wanted};
 use crate::record::What;
 
 use super::{Actor, CallError, Reply};
@@ -36,7 +35,7 @@ impl Actor {
             let _ = gone.await;
             Ok::<_, Panicked>(())
         };
-        self.job(watch, move |actor, _| {
+        self.spawn(watch, move |actor, _| {
             actor.callers.starts.remove(&request);
             let now = actor.now();
             actor.core.handle_start_abandoned(now, &id, request);
@@ -95,17 +94,20 @@ impl Actor {
             return then(self, id, Err("it has no init process".to_owned()));
         };
         let (gone, halt) = (task.life.releases(), task.life.halt().clone());
-        let released = Arc::clone(&init);
         let release = async move { init.release(gone, &halt).await };
-        let id = id.clone();
-        self.job(release, move |actor, outcome| {
-            if let Some(task) = actor.tasks.get_mut(&id) {
-                task.life.release_is_over(&*released);
-            }
-            if outcome.is_ok() {
-                actor.record.note(actor.now(), &id, What::Executed);
-            }
-            then(actor, &id, outcome);
-        });
+        self.operate(
+            id,
+            Wanted::UntilReplaced,
+            release,
+            move |actor, id, outcome| {
+                if let Some(task) = actor.tasks.get_mut(id) {
+                    task.life.release_is_over();
+                }
+                if outcome.is_ok() {
+                    actor.record.note(actor.now(), id, What::Executed);
+                }
+                then(actor, id, outcome);
+            },
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::caught::Panicked;
 use crate::engine::{Killing, Process, Work};
-use crate::lifecycle::{ContainerId, Kill};
+use crate::lifecycle::{ContainerId, Kill, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::record::What;
@@ -70,7 +70,7 @@ impl Actor {
         let name = call.exec_id;
         match process.kill(signal) {
             Killing::Done(killed) => drop(reply.send(named(killed, &name))),
-            Killing::UnderWay(work) => self.job(work, move |_, killed| {
+            Killing::UnderWay(work) => self.spawn(work, move |_, killed| {
                 let _ = reply.send(named(killed, &name));
             }),
         }
@@ -95,6 +95,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
+        self.operations.cancel_at_exit(id);
         let was_releasing = task.life.ended(self.node.clock.wall());
         let now = self.now();
         self.record.note(now, id, What::Exited(status.code()));
@@ -112,11 +113,11 @@ impl Actor {
                 }
                 Ok::<_, Panicked>(())
             };
-            let id = id.clone();
-            return self.job(kill_all, move |actor, _| {
+            self.operate(id, Wanted::UntilDeleted, kill_all, move |actor, id, _| {
                 let now = actor.now();
-                actor.core.handle_exit(now, &id, status);
+                actor.core.handle_exit(now, id, status);
             });
+            return;
         }
         let now = self.now();
         self.core.handle_exit(now, id, status);
@@ -132,26 +133,18 @@ impl Actor {
     }
 
     /// Something else has waited for this end: until that is done it has the machine to itself.
-    fn leave_cgroup_later(&self, id: &ContainerId, was_releasing: bool) {
-        let Some(init) = self.tasks.get(id).map(|task| task.init.pid) else {
-            return;
-        };
+    fn leave_cgroup_later(&mut self, id: &ContainerId, was_releasing: bool) {
         let pause = async {
             tokio::time::sleep(RELEASES_WITHIN).await;
             Ok::<_, Panicked>(())
         };
-        let id = id.clone();
-        self.job(pause, move |actor, _| {
-            if actor.core.lives_again(&id) {
-                // Its next life is being made, which clears away what is in its way.
-                return;
-            }
-            // Another container may have the id by now.
-            let task = actor.tasks.get_mut(&id);
-            if let Some(task) = task.filter(|task| task.init.pid == init && !task.life.is_going()) {
+        // The next process of the container clears away what is in its way.
+        self.operate(id, Wanted::UntilReplaced, pause, move |actor, id, _| {
+            let task = actor.tasks.get_mut(id);
+            if let Some(task) = task.filter(|task| !task.life.is_going()) {
                 task.life.keeps_figures();
                 if !was_releasing {
-                    actor.clear_away(&id);
+                    actor.clear_away(id);
                 }
             }
         });
@@ -174,13 +167,10 @@ impl Actor {
         task.container.record_exit(init, exit.code, exit.at);
         if let Some(unread) = unread {
             task.life.awaits_reader(true);
-            let id = id.clone();
-            self.job(read(unread), move |actor, _| {
-                // Another container may have the id by now.
-                let task = actor.tasks.get_mut(&id);
-                if let Some(task) = task.filter(|task| task.init.pid == init) {
+            self.operate(id, Wanted::UntilDeleted, read(unread), |actor, id, _| {
+                if let Some(task) = actor.tasks.get_mut(id) {
                     task.life.awaits_reader(false);
-                    actor.publish_exit_if_due(&id);
+                    actor.publish_exit_if_due(id);
                 }
             });
         }
@@ -206,42 +196,30 @@ impl Actor {
             return self.publish_exit(id);
         }
         if task.life.begins_to_wait() {
-            let (id, init) = (id.clone(), task.init.pid);
             let patience = async {
                 tokio::time::sleep(TOLD_WITHIN).await;
                 Ok::<_, Panicked>(())
             };
-            self.job(patience, move |actor, _| {
-                // Another container may have the id by now.
-                if actor
-                    .tasks
-                    .get(&id)
-                    .is_some_and(|task| task.init.pid == init)
-                {
-                    actor.publish_exit(&id);
-                }
+            self.operate(id, Wanted::UntilDeleted, patience, |actor, id, _| {
+                actor.publish_exit(id);
             });
         }
     }
 
     /// Has the exit of a container wait until its last words are `left`, but not for long: their disk may
     /// stall.
-    pub(super) fn await_last_words(&self, id: &ContainerId, left: Work<()>) {
+    pub(super) fn await_last_words(&mut self, id: &ContainerId, left: Work<()>) {
         let patience = async {
             // Those that are late are left all the same.
             let _ = tokio::time::timeout(LAST_WORDS_WITHIN, left).await;
             Ok::<_, Panicked>(())
         };
-        let id = id.clone();
-        let init = self.tasks.get(&id).map(|task| task.init.pid);
-        self.job(patience, move |actor, _| {
-            // Another container may have the id by now.
-            let task = actor.tasks.get_mut(&id);
-            let Some(task) = task.filter(|task| Some(task.init.pid) == init) else {
+        self.operate(id, Wanted::UntilDeleted, patience, |actor, id, _| {
+            let Some(task) = actor.tasks.get_mut(id) else {
                 return;
             };
             if mem::take(&mut task.last_words) == LastWords::BeforeExit {
-                actor.publish_exit(&id);
+                actor.publish_exit(id);
             }
         });
     }

@@ -4,10 +4,9 @@
 //! Updates that came earlier only if these are over, so each waits for the one before.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use crate::engine::Resources;
-use crate::lifecycle::ContainerId;
+use crate::engine::{EngineError, Resources};
+use crate::lifecycle::{ContainerId, Wanted};
 use crate::sizing::Size;
 
 use super::life::Call;
@@ -109,39 +108,45 @@ impl Actor {
             }
         };
         task.updates.is_under_way = true;
-        let container = Arc::clone(&task.container);
-        let id = id.clone();
         // What is raised has to be so for the pod before it is for the container, and what is lowered after it.
-        let (before, after) = self.change_of_size(&id, &resources);
-        self.resize_container(&id, before.or(after));
+        let (before, after) = self.change_of_size(id, &resources);
+        self.resize_container(id, before.or(after));
         let update = async move {
             let updated = init.update(&resources, &halt).await;
             updated.map(|()| resources)
         };
-        self.job(update, move |actor, outcome| {
-            let task = actor.tasks.get_mut(&id);
-            // Another container may have the id by now.
-            let task = task.filter(|task| Arc::ptr_eq(&task.container, &container));
-            let Some(task) = task else {
-                let gone = || CallError::not_found(id.as_str(), "");
-                return drop(reply.send(outcome.map(drop).map_err(|_| gone())));
-            };
-            task.updates.is_under_way = false;
-            if let Ok(resources) = &outcome
-                && task.lives.first_pid().is_some()
-            {
-                task.lives.keep_resources(resources);
-            }
-            let size = if outcome.is_ok() { after } else { before };
-            actor.core.handle_resized(&id, size);
-            actor.settle_size_now(true);
-            let _ = reply.send(outcome.map(drop).map_err(CallError::unknown));
-            let task = actor.tasks.get_mut(&id);
-            if let Some(next) = task.and_then(|task| task.updates.next()) {
-                actor.begin_updates(&id, next);
-            }
-        });
+        let then = move |actor: &mut Actor, id: &ContainerId, outcome, reply| {
+            actor.updated(id, (before, after), outcome, reply);
+        };
+        self.operate_for(id, Wanted::UntilDeleted, reply.into(), update, then);
         true
+    }
+
+    /// Ends an Update, and begins the next one.
+    fn updated(
+        &mut self,
+        id: &ContainerId,
+        (before, after): (Size, Size),
+        outcome: Result<Vec<u8>, EngineError>,
+        reply: Reply<()>,
+    ) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.updates.is_under_way = false;
+        if let Ok(resources) = &outcome
+            && task.lives.first_pid().is_some()
+        {
+            task.lives.keep_resources(resources);
+        }
+        let size = if outcome.is_ok() { after } else { before };
+        self.core.handle_resized(id, size);
+        self.settle_size_now(true);
+        let _ = reply.send(outcome.map(drop).map_err(CallError::unknown));
+        let task = self.tasks.get_mut(id);
+        if let Some(next) = task.and_then(|task| task.updates.next()) {
+            self.begin_updates(id, next);
+        }
     }
 
     /// The size of a container before and after an Update.

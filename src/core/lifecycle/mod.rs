@@ -24,6 +24,7 @@
 //! | `container.rs` | all that is known of one container |
 //! | `action.rs` | what comes out: actions, refusals |
 //! | `report.rs` | what comes out for the log |
+//! | `operation.rs` | numbered effects, and which of their completions are stale |
 //! | `rules.rs` | the rules, their order, and how they are followed |
 //! | `doors.rs` | whom an id means that comes from outside |
 //! | `deeds.rs` | what rules want done |
@@ -80,6 +81,7 @@ mod kept;
 mod life;
 mod manual;
 mod oom;
+mod operation;
 mod outbox;
 mod probe;
 mod remedy;
@@ -114,6 +116,7 @@ pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use kept::Kept;
 pub use life::State;
+pub use operation::{OperationId, Operations, Wanted};
 pub use remedy::{Lateness, Remedy};
 pub use report::Report;
 pub use sizes::PodSize;

@@ -86,7 +86,7 @@ impl Actor {
                 sleep(after).await;
                 Ok::<_, Panicked>(())
             };
-            self.job(wait, |actor, _| {
+            self.spawn(wait, |actor, _| {
                 if let Some(sizing) = actor.sizing() {
                     sizing.is_due = false;
                 }
@@ -95,7 +95,7 @@ impl Actor {
         }
         if let Some(bytes) = left.memory {
             let lowered = async move { cgroup.lower_memory(bytes).await };
-            self.job(lowered, Actor::memory_lowered);
+            self.spawn(lowered, Actor::memory_lowered);
         }
         self.tell_manager();
     }
@@ -148,7 +148,7 @@ impl Actor {
         };
         let cgroup = Arc::clone(cgroup);
         let told = async move { cgroup.tell_manager(news).await };
-        self.job(told, |actor, outcome| {
+        self.spawn(told, |actor, outcome| {
             if let Some(sizing) = actor.sizing() {
                 sizing.is_telling = false;
                 if let Err(error) = outcome

@@ -1,0 +1,124 @@
+//! Operations: numbered effects on containers, and which of their completions are still wanted.
+//!
+//! An effect takes time, and its container goes on meanwhile: its process exits, another one takes its
+//! place, the container is deleted and another of the same id is created. The completion of an effect
+//! carries the number of its operation back, and this table alone says whether it still matters.
+
+use std::collections::BTreeMap;
+
+use super::action::ContainerId;
+
+/// The number of an operation. No two operations of a pod have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationId(u64);
+
+/// How long the completion of an operation is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wanted {
+    /// Until the container's init process exits, or is replaced.
+    UntilExit,
+    /// Until the container's next init process is being made.
+    UntilReplaced,
+    /// Until the container is deleted.
+    UntilDeleted,
+}
+
+/// The operations under way in a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Operations {
+    last: u64,
+    under_way: BTreeMap<OperationId, (ContainerId, Wanted)>,
+}
+
+impl Operations {
+    /// Numbers an operation on `container` that begins now.
+    pub fn begin(&mut self, container: &ContainerId, wanted: Wanted) -> OperationId {
+        self.last = self.last.wrapping_add(1);
+        let id = OperationId(self.last);
+        self.under_way.insert(id, (container.clone(), wanted));
+        id
+    }
+
+    /// Ends an operation. Returns false if its completion is stale.
+    #[must_use]
+    pub fn complete(&mut self, id: OperationId) -> bool {
+        self.under_way.remove(&id).is_some()
+    }
+
+    /// Makes the completion of an operation stale.
+    pub fn cancel(&mut self, id: OperationId) {
+        self.under_way.remove(&id);
+    }
+
+    /// Makes all completions stale that are wanted until the container's init process exits.
+    pub fn cancel_at_exit(&mut self, container: &ContainerId) {
+        self.cancel_up_to(container, Wanted::UntilExit);
+    }
+
+    /// Makes all completions stale that concern the container's present init process.
+    pub fn cancel_at_replacement(&mut self, container: &ContainerId) {
+        self.cancel_up_to(container, Wanted::UntilReplaced);
+    }
+
+    /// Makes all completions of the container stale.
+    pub fn cancel_all(&mut self, container: &ContainerId) {
+        self.cancel_up_to(container, Wanted::UntilDeleted);
+    }
+
+    fn cancel_up_to(&mut self, container: &ContainerId, last: Wanted) {
+        self.under_way
+            .retain(|_, (of, wanted)| of != container || *wanted > last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Wanted; 3] = [
+        Wanted::UntilExit,
+        Wanted::UntilReplaced,
+        Wanted::UntilDeleted,
+    ];
+
+    /// Which operations of `web` are still wanted after `cancel`, in the order of [`ALL`].
+    fn wanted_after(cancel: impl FnOnce(&mut Operations, &ContainerId)) -> [bool; 3] {
+        let (web, other) = (ContainerId::from("web"), ContainerId::from("other"));
+        let mut operations = Operations::default();
+        let of_web = ALL.map(|wanted| operations.begin(&web, wanted));
+        let of_other = ALL.map(|wanted| operations.begin(&other, wanted));
+        cancel(&mut operations, &web);
+        assert_eq!(of_other.map(|id| operations.complete(id)), [true; 3]);
+        of_web.map(|id| operations.complete(id))
+    }
+
+    #[test]
+    fn a_completion_is_stale_once_what_it_concerns_is_gone() {
+        assert_eq!(wanted_after(|_, _| {}), [true, true, true]);
+        let at_exit = wanted_after(Operations::cancel_at_exit);
+        assert_eq!(at_exit, [false, true, true]);
+        let at_replacement = wanted_after(Operations::cancel_at_replacement);
+        assert_eq!(at_replacement, [false, false, true]);
+        assert_eq!(wanted_after(Operations::cancel_all), [false, false, false]);
+    }
+
+    #[test]
+    fn an_operation_completes_once() {
+        let mut operations = Operations::default();
+        let web = ContainerId::from("web");
+        let id = operations.begin(&web, Wanted::UntilDeleted);
+        assert!(operations.complete(id));
+        assert!(!operations.complete(id));
+    }
+
+    #[test]
+    fn a_later_container_of_the_same_id_gets_no_completion_of_the_first() {
+        let mut operations = Operations::default();
+        let web = ContainerId::from("web");
+        let first = operations.begin(&web, Wanted::UntilDeleted);
+        operations.cancel_all(&web);
+        let second = operations.begin(&web, Wanted::UntilDeleted);
+        assert!(!operations.complete(first));
+        assert!(operations.complete(second));
+    }
+}
