@@ -89,14 +89,14 @@ async fn a_panic_in_a_deletion_leaves_no_mount(real: &Real) {
     let panicking = Arc::clone(&container);
     let deletion = std::thread::spawn(move || {
         let tokio = tokio::runtime::Builder::new_current_thread().build();
-        let deletion = panicking.delete(Deletion::ByForce, Vec::new());
+        let deletion = panicking.delete(Deletion::Forced, Vec::new());
         tokio.expect("a runtime").block_on(deletion)
     });
     let deleted = deletion.join();
     assert!(!real.left_of(id).contains("mount"), "{}", real.left_of(id));
     let error = deleted.expect("no panic").expect_err("a mistake");
     assert!(error.to_string().contains("panicked"), "{error}");
-    let deleted = container.delete(Deletion::ByForce, Vec::new()).await;
+    let deleted = container.delete(Deletion::Forced, Vec::new()).await;
     assert_eq!((deleted, real.left_of(id)), (Ok(()), String::new()));
 }
 

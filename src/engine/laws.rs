@@ -206,7 +206,7 @@ async fn the_number_of_a_process_is_held(ground: &dyn Ground) {
     assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
     drop(hold);
     assert!(!ground.is_there(pid), "somebody holds it");
-    other.delete(Deletion::ByForce).await;
+    other.delete(Deletion::Forced).await;
     soon(told(next.ending)).await;
 }
 
@@ -332,7 +332,7 @@ async fn a_creation_that_fails_leaves_nothing(ground: &dyn Ground) {
 
 async fn a_deletion_by_force_ends_what_runs(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "forced", Runs::UntilKilled).await;
-    trial.delete(Deletion::ByForce).await;
+    trial.delete(Deletion::Forced).await;
     assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
 }
 
@@ -342,7 +342,7 @@ async fn deletions_and_forgetting_are_idempotent(ground: &dyn Ground) {
     for _ in 0..2 {
         soon(trial.container.forget()).await.expect("forgotten");
     }
-    for how in [Deletion::Rest, Deletion::Usual, Deletion::ByForce] {
+    for how in [Deletion::RootfsOnly, Deletion::Usual, Deletion::Forced] {
         trial.delete(how).await;
     }
 }

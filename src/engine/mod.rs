@@ -50,6 +50,7 @@ use crate::stdio::{self, Paths, Streams};
 pub use crate::cgroup::Place;
 pub use crate::cgroup::scores::{Change, Outcome as ScoreOutcome};
 pub use crate::cgroup::values::{Knob, UNLIMITED};
+pub use crate::lifecycle::Deletion;
 pub use crate::probe::Attempted;
 pub use error::EngineError;
 pub use halt::Halt;
@@ -280,17 +281,6 @@ pub struct LastLife {
     pub oom_score: Option<i32>,
     /// What its caller has changed of its resources: the OCI specification's `LinuxResources`.
     pub resources: Option<Value>,
-}
-
-/// How a container is deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
-    /// It has ended.
-    Usual,
-    /// It has been [forgotten](Container::forget): what is left is its root file system.
-    Rest,
-    /// Whatever it is: what runs in it is killed, and nobody would ask again.
-    ByForce,
 }
 
 /// A container that is made from a checkpoint, when its turn comes.

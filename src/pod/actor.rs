@@ -2,20 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
+use crate::caught::Panicked;
 use crate::clock::Timebase;
 use crate::engine::Coming;
-use crate::lifecycle::{self, Action, ContainerId, Operations, Report, RequestId, Time};
+use crate::lifecycle::{
+    self, Action, ContainerId, Operations, RELEASES_WITHIN, Report, RequestId, Time, Wanted,
+};
 use crate::record::Record;
 
 use super::alarm::Alarm;
 use super::bill::Bill;
-use super::process::{LastWords, Task};
+use super::process::Task;
 use super::sandbox::SandboxEnd;
 use super::scores::ScoreLog;
 use super::shim_end::ShimEnd;
@@ -24,9 +26,6 @@ use super::sizes::OwnCgroup;
 use super::status::Watchers;
 use super::who::Who;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
-
-/// How long a release has the machine to itself: what can wait waits.
-pub(super) const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 
 /// The owner of a pod.
 pub struct Actor {
@@ -154,7 +153,7 @@ impl Actor {
     /// The shim is to end if it has nothing left to look after; containerd says so after every
     /// task, and other containers of the pod may live on. Task `id` will not come any more.
     pub fn shutdown(&mut self, id: &str, reply: Reply<()>) {
-        let nobody_is_known = self.tasks.values().all(|task| !task.life.is_known());
+        let nobody_is_known = !self.tasks.keys().any(|id| self.core.is_known(id));
         let id = ContainerId::from(id);
         self.shim_end
             .ask(&id, nobody_is_known, self.tasks.is_empty());
@@ -220,7 +219,7 @@ impl Actor {
                     self.signal(&id, order);
                 }
                 Action::PostStart { id, life } => self.post_start(id, life),
-                Action::Restart { id } => self.restart(&id),
+                Action::Restart { id, is_cleaned_up } => self.restart(&id, is_cleaned_up),
                 Action::Halt { id } => self.halt(&id),
                 Action::Probe { id, life } => self.probe(id, life),
                 Action::Hook {
@@ -229,7 +228,12 @@ impl Actor {
                     hook,
                     limit,
                 } => self.hook(id, kind, hook, limit),
-                Action::ReportExit { id, code } => self.report_exit(&id, code),
+                Action::EndOutput { id, code } => self.end_output(&id, code),
+                Action::PublishExit { id, code } => self.publish_exit(&id, code),
+                Action::PublishExecExit { id, exec_id } => self.publish_exec_exit(&id, &exec_id),
+                Action::CleanUp { id } => self.clean_up(&id),
+                Action::KillParked { id } => self.kill_parked(&id),
+                Action::Delete { id, how } => self.begin_deletion(&id, how),
                 Action::Tell {
                     id,
                     message,
@@ -263,9 +267,20 @@ impl Actor {
             return;
         };
         let streams = Some(&task.init.streams);
-        if let Some(left) = task.container.tell(streams, message, last_words) {
-            task.last_words = LastWords::UnderWay;
-            self.await_last_words(id, left);
+        let written = task.container.tell(streams, message, last_words);
+        match written.filter(|_| last_words) {
+            Some(written) => {
+                let written = async {
+                    written.await;
+                    Ok::<_, Panicked>(())
+                };
+                self.operate(id, Wanted::UntilDeleted, written, |actor, id, _| {
+                    let now = actor.now();
+                    actor.core.handle_last_words_written(now, id);
+                });
+            }
+            None if last_words => self.core.handle_last_words_written(self.now(), id),
+            None => {}
         }
     }
 }

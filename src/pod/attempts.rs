@@ -61,7 +61,7 @@ impl Actor {
             // Who is killed first may take its whole container along.
             oom_score: self.core.oom_score(id),
         };
-        let (init, halt) = task.life.init_and_halt().ok()?;
+        let (init, halt) = task.handles.init_and_halt().ok()?;
         Some((init, from, halt))
     }
 }

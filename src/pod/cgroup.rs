@@ -6,10 +6,9 @@ use containerd_shim_protos::events::task::TaskOOM;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use crate::engine::Cgroup;
-use crate::lifecycle::ContainerId;
+use crate::lifecycle::{Call, ContainerId};
 use crate::record::What;
 
-use super::life::Call;
 use super::{Actor, CallError, Kind, Message, Reply};
 
 /// The processes of a task.
@@ -53,14 +52,14 @@ impl Actor {
             // One that does not get through is missing in what people see, nowhere else.
             let _ = mailbox.try_send(note);
         };
-        task.life.watches_memory(Box::new(tell));
+        task.handles.watch_memory(Box::new(tell));
     }
 
     /// Where the figures of a task are.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
-            task.life.figures().ok_or_else(|| {
+            task.handles.figures().ok_or_else(|| {
                 let message = format!("task {id} has no figures: its cgroup is not known");
                 CallError::new(Kind::NotFound, message)
             })
@@ -73,7 +72,7 @@ impl Actor {
     fn find_cgroup(&mut self, id: &str) {
         let id = ContainerId::from(id);
         let task = self.tasks.get_mut(&id);
-        if task.is_some_and(|task| task.life.finds_cgroup()) {
+        if task.is_some_and(|task| task.handles.find_cgroup()) {
             self.watch_cgroup(&id);
         }
     }
@@ -82,14 +81,15 @@ impl Actor {
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
-            task.life.allows(Call::Pids, id)?;
-            if task.life.unpublished().is_some() {
+            let key = ContainerId::from(id);
+            self.core.allows(&key, Call::Pids)?;
+            if self.core.is_exit_pending(&key) {
                 return Ok(Members::Ended(Some(task.init.pid).filter(|pid| *pid > 0)));
             }
-            if task.life.is_without_process() {
+            if self.core.is_between_processes(&key) {
                 return Ok(Members::Ended(task.lives.first_pid()));
             }
-            let cgroup = task.life.cgroup().cloned().ok_or_else(|| {
+            let cgroup = task.handles.cgroup().cloned().ok_or_else(|| {
                 let message = format!("task {id} has no processes: its cgroup is not known");
                 CallError::new(Kind::FailedPrecondition, message)
             })?;

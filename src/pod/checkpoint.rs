@@ -4,21 +4,18 @@
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
-use crate::engine::{Born, Checkpoint, Deletion, EngineError, Init};
-use crate::lifecycle::{ContainerId, Wanted};
+use crate::engine::{Born, Checkpoint, EngineError, Init};
+use crate::lifecycle::{Call, ContainerId, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::record::What;
 use crate::stdio::Streams;
 
-use super::life::Call;
-use super::process::{Deleted, Exit};
 use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 
@@ -36,44 +33,46 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        // The engine removes what it knows of the container by itself.
-        let forgetting = checkpoint.exit.then(|| task.life.begin_forgetting());
-        let halt = task.life.halt().clone();
+        let (halt, exits) = (task.handles.halt().clone(), checkpoint.exit);
         let work = async move { init.checkpoint(&checkpoint, &halt).await };
-        let then =
-            |actor: &mut Actor, id: &ContainerId, outcome: Result<(), EngineError>, reply| {
-                if let Some(forgetting) = forgetting {
-                    // Some runtimes leave something to its deletion, and those that do not say so then.
-                    actor.forgetting_is_over(id, forgetting, false);
-                }
-                let _ = Reply::send(reply, outcome.map_err(CallError::unknown));
-            };
+        let then = move |actor: &mut Actor, id: &ContainerId, outcome: Result<_, _>, reply| {
+            if exits {
+                let now = actor.now();
+                actor.core.handle_checkpointed(now, id);
+            }
+            let outcome = outcome.map_err(|error: EngineError| CallError::unknown(error));
+            let _ = Reply::send(reply, outcome);
+        };
         self.operate_for(&id, Wanted::UntilDeleted, reply.into(), work, then);
     }
 
     fn begin_checkpoint(
-        &self,
+        &mut self,
         call: &CheckpointCall,
     ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let task = self.task(&call.id)?;
-        task.life.allows(Call::Checkpoint, &call.id)?;
-        let (init, _) = task.life.init_and_halt()?;
+        let (init, _) = task.handles.init_and_halt()?;
+        let id = ContainerId::from(call.id.as_str());
+        self.core.allows(&id, Call::Checkpoint)?;
         let options = options(call.options.as_ref()).map_err(invalid)?;
+        self.core.handle_checkpoint(&id, options.exit)?;
         Ok((init, checkpoint(call.path.clone(), options)))
     }
 
     /// Restores a container whose turn has come.
     pub(super) fn restore(&mut self, id: &ContainerId) {
         let now = self.now();
+        let is_first = self.core.handle_restore_begun(id);
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let Some(restoration) = task.life.restores() else {
+        let restoration = task.handles.take_restoration().filter(|_| is_first);
+        let Some(restoration) = restoration else {
             let reason = "it could not be restored before".to_owned();
             return self.core.handle_released(now, id, Err(reason));
         };
-        let (halt, has_terminal) = (task.life.halt().clone(), task.init.paths.terminal);
+        let (halt, has_terminal) = (task.handles.halt().clone(), task.init.paths.terminal);
         // A terminal comes with the process.
         let mut streams = has_terminal.then(|| mem::take(&mut task.init.streams));
         let work = async move {
@@ -88,14 +87,16 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let pending = task.life.restored();
+        let pending = task.handles.take_signals();
+        self.core.handle_restored(id, outcome.is_ok());
         match outcome {
             Ok((born, streams)) => {
                 if let Some(streams) = streams {
                     task.init.take_streams(streams);
                     task.init.connect_stdin();
                 }
-                self.born(id, born);
+                self.take_init(id, born);
+                self.watch_cgroup(id);
                 self.record.note(now, id, What::Executed);
                 self.core.handle_released(now, id, Ok(()));
             }
@@ -116,12 +117,13 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return false;
         };
-        if !task.life.is_unborn() {
+        if !self.core.is_to_be_restored(id) {
             return false;
         }
-        if task.life.keeps_for_later(order) {
+        if self.core.is_being_restored(id) {
+            task.handles.put_off_signal(order);
             if signal == Signal::KILL {
-                task.life.halt().call();
+                task.handles.halt().call();
             }
             return true;
         }
@@ -138,19 +140,6 @@ impl Actor {
             None => {}
         }
         true
-    }
-
-    /// Deletes a container that has no process yet: nothing has ended.
-    pub(super) fn delete_unborn(&mut self, id: &ContainerId) {
-        let deleted = Deleted {
-            pid: 0,
-            // containerd takes it for unknown.
-            exit: Exit {
-                code: 0,
-                at: UNIX_EPOCH,
-            },
-        };
-        self.delete_now(id, Deletion::Usual, deleted);
     }
 }
 

@@ -7,19 +7,18 @@ use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
 use crate::engine::{
-    Beginning, Born, Container, Created, Deletion, Ending, EngineError, Facts as Read, Halt, Init,
-    Order, Wishes,
+    Beginning, Born, Container, Created, Ending, EngineError, Facts as Read, Halt, Init, Order,
+    Wishes,
 };
-use crate::lifecycle::{ContainerId, Demands, NewContainer, Wanted};
+use crate::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
 use crate::plan::identity::group;
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
 
-use super::delete::answer;
-use super::life::Life;
+use super::handles::Handles;
 use super::lives::Lives;
 use super::operations::Caller;
-use super::process::{Facts, LastWords, Process, Task};
+use super::process::{Facts, Process, Task};
 use super::scores::Score;
 use super::stop::known_end;
 use super::updates::Updates;
@@ -82,7 +81,6 @@ impl Actor {
         let identity = Identity::read(&order.id, &read.annotations);
         let kubelet = KubeletFacts::read(&read.annotations);
         let facts = Facts {
-            has_poststop_hooks: read.has_poststop_hooks,
             has_own_pid_namespace: read.has_own_pid_namespace,
             ports: kubelet.ports.clone(),
             allotment: kubelet.allotment,
@@ -98,6 +96,10 @@ impl Actor {
                 size: read.size,
             },
             is_ungrouped: group(&read.annotations).is_none(),
+            bundle: BundleFacts {
+                has_own_pid_namespace: read.has_own_pid_namespace,
+                has_poststop_hooks: read.has_poststop_hooks,
+            },
         };
         let now = self.now();
         self.core.handle_create(now, &id, new, plan, *patience)?;
@@ -107,8 +109,8 @@ impl Actor {
         let who = (name.as_str(), identity.kind, role);
         self.record.creates(now, &id, who);
         self.shim_end.comes(&id);
-        let life = Life::new();
-        let halt = life.halt().clone();
+        let handles = Handles::default();
+        let halt = handles.halt().clone();
         self.tasks.insert(
             id,
             Task {
@@ -118,11 +120,11 @@ impl Actor {
                 facts,
                 init: Process::new(order.paths.clone()),
                 execs: BTreeMap::new(),
-                life,
+                handles,
                 score: Score::new(read.oom_score),
                 lives: Lives::default(),
                 updates: Updates::default(),
-                last_words: LastWords::default(),
+                deleters: Vec::new(),
             },
         );
         Ok((container, halt))
@@ -154,46 +156,42 @@ impl Actor {
             return;
         };
         task.init.streams = streams;
-        if !reply.is_closed() {
-            task.life.made_known();
-        }
-        match beginning {
-            Beginning::Parked(born) => self.born(id, born),
-            Beginning::ToRestore(restoration) => {
-                task.life.waits_for(restoration);
+        let has_process = match beginning {
+            Beginning::Parked(born) => {
+                self.take_init(id, born);
+                true
             }
-        }
+            Beginning::ToRestore(restoration) => {
+                task.handles.set_restoration(restoration);
+                false
+            }
+        };
+        let now = self.now();
         if reply.is_closed() {
-            // Whoever asked has gone away: nobody would ever delete the container.
-            return self.undo_create(id);
+            tracing::info!(container = %id, "undone: the caller of its creation is gone");
+            return self.core.handle_create_abandoned(now, id, has_process);
         }
         self.node.publish(event);
-        let now = self.now();
         self.record.note(now, id, What::Created);
-        self.core.handle_created(now, id);
-        let task = self.tasks.get_mut(id);
-        let (pid, deleters) = task.map_or((0, Vec::new()), |task| {
-            (task.init.pid, task.life.take_deleters())
-        });
-        let _ = reply.send(Ok(pid));
-        for deleter in deleters {
-            self.delete(id.as_str(), "", deleter);
+        match has_process {
+            true => self.core.handle_created(now, id),
+            false => self.core.handle_created_to_restore(now, id),
         }
+        self.watch_cgroup(id);
+        let pid = self.tasks.get(id).map_or(0, |task| task.init.pid);
+        let _ = reply.send(Ok(pid));
     }
 
-    /// The container has an init process from now on.
-    pub(super) fn born(&mut self, id: &ContainerId, born: Born) {
+    /// Takes the init process of a container, the first or another.
+    pub(super) fn take_init(&mut self, id: &ContainerId, born: Born) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
         let Born { init, ending } = born;
-        task.life.born(Arc::clone(&init));
+        task.handles.set_init(Arc::clone(&init));
         task.init.pid = init.pid();
         let may_outlive = self.core.may_outlive_its_process(id);
         task.lives.begins(&*init, may_outlive);
-        if task.life.is_known() {
-            self.watch_cgroup(id);
-        }
         self.find_pod_cgroup(id);
         if self.core.is_sandbox(id) {
             self.who.has_sandbox(&*init);
@@ -213,23 +211,8 @@ impl Actor {
         );
     }
 
-    /// The container has been created for nobody: nobody sees it before it is gone again.
-    fn undo_create(&mut self, id: &ContainerId) {
-        tracing::info!(container = %id, "undone: the caller of its creation has gone away");
-        self.remove(id, Deletion::ByForce, |actor, id, outcome| {
-            if let Err(error) = outcome {
-                tracing::error!(container = %id, %error, "not removed");
-                // Nothing else would ever end its parked process.
-                if let Some(task) = actor.tasks.get(id) {
-                    task.end_init();
-                }
-            }
-            actor.undone(id);
-        });
-    }
-
     /// Nothing is left of a creation.
-    fn undone(&mut self, id: &ContainerId) {
+    pub(super) fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
         self.shim_end.creation_failed(self.tasks.is_empty());
     }
@@ -240,7 +223,7 @@ impl Actor {
         if let Some(mut task) = self.tasks.remove(id) {
             let why = CallError::not_found(id.as_str(), "");
             task.init.never_ran(&why);
-            answer(task.life.take_deleters(), &Err(why.clone()));
+            task.answer_deleters(&Err(why.clone()));
             task.updates.refuse(&why);
             for exec in task.execs.values_mut() {
                 exec.process.never_ran(&why);

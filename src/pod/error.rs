@@ -82,7 +82,7 @@ impl From<EngineError> for CallError {
 
 impl From<Refusal> for CallError {
     fn from(refusal: Refusal) -> CallError {
-        let kind = match refusal {
+        let kind = match &refusal {
             Refusal::AlreadyExists { .. } => Kind::AlreadyExists,
             Refusal::NotFound { .. } => Kind::NotFound,
             Refusal::OtherPlan { .. } => Kind::InvalidArgument,
@@ -96,6 +96,9 @@ impl From<Refusal> for CallError {
             | Refusal::TurnAtTheEnd { .. }
             | Refusal::Held { .. } => Kind::FailedPrecondition,
             Refusal::NotReleased { .. } => Kind::Unknown,
+            // A process that is asked for and has exited is found no more.
+            Refusal::IllegalCall(call) if call.is_finished() => Kind::NotFound,
+            Refusal::IllegalCall(_) => Kind::FailedPrecondition,
         };
         CallError::new(kind, refusal.to_string())
     }

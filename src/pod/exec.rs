@@ -9,12 +9,11 @@ use serde::Deserialize;
 
 use crate::caught::Panicked;
 use crate::engine::{Coming, ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
-use crate::lifecycle::{self, ContainerId, Wanted};
+use crate::lifecycle::{self, Call, ContainerId, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::stdio::Unread;
 
-use super::life::Call;
 use super::operations::Caller;
 use super::process::{Exec, Exit, Process};
 use super::stop::known_end;
@@ -42,9 +41,9 @@ impl Actor {
             ))
         })?;
         let task = self.task(&call.id)?;
-        task.life.allows(Call::Exec(&call.exec_id), &call.id)?;
-        // That is more than to have no process: its next one may be there, and is still parked.
         let id = ContainerId::from(call.id.as_str());
+        self.core.allows(&id, Call::Exec(call.exec_id.clone()))?;
+        // Its next process may be there already, and is still parked.
         if self.core.is_without_program(&id) {
             let message = format!(
                 "exec {:?}: task {} has no process just now",
@@ -129,10 +128,13 @@ impl Actor {
         if let Some(exec) = self.exec_mut(&id, exec_id) {
             exec.starting = Some((operation, halt));
         }
+        self.core.handle_exec_starting(&id, exec_id);
     }
 
     fn begin_exec(&mut self, id: &str, exec_id: &str) -> Result<(Halt, Execution), CallError> {
-        let score = self.core.oom_score(&ContainerId::from(id));
+        let key = ContainerId::from(id);
+        let score = self.core.oom_score(&key);
+        let has_exited = self.core.has_exited(&key);
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
@@ -141,7 +143,7 @@ impl Actor {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        let halt = task.life.halt().part();
+        let halt = task.handles.halt().part();
         let order = ExecOrder {
             exec_id: exec_id.to_owned(),
             spec: std::mem::take(&mut exec.spec),
@@ -152,7 +154,7 @@ impl Actor {
         let execution = Execution {
             id: id.to_owned(),
             order,
-            init: task.life.living_init().cloned(),
+            init: task.handles.init().filter(|_| !has_exited).cloned(),
         };
         Ok((halt, execution))
     }
@@ -183,6 +185,7 @@ impl Actor {
         exec.process.started = true;
         exec.process.take_streams(streams);
         exec.process.connect_stdin();
+        self.core.handle_exec_started(id, exec_id);
         if let Some(task) = self.tasks.get_mut(id) {
             task.score.has_newcomers = true;
         }
@@ -210,7 +213,6 @@ impl Actor {
             exec.starting = None;
             exec.process.never_ran(error);
             self.exec_over(id, exec_id, None);
-            self.publish_exit_if_due(id);
         }
     }
 
@@ -225,25 +227,25 @@ impl Actor {
         };
         if let Some(exec) = task.execs.get_mut(exec_id) {
             if status == ExitStatus::Signal(Signal::KILL.number()) {
-                task.life.looks_at_memory();
+                task.handles.look_at_memory();
             }
             exec.process.untold = Some(exit);
             if let Some(unread) = exec.process.end_streams() {
                 let exec_id = exec_id.to_owned();
                 let then = move |actor: &mut Actor, id: &ContainerId, _| {
-                    actor.tell_exec_exit(id, &exec_id);
-                    actor.publish_exit_if_due(id);
+                    let now = actor.now();
+                    actor.core.handle_exec_output_read(now, id, &exec_id);
                 };
                 self.operate(id, Wanted::UntilDeleted, read(unread), then);
                 return;
             }
         }
-        self.tell_exec_exit(id, exec_id);
-        self.publish_exit_if_due(id);
+        let now = self.now();
+        self.core.handle_exec_output_read(now, id, exec_id);
     }
 
-    /// Tells the exit of an exec that has ended, unless that was done before.
-    pub(super) fn tell_exec_exit(&mut self, id: &ContainerId, exec_id: &str) {
+    /// Publishes the exit of an exec.
+    pub(super) fn publish_exec_exit(&mut self, id: &ContainerId, exec_id: &str) {
         let task = self.tasks.get_mut(id);
         let exec = task.and_then(|task| task.execs.get_mut(exec_id));
         let Some(process) = exec.map(|exec| &mut exec.process) else {
@@ -269,7 +271,7 @@ impl Actor {
     }
 }
 
-/// Waits until a caller has read what a process has written, as a job.
+/// Waits until a caller has read what a process has written.
 pub(super) async fn read(unread: Unread) -> Result<(), Panicked> {
     unread.is_read().await;
     Ok(())

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
 use crate::engine::{Halt, Init};
-use crate::lifecycle::{ContainerId, Wanted};
+use crate::lifecycle::{Call, ContainerId, TaskStatus, Wanted};
 use crate::stdio;
 
-use super::life::Call;
 use super::process::{Exit, Process, StateAnswer, Status, Task};
 use super::{Actor, CallError, Reply};
 
@@ -16,11 +15,7 @@ impl Actor {
     /// The state of a task or one of its execs.
     pub fn state(&mut self, id: &str, exec_id: &str, reply: Reply<StateAnswer>) {
         let answer = self.process(id, exec_id).map(|(task, process)| {
-            let status = match (exec_id, process.exit) {
-                ("", _) => task.life.status(),
-                (_, Some(exit)) => Status::Stopped(exit),
-                (_, None) => task.life.status_of_exec(process.started),
-            };
+            let status = self.status_of(&ContainerId::from(id), exec_id, process);
             StateAnswer {
                 bundle: task.bundle.clone(),
                 pid: process.pid,
@@ -29,6 +24,19 @@ impl Actor {
             }
         });
         let _ = reply.send(answer);
+    }
+
+    /// The state of a task or one of its execs as the caller reads it.
+    pub(super) fn status_of(&self, id: &ContainerId, exec_id: &str, process: &Process) -> Status {
+        let of_task = self.core.task_status(id);
+        match (process.exit, of_task) {
+            (Some(exit), _) => Status::Stopped(exit),
+            (None, Some(TaskStatus::Pausing)) => Status::Pausing,
+            (None, Some(TaskStatus::Paused)) => Status::Paused,
+            (None, Some(TaskStatus::Running)) if exec_id.is_empty() => Status::Running,
+            (None, _) if !exec_id.is_empty() && process.started => Status::Running,
+            (None, _) => Status::Created,
+        }
     }
 
     /// Answers when the process has ended.
@@ -73,10 +81,9 @@ impl Actor {
 
     /// Freezes a container. Held ones are started as the caller sees it, and can be frozen too.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
-        let init = self.task_mut(id).and_then(|task| {
-            task.life.allows(Call::Pause, id)?;
-            let living = task.life.init_and_halt()?;
-            task.life.freezes();
+        let living = self.task(id).and_then(|task| task.handles.init_and_halt());
+        let init = living.and_then(|living| {
+            self.core.handle_pause(&ContainerId::from(id))?;
             Ok(living)
         });
         self.freeze(id, true, init, reply);
@@ -85,8 +92,8 @@ impl Actor {
     /// Thaws a container.
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
         let init = self.task(id).and_then(|task| {
-            task.life.allows(Call::Resume, id)?;
-            task.life.init_and_halt()
+            self.core.allows(&ContainerId::from(id), Call::Resume)?;
+            task.handles.init_and_halt()
         });
         self.freeze(id, false, init, reply);
     }
@@ -122,8 +129,9 @@ impl Actor {
     }
 
     fn frozen(&mut self, id: &ContainerId, paused: bool, is_done: bool) {
-        if let Some(task) = self.tasks.get_mut(id) {
-            task.life.frozen(paused, is_done);
+        match paused {
+            true => self.core.handle_paused(id, is_done),
+            false => self.core.handle_resumed(id, is_done),
         }
         if !is_done {
             return;
@@ -145,7 +153,7 @@ impl Actor {
         let task = self
             .tasks
             .get(&ContainerId::from(id))
-            .filter(|task| task.life.is_known());
+            .filter(|_| self.core.is_known(&ContainerId::from(id)));
         task.ok_or_else(|| CallError::not_found(id, ""))
     }
 
@@ -153,7 +161,7 @@ impl Actor {
         let task = self
             .tasks
             .get_mut(&ContainerId::from(id))
-            .filter(|task| task.life.is_known());
+            .filter(|_| self.core.is_known(&ContainerId::from(id)));
         task.ok_or_else(|| CallError::not_found(id, ""))
     }
 

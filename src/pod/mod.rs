@@ -3,7 +3,7 @@
 //! It alone holds the [lifecycle core](crate::lifecycle), the table of tasks and their processes.
 //! A handler of the Task service sends it a message and awaits the answer; the handler may be
 //! dropped at any moment, and nothing of the work goes with it. The actor itself never waits:
-//! whatever takes time is a job of its own, which sends a message when it is done.
+//! whatever takes time is a [numbered operation](operations), which sends a message when it is done.
 
 mod actor;
 mod alarm;
@@ -17,7 +17,7 @@ mod error;
 mod exec;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-mod life;
+mod handles;
 mod lives;
 mod manual;
 mod messages;

@@ -10,7 +10,7 @@ impl Actor {
     pub(super) fn post_start(&mut self, id: ContainerId, life: u64) {
         let task = self.tasks.get(&id);
         let kept = task.and_then(|task| {
-            let init = task.life.init_and_halt().ok()?;
+            let init = task.handles.init_and_halt().ok()?;
             Some((init, task.lives.post_start()?.to_owned()))
         });
         let Some(((init, halt), process)) = kept else {

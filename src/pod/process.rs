@@ -10,7 +10,7 @@ use crate::lifecycle::OperationId;
 use crate::plan::Allotment;
 use crate::stdio::{Paths, Streams, Unread};
 
-use super::life::Life;
+use super::handles::Handles;
 use super::lives::Lives;
 use super::scores::Score;
 use super::updates::Updates;
@@ -45,28 +45,17 @@ pub(super) struct Task {
     /// Its init process, as its caller knows it.
     pub init: Process,
     pub execs: BTreeMap<String, Exec>,
-    pub life: Life,
+    pub handles: Handles,
     pub score: Score,
     pub lives: Lives,
     pub updates: Updates,
-    pub last_words: LastWords,
-}
-
-/// What has become of a container's last words, which its caller reads when it hears of the exit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum LastWords {
-    /// They are left, or there are none.
-    #[default]
-    Over,
-    UnderWay,
-    /// They are under way, and the exit is published as soon as they are left.
-    BeforeExit,
+    /// Callers that wait for its deletion.
+    pub deleters: Vec<Reply<Deleted>>,
 }
 
 /// What the bundle says that matters later.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    pub has_poststop_hooks: bool,
     pub has_own_pid_namespace: bool,
     /// Its named ports.
     pub ports: BTreeMap<String, u16>,
@@ -133,11 +122,6 @@ impl Process {
         self.started && self.exit.is_none()
     }
 
-    /// The process of an exec runs.
-    pub fn is_running(&self) -> bool {
-        self.reads_running() && self.untold.is_none()
-    }
-
     /// The process of an exec has ended, though its caller may not have been told.
     pub fn has_ended(&self) -> bool {
         self.untold.or(self.exit).is_some()
@@ -181,29 +165,19 @@ impl Process {
 }
 
 impl Task {
-    /// Kills its init process, which may have ended already.
-    pub fn end_init(&self) {
-        if let Some(init) = self.life.init()
-            && let Err(error) = init.end()
-        {
-            tracing::debug!(?init, %error, "it has ended already");
+    /// Adds a caller that waits for the deletion. Those that have given up are not kept, but for the first,
+    /// who has begun it.
+    pub fn add_deleter(&mut self, deleter: Reply<Deleted>) {
+        let mut is_first = true;
+        self.deleters
+            .retain(|waiting| std::mem::take(&mut is_first) || !waiting.is_closed());
+        self.deleters.push(deleter);
+    }
+
+    /// Answers all callers that wait for the deletion.
+    pub fn answer_deleters(&mut self, answer: &Result<Deleted, CallError>) {
+        for deleter in self.deleters.drain(..) {
+            let _ = deleter.send(answer.clone());
         }
-    }
-
-    /// Whether an exec runs, or is about to.
-    pub fn has_live_execs(&self) -> bool {
-        self.has_running_execs() || self.execs.values().any(|exec| exec.starting.is_some())
-    }
-
-    /// Whether an exec runs.
-    pub fn has_running_execs(&self) -> bool {
-        self.execs.values().any(|exec| exec.process.is_running())
-    }
-
-    /// The execs that have ended, and whose exit is not told.
-    pub fn untold_execs(&self) -> impl Iterator<Item = &String> {
-        let execs = self.execs.iter();
-        let untold = execs.filter(|(_, exec)| exec.process.untold.is_some());
-        untold.map(|(exec_id, _)| exec_id)
     }
 }

@@ -14,24 +14,18 @@ use super::Actor;
 
 impl Actor {
     /// Begins the next life of a container whose process has ended.
-    pub(super) fn restart(&mut self, id: &ContainerId) {
-        let Some(task) = self.tasks.get_mut(id) else {
-            return;
-        };
-        let Some(next) = task.life.begins_anew() else {
-            return;
-        };
+    pub(super) fn restart(&mut self, id: &ContainerId, is_cleaned_up: bool) {
         let oom_score = self.score_for_bundle(id);
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
         let last = LastLife {
-            cgroup: next.last_cgroup,
-            is_forgotten: next.is_forgotten,
+            cgroup: task.handles.cgroup().cloned(),
+            is_forgotten: is_cleaned_up,
             resources: task.lives.resources().cloned(),
             oom_score,
         };
-        let (container, halt) = (task.container.clone(), next.halt);
+        let (container, halt) = (task.container.clone(), task.handles.renew_halt());
         // What the caller wants of them meanwhile is asked of others in their place.
         let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
@@ -62,14 +56,9 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.life.halt().call();
-        if task.life.next_is_unwanted() {
-            return self.restarted(id, Err("it is not wanted any more".to_owned()));
-        }
-        if let Some(task) = self.tasks.get(id)
-            && task.life.is_releasing()
-        {
-            task.end_init();
+        task.handles.halt().call();
+        if task.handles.is_releasing() {
+            task.handles.kill_init();
         }
     }
 
@@ -80,7 +69,9 @@ impl Actor {
             Err(error) => return self.restarted(id, Err(error)),
         };
         let init = Arc::clone(&born.init);
-        self.born(id, born);
+        self.take_init(id, born);
+        self.core.handle_created_again(id);
+        self.watch_cgroup(id);
         self.execute(id, move |actor, id, outcome| {
             if outcome.is_err()
                 && let Err(error) = init.end()

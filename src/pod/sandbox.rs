@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::caught::Panicked;
 use crate::engine::Sandbox;
-use crate::lifecycle::ContainerId;
+use crate::lifecycle::{ContainerId, TaskStatus};
 
 use super::process::{Exit, Status, Task};
 use super::{Actor, CallError, Kind, Reply};
@@ -43,7 +43,7 @@ impl Actor {
     /// Whether a sandbox is there, or how it has ended.
     pub fn sandbox_state(&mut self, id: &str, reply: Reply<SandboxState>) {
         let state = |task: &Task| SandboxState {
-            status: task.life.status(),
+            status: self.status_of(&ContainerId::from(id), "", &task.init),
             pid: task.init.pid,
             created_at: task.created_at,
         };
@@ -70,13 +70,13 @@ impl Actor {
     /// Answers when nothing is left of a sandbox that was killed.
     pub fn sandbox_gone(&mut self, id: &str, reply: Reply<()>) {
         let id = ContainerId::from(id);
-        let Some(task) = self.tasks.get(&id) else {
+        if !self.tasks.contains_key(&id) {
             return drop(reply.send(Ok(())));
-        };
-        let life = &task.life;
-        let is_going = life.is_going() || life.has_deleter();
-        // One that lives goes when its exit is told.
-        let can_go = life.published().is_some() || !life.is_known();
+        }
+        let is_going = self.core.is_deletion_wanted(&id);
+        // One that lives goes when its exit is published.
+        let status = self.core.task_status(&id);
+        let can_go = status == Some(TaskStatus::Stopped) || !self.core.is_known(&id);
         let waiting = &mut self.sandbox_end.waiting;
         // Callers that have given up are not kept.
         waiting.retain(|waiting| !waiting.is_closed());

@@ -54,7 +54,7 @@ impl Actor {
         let due: Vec<_> = self
             .tasks
             .iter()
-            .filter(|(_, task)| task.life.is_known() && !task.life.has_ended())
+            .filter(|(id, _)| self.core.is_known(id) && !self.core.has_exited(id))
             .filter_map(|(id, task)| {
                 let (from, to) = (task.score.given, self.core.oom_score(id)?);
                 if let Some(busy) = &task.score.busy {
@@ -67,7 +67,7 @@ impl Actor {
                 is_due.then(|| {
                     Some((
                         id.clone(),
-                        task.life.cgroup().cloned()?,
+                        task.handles.cgroup().cloned()?,
                         Change { from, to },
                     ))
                 })?

@@ -30,17 +30,18 @@ impl Actor {
         };
         // What is under way for a container that is to be killed is of no use any more, whoever delivers
         // the signal and whether its init is still there; but what it is written to is kept whole.
-        if signal == Signal::KILL && !task.life.is_being_forgotten() {
-            task.life.halt().call();
+        if signal == Signal::KILL && !self.core.is_being_cleaned_up(id) {
+            task.handles.halt().call();
         }
         // With a PID namespace of its own everything in the container has died with its init.
-        let is_gone = task.life.has_ended() && (!all || task.facts.has_own_pid_namespace);
-        let Some(init) = task.life.init().filter(|_| !is_gone) else {
+        let has_exited = self.core.has_exited(id);
+        let is_gone = has_exited && (!all || task.facts.has_own_pid_namespace);
+        let Some(init) = task.handles.init().filter(|_| !is_gone) else {
             return self.signalled(id, order, Err(CallError::finished(id.as_str())));
         };
         // containerd sends SIGKILL to each task before it deletes it, also to one that has ended: that is no
         // part of how it ended.
-        let precedes_exit = !task.life.has_ended();
+        let precedes_exit = !has_exited;
         let signalled = move |actor: &mut Actor, id: &ContainerId, killed| {
             let outcome = named(killed, id.as_str());
             if outcome.is_ok() && precedes_exit {

@@ -53,7 +53,6 @@ impl Actor {
             (Err(error), _) => Err(error),
             (Ok(()), None) => Err(CallError::not_found(id.as_str(), "")),
             (Ok(()), Some(task)) => {
-                task.life.started();
                 let pid = task.init.pid;
                 self.node.publish(TaskStart {
                     container_id: id.to_string(),
@@ -69,10 +68,7 @@ impl Actor {
     }
 
     pub(super) fn release(&mut self, id: &ContainerId) {
-        let Some(task) = self.tasks.get_mut(id) else {
-            return;
-        };
-        if task.life.is_unborn() {
+        if self.core.is_to_be_restored(id) {
             return self.restore(id);
         }
         self.execute(id, |actor, id, outcome| {
@@ -90,10 +86,10 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let Some(init) = task.life.init().cloned() else {
+        let Some(init) = task.handles.init().cloned() else {
             return then(self, id, Err("it has no init process".to_owned()));
         };
-        let (gone, halt) = (task.life.releases(), task.life.halt().clone());
+        let (gone, halt) = (task.handles.begin_release(), task.handles.halt().clone());
         let release = async move { init.release(gone, &halt).await };
         self.operate(
             id,
@@ -101,7 +97,7 @@ impl Actor {
             release,
             move |actor, id, outcome| {
                 if let Some(task) = actor.tasks.get_mut(id) {
-                    task.life.release_is_over();
+                    task.handles.end_release();
                 }
                 if outcome.is_ok() {
                     actor.record.note(actor.now(), id, What::Executed);

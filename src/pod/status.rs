@@ -158,7 +158,7 @@ impl Actor {
         let pid = self
             .tasks
             .get(&past.id)
-            .filter(|task| !task.life.has_ended());
+            .filter(|_| !self.core.has_exited(&past.id));
         let pid = pid.map_or(0, |task| task.init.pid);
         let kills = past.kills.iter().map(|(why, count)| api::Kills {
             why: api::Why::from(*why).into(),

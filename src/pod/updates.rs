@@ -6,10 +6,9 @@
 use std::collections::VecDeque;
 
 use crate::engine::{EngineError, Resources};
-use crate::lifecycle::{ContainerId, Wanted};
+use crate::lifecycle::{Call, ContainerId, Wanted};
 use crate::sizing::Size;
 
-use super::life::Call;
 use super::{Actor, CallError, Kind, Reply};
 
 /// Updates of one task that may wait for another.
@@ -89,18 +88,18 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return false;
         };
-        if let Err(error) = task.life.allows(Call::Update, id.as_str()) {
-            let _ = reply.send(Err(error));
+        if let Err(error) = self.core.allows(id, Call::Update) {
+            let _ = reply.send(Err(error.into()));
             return false;
         }
-        if task.life.is_without_process() {
+        if self.core.is_between_processes(id) {
             task.lives.keep_resources(&resources);
             let (_, after) = self.change_of_size(id, &resources);
             self.resize_container(id, after);
             let _ = reply.send(Ok(()));
             return false;
         }
-        let (init, halt) = match task.life.init_and_halt() {
+        let (init, halt) = match task.handles.init_and_halt() {
             Ok(living) => living,
             Err(error) => {
                 let _ = reply.send(Err(error));

@@ -22,7 +22,7 @@ use crate::sys;
 const STILL_FOR: Duration = Duration::from_millis(200);
 
 /// The longest delay of an exit: of an exec, or of an init together with its execs.
-pub const TOLD_WITHIN: Duration = Duration::from_secs(2);
+pub const TOLD_WITHIN: Duration = crate::lifecycle::READ_WITHIN;
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(8);

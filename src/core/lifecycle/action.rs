@@ -10,6 +10,7 @@ use crate::plan::{Hook, Signal};
 
 use super::life::State;
 use super::report::Report;
+use super::task::{Deletion, IllegalCall};
 
 /// The id of a container as containerd knows it; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,8 +69,11 @@ pub enum Action {
     },
     /// Execute the program of a container anew whose process has ended, and say so with
     /// [`handle_restarted`](super::Pod::handle_restarted): with the same streams, and with nothing
-    /// left of what ran before.
-    Restart { id: ContainerId },
+    /// left of what ran before. Its runtime state may be [cleaned up](Action::CleanUp) already.
+    Restart {
+        id: ContainerId,
+        is_cleaned_up: bool,
+    },
     /// End what is under way to execute a container's program anew: it is to be killed. That its
     /// restart has come to nothing is then said with [`handle_restarted`](super::Pod::handle_restarted).
     Halt { id: ContainerId },
@@ -88,10 +92,24 @@ pub enum Action {
         hook: Hook,
         limit: Duration,
     },
+    /// End the container's output: its process is gone for good, and this is its exit code. Say with
+    /// [`handle_output_read`](super::Pod::handle_output_read) when the caller has read the rest.
+    EndOutput { id: ContainerId, code: u32 },
     /// Publish the container's exit, with this code and the time it really exited.
-    ReportExit { id: ContainerId, code: u32 },
+    PublishExit { id: ContainerId, code: u32 },
+    /// Publish the exit of an exec.
+    PublishExecExit { id: ContainerId, exec_id: String },
+    /// Clean up the runtime state of a container that has exited, but for its root file system, and say
+    /// with [`handle_cleaned_up`](super::Pod::handle_cleaned_up) what came of it.
+    CleanUp { id: ContainerId },
+    /// Kill the parked process of a container that is to be deleted, and cancel what is under way for it.
+    KillParked { id: ContainerId },
+    /// Delete a container, and say so with [`handle_removed`](super::Pod::handle_removed), or with
+    /// [`handle_not_deleted`](super::Pod::handle_not_deleted).
+    Delete { id: ContainerId, how: Deletion },
     /// Write a line to the container's stderr; the reason why it was ended (`last_words`) goes to
-    /// its termination message as well.
+    /// its termination message as well, and
+    /// [`handle_last_words_written`](super::Pod::handle_last_words_written) says when it is there.
     Tell {
         id: ContainerId,
         message: String,
@@ -297,6 +315,8 @@ pub enum Refusal {
     AlreadyExists { id: ContainerId },
     #[error("container {id} does not exist in this pod")]
     NotFound { id: ContainerId },
+    #[error("{0}")]
+    IllegalCall(IllegalCall),
     #[error(
         "container {name} brings other usher annotations than the container that opened its pod: without a sandbox container all of them must carry the same"
     )]

@@ -11,6 +11,7 @@ use super::life::Life;
 use super::request::StopRequest;
 use super::restart::BackOff;
 use super::stop::Kill;
+use super::task::{BundleFacts, Task};
 use super::time::Time;
 
 /// A container the caller wants created.
@@ -22,6 +23,7 @@ pub struct NewContainer {
     pub demands: Demands,
     /// No annotation groups it with other containers: it is a pod of its own.
     pub is_ungrouped: bool,
+    pub bundle: BundleFacts,
 }
 
 /// What the caller wants of the kernel for a container.
@@ -47,6 +49,7 @@ pub(super) struct Container {
     /// It was created while the pod's end was under way, and has to do with what comes after that.
     pub is_of_next_run: bool,
     pub life: Life,
+    pub task: Task,
     /// Whoever asked for its start has given up before it was answered, and will clear it away.
     pub is_given_up: bool,
     /// The stop request of the caller, if there was one.

@@ -15,10 +15,11 @@ use super::report::Report;
 use super::restart::BackOff;
 use super::run::Run;
 use super::stop::STOPPED;
+use super::task::Task;
 use super::time::Time;
 
 /// Whether a container comes in time that has just been created.
-enum Comes {
+pub(super) enum Comes {
     InTime,
     /// The end was over when it was still being created: it has to do with what comes after it.
     ForTheNextRun,
@@ -63,6 +64,7 @@ impl Pod {
             facts,
             mut demands,
             is_ungrouped,
+            bundle,
         } = new;
         let role = match (kind, &self.plan) {
             (ContainerKind::Workload, Some(plan)) => plan.role(&name),
@@ -110,6 +112,7 @@ impl Pod {
             number: self.creations,
             is_of_next_run,
             life: Life::creating(),
+            task: Task::new(bundle),
             request: None,
             kills: Vec::new(),
             answers: Vec::new(),
@@ -124,15 +127,8 @@ impl Pod {
         Ok(())
     }
 
-    /// The container has been created: its init process is parked.
-    pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
-        self.now = now;
-        self.heard(id, Pod::comes, |hand, comes| hand.created(comes));
-        self.settle(now);
-    }
-
     /// Whether a container comes in time that has just been created.
-    fn comes(&self, container: &Container) -> Comes {
+    pub(super) fn comes(&self, container: &Container) -> Comes {
         // A defer container has its turn, if that is not past.
         let is_late = container.kind == ContainerKind::Workload
             && container.defer_turn().is_none()
@@ -248,7 +244,7 @@ impl Pod {
 }
 
 impl Hand<'_> {
-    fn created(&mut self, comes: Comes) {
+    pub(super) fn created(&mut self, comes: Comes) {
         let outcome = self.container.life.created();
         if self.noted(outcome).is_none() {
             return;

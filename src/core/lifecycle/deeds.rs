@@ -100,6 +100,10 @@ impl Hand<'_> {
             } => self.fail(signal, why, kill_at),
             Deed::Answer { waits } => self.answer(waits),
             Deed::ForgetPostStart => self.forget_post_start(),
+            Deed::PublishExit => self.publish_exit(),
+            Deed::CleanUp => self.clean_up(),
+            Deed::Delete(how) => self.delete(how),
+            Deed::KillParked => self.kill_parked(),
         }
     }
 
@@ -126,6 +130,7 @@ impl Hand<'_> {
                 let name = self.container.name.clone();
                 self.out.report(Report::Held { name, waits_for });
             }
+            self.container.task.mark_started();
             self.out.answer_start(self.id, request, Ok(()));
         }
     }
@@ -171,6 +176,7 @@ impl Hand<'_> {
         let outcome = self.container.life.end(code);
         if self.noted(outcome).is_some() {
             if let Some(message) = last_words {
+                self.container.task.begin_last_words(self.now);
                 self.out.tell(self.id, message, true);
             }
             self.signal(Signal::KILL, false, Why::Held);
@@ -299,21 +305,23 @@ impl Hand<'_> {
         let outcome = self.container.life.restart();
         if self.noted(outcome).is_some() {
             let id = self.id.clone();
-            self.out.push(Action::Restart { id });
+            let is_cleaned_up = self.container.task.begin_next_process();
+            self.out.push(Action::Restart { id, is_cleaned_up });
         }
     }
 
     /// Tells the caller of the end of a container whose process is long gone.
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let reason = self.container.exit_reason(self.termination.as_deref());
-        let outcome = self.container.life.dismiss();
+        let exiting = self.exiting(code);
+        let outcome = self.container.life.dismiss(exiting);
         if self.noted(outcome).is_some() {
             let (name, number) = (&self.container.name, self.container.number);
             if let Some((end, fatal)) = end {
                 self.history.ended(name, number, end, fatal);
             }
             self.history.exit_reported(name, number, code, reason);
-            self.out.report_exit(self.id, code);
+            self.out.end_output(self.id, code);
         }
     }
 

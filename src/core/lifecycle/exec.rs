@@ -207,6 +207,7 @@ impl Pod {
 
 impl Hand<'_> {
     fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
+        self.container.task.add_exec(exec.id);
         // Only for a helper does it matter whether its postStart is over.
         let may_be_post_start =
             !exec.has_deadline && !exec.is_interactive && self.container.duty().is_helper;
@@ -228,6 +229,7 @@ impl Hand<'_> {
     }
 
     fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
+        self.container.task.exit_exec(exec_id, status.is_some());
         let (now, is_hardly_asked) = (self.now, self.container.is_hardly_asked());
         let post_start = self.container.life.post_start_mut();
         let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) else {

@@ -10,9 +10,10 @@ use super::action::{Cause, ContainerId, Refusal, Why};
 use super::container::Container;
 use super::deeds::Hand;
 use super::history::End;
-use super::life::Stop;
+use super::life::{Exiting, Stop};
 use super::report::Report;
 use super::stop::STOPPED;
+use super::task::READ_WITHIN;
 use super::termination::Termination;
 use super::time::Time;
 
@@ -47,11 +48,27 @@ pub(super) struct Last {
 // === what happened ===
 
 impl Pod {
-    /// The container's init process is gone.
+    /// The container's init process is gone, and so is all that it left behind.
     pub fn handle_exit(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         self.now = now;
+        self.handle_process_exited(id);
         self.exited(id, Some(status));
+        // What the last process left is in the way of the next. Otherwise what waits for this exit goes first.
+        let is_in_the_way = self.lives_again(id);
+        if is_in_the_way {
+            self.plan_cleanup(id);
+        }
         self.settle(now);
+        if !is_in_the_way {
+            self.plan_cleanup(id);
+            self.settle(now);
+        }
+    }
+
+    /// The container's init process is gone; processes that it left behind are killed before
+    /// [`handle_exit`](Pod::handle_exit) says the same of all.
+    pub fn handle_process_exited(&mut self, id: &ContainerId) {
+        self.reach(id, |hand| hand.process_exited());
     }
 
     /// The container's process is gone, if it is.
@@ -243,7 +260,8 @@ impl Hand<'_> {
             return;
         }
         let reason = self.container.exit_reason(self.termination.as_deref());
-        let outcome = self.container.life.exited();
+        let exiting = self.exiting(last.code);
+        let outcome = self.container.life.exited(exiting);
         let Some(start) = self.noted(outcome) else {
             return;
         };
@@ -252,7 +270,16 @@ impl Hand<'_> {
         if let Some(request) = start {
             self.out.answer_start(self.id, request, Err(last.refusal));
         }
-        self.out.report_exit(self.id, last.code);
+        self.out.end_output(self.id, last.code);
+    }
+
+    /// An exit with this code, which is to be published.
+    pub(super) fn exiting(&self, code: u32) -> Exiting {
+        Exiting {
+            code,
+            is_output_read: false,
+            until: self.now.after(READ_WITHIN),
+        }
     }
 
     /// Who used how much of a termination's time is told when its step is over.

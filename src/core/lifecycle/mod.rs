@@ -21,6 +21,7 @@
 //! |---|---|
 //! | `life/` | the states of a container, what leads from one to another, what has been done to stop it |
 //! | `duty.rs` | what a role means |
+//! | `task/` | what the caller and the OCI runtime see of a container: calls, execs, exit, removal |
 //! | `container.rs` | all that is known of one container |
 //! | `action.rs` | what comes out: actions, refusals |
 //! | `report.rs` | what comes out for the log |
@@ -93,6 +94,7 @@ mod run;
 mod sizes;
 mod start;
 mod stop;
+mod task;
 mod termination;
 mod withhold;
 
@@ -121,6 +123,10 @@ pub use remedy::{Lateness, Remedy};
 pub use report::Report;
 pub use sizes::PodSize;
 pub use stop::Kill;
+pub use task::{
+    BundleFacts, Call, CleanupOutcome, Deletion, IllegalCall, LAST_WORDS_WITHIN, READ_WITHIN,
+    RELEASES_WITHIN, TaskStatus,
+};
 pub use time::Time;
 pub use view::{ContainerView, Obstacle, StageView, Status, TerminationView, Then, View, Wait};
 

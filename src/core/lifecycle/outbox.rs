@@ -62,8 +62,8 @@ impl Outbox {
         });
     }
 
-    pub fn report_exit(&mut self, id: &ContainerId, code: u32) {
-        self.push(Action::ReportExit {
+    pub fn end_output(&mut self, id: &ContainerId, code: u32) {
+        self.push(Action::EndOutput {
             id: id.clone(),
             code,
         });

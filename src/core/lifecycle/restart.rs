@@ -164,6 +164,8 @@ impl Subject<'_> {
             // There is no pod any more that it could have another life in, or no turn.
             return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
                 true => Due::Now(self.pod.dismissed(self.container)),
+                // The OCI runtime does one of both at a time.
+                false if self.container.task.is_cleanup_under_way() => return None,
                 false if self.is_needed_at_once() => Due::Now(Deed::Restart),
                 false => self.pod.due(backing_off.until, || Deed::Restart),
             });
@@ -203,7 +205,8 @@ impl Pod {
         stop: Stop,
     ) -> bool {
         let has_failed = stop.is_for_failure();
-        if !container.duty().is_helper || stop.is_killed() && !has_failed {
+        let is_killed = stop.is_killed() && !has_failed;
+        if !container.duty().is_helper || is_killed || container.task.is_removal_wanted() {
             return false;
         }
         // A termination's requests wait for their turn, and so long it is needed (KEP-753: sidecars

@@ -20,6 +20,7 @@ use super::grace::Budget;
 use super::history::End;
 use super::probe::Stretched;
 use super::report::Report;
+use super::task::Deletion;
 use super::termination::{Ends, Termination};
 use super::time::Time;
 
@@ -134,6 +135,14 @@ pub(super) enum Deed {
     Answer { waits: bool },
     /// Kubelet runs no postStart handler in it, or does not stop it for a failed one.
     ForgetPostStart,
+    /// Its exit is published.
+    PublishExit,
+    /// Its runtime state is cleaned up.
+    CleanUp,
+    /// It is deleted.
+    Delete(Deletion),
+    /// Its parked process is killed: the caller deletes it.
+    KillParked,
 }
 
 /// A rule about a pod.
@@ -178,7 +187,7 @@ const POD_RULES: [(&str, PodRule); 7] = [
     ("kept is said", Pod::kept_is_said),
 ];
 
-const RULES: [(&str, Rule); 17] = [
+const RULES: [(&str, Rule); 20] = [
     ("sandbox is killed", |subject| subject.sandbox_is_killed()),
     ("probe is due", |subject| subject.probe_is_due()),
     ("defer may go on", |subject| subject.defer_may_go_on()),
@@ -195,9 +204,14 @@ const RULES: [(&str, Rule); 17] = [
     ("kill is due", |subject| subject.kill_is_due()),
     ("postStart is past", |subject| subject.post_start_is_past()),
     ("start has its turn", |subject| subject.start_has_its_turn()),
+    ("state is cleaned up", |subject| {
+        subject.state_is_cleaned_up()
+    }),
     ("life goes on", |subject| subject.life_goes_on()),
     ("probe has failed", |subject| subject.probe_has_failed()),
     ("answer is due", |subject| subject.answer_is_due()),
+    ("exit is published", |subject| subject.exit_is_published()),
+    ("deletion goes on", |subject| subject.deletion_goes_on()),
 ];
 
 /// The names of all rules, in their order.

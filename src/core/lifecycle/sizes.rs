@@ -27,8 +27,7 @@ pub struct PodSize {
 
 impl Pod {
     /// What the pod's cgroup is to be sized by; none if it is to be as its caller has made it.
-    /// `is_busy` tells of a held container whether something else than its program runs in it.
-    pub fn pod_size(&self, is_busy: impl Fn(&ContainerId) -> bool) -> Option<PodSize> {
+    pub fn pod_size(&self) -> Option<PodSize> {
         let plan = self.plan.as_ref().filter(|_| self.may_be_sized())?;
         let apps = self
             .sizes
@@ -59,7 +58,7 @@ impl Pod {
             if !Pod::has_size(container) {
                 continue;
             }
-            if container.life.is_unexecuted() && !is_busy(id) {
+            if container.life.is_unexecuted() && !container.task.has_live_execs() {
                 now.held.push(id.clone());
             } else if container.life.has_process()
                 || container.life.is_creating()

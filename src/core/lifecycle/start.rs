@@ -156,6 +156,7 @@ impl Hand<'_> {
         let (name, number) = (&self.container.name, self.container.number);
         self.history.ran(name, number);
         if let Some(request) = releasing.open_start() {
+            self.container.task.mark_started();
             self.out.answer_start(self.id, request, Ok(()));
         }
         self.note_if_started();

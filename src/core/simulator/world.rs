@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Demands, Exec, HookKind, Kill, NewContainer, Obstacle, Pod, Refusal,
-    RequestId, Time, Why,
+    Action, BundleFacts, CleanupOutcome, ContainerId, Demands, Exec, HookKind, Kill, NewContainer,
+    Obstacle, Pod, Refusal, RequestId, Time, Why,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
@@ -246,7 +246,13 @@ impl World {
         let status = code.map(ExitStatus::Code);
         self.pod
             .handle_exec_over(self.now, &ContainerId::from(name), exec_id, status);
+        self.exec_output_read(&ContainerId::from(name), exec_id);
         self.drain();
+    }
+
+    /// The caller reads at once what an exec writes.
+    fn exec_output_read(&mut self, id: &ContainerId, exec_id: &str) {
+        self.pod.handle_exec_output_read(self.now, id, exec_id);
     }
 
     /// `usher stop`.
@@ -301,6 +307,7 @@ impl World {
                 let id = ContainerId::from(name);
                 let status = Some(ExitStatus::Code(0));
                 self.pod.handle_exec_over(self.now, &id, "pre-stop", status);
+                self.exec_output_read(&id, "pre-stop");
             }
             Call::PostStart(name, takes, code) => {
                 let id = ContainerId::from(name);
@@ -343,6 +350,10 @@ impl World {
             facts,
             demands: self.demands.get(name_of(name)).copied().unwrap_or_default(),
             is_ungrouped: self.is_ungrouped,
+            bundle: BundleFacts {
+                has_own_pid_namespace: true,
+                has_poststop_hooks: false,
+            },
         };
         match self.pod.handle_create(
             self.now,
@@ -431,6 +442,7 @@ impl World {
             Event::ExecOver(id, exec, code) => {
                 let status = Some(ExitStatus::Code(code));
                 self.pod.handle_exec_over(self.now, &id, exec, status);
+                self.exec_output_read(&id, exec);
             }
             Event::PostStarted(id, life) => {
                 self.pod.handle_post_started(self.now, &id, life, Ok(()));
@@ -601,7 +613,7 @@ impl World {
                 }
                 self.take_signal(&id, signal);
             }
-            Action::Restart { id } => {
+            Action::Restart { id, .. } => {
                 self.see(Seen::Restarting(id.to_string()));
                 let takes = self.script_of(&id).restart_takes;
                 self.schedule(takes, Event::Restarted(id));
@@ -628,14 +640,32 @@ impl World {
                 let ready = ready && takes <= limit;
                 self.schedule(takes.min(limit), Event::Probed(id, life, ready));
             }
-            Action::ReportExit { id, code } => {
+            Action::EndOutput { id, .. } => self.pod.handle_output_read(self.now, &id),
+            Action::PublishExit { id, code } => {
                 if let Some(process) = self.processes.get_mut(&id) {
                     assert!(!process.reported, "{id} exits twice: {:#?}", self.seen);
                     process.reported = true;
                 }
                 self.see(Seen::ExitReported(id.to_string(), code));
             }
-            Action::Tell { id, message, .. } => self.see(Seen::Told(id.to_string(), message)),
+            Action::Tell {
+                id,
+                message,
+                last_words,
+            } => {
+                if last_words {
+                    self.pod.handle_last_words_written(self.now, &id);
+                }
+                self.see(Seen::Told(id.to_string(), message));
+            }
+            Action::CleanUp { id } => {
+                let done = CleanupOutcome::Done;
+                self.pod.handle_cleaned_up(self.now, &id, done);
+            }
+            Action::PublishExecExit { .. } => {}
+            Action::KillParked { .. } | Action::Delete { .. } => {
+                unreachable!("containers are removed at once")
+            }
             Action::Hook {
                 id, kind, limit, ..
             } => {

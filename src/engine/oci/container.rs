@@ -157,9 +157,9 @@ impl Container for Arc<OciContainer> {
         }
         let removal = async {
             match how {
-                Deletion::Rest => Ok(()),
+                Deletion::RootfsOnly => Ok(()),
                 Deletion::Usual => self.forget_by(&runtime).await,
-                Deletion::ByForce => {
+                Deletion::Forced => {
                     let called = Halt::default();
                     called.call();
                     self.discard(&runtime.under(&called)).await

@@ -142,7 +142,7 @@ impl Container for Arc<PodSandbox> {
     }
 
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
-        if let (Deletion::ByForce, Some(holder)) = (how, self.holder.get()) {
+        if let (Deletion::Forced, Some(holder)) = (how, self.holder.get()) {
             holder.raze().await;
         }
         clear(&self.bundle, &self.id).await;

@@ -209,12 +209,12 @@ impl Container for Arc<SimContainer> {
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
         let removal = async {
             match how {
-                Deletion::Rest => Ok(()),
+                Deletion::RootfsOnly => Ok(()),
                 Deletion::Usual => {
                     let met = self.engine.meet(Deed::Delete, &self.id, None).await;
                     met.and_then(|()| self.forgotten())
                 }
-                Deletion::ByForce => {
+                Deletion::Forced => {
                     // Nobody would ask again: it insists.
                     let mut met = self.engine.meet(Deed::Delete, &self.id, None).await;
                     for _ in 0..INSISTS {

@@ -14,7 +14,6 @@ use crate::engine::{Place, PodCgroup};
 use crate::lifecycle::{ContainerId, PodSize};
 
 use super::Actor;
-use super::process::Task;
 
 use sizing::{Sizing, TRY_AGAIN_AFTER, TRY_AGAIN_AFTER_AT_MOST};
 
@@ -35,7 +34,7 @@ impl Actor {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
-        let init = task.life.init();
+        let init = task.handles.init();
         let cgroup = init.and_then(|init| init.pod_cgroup(&self.who.identity().uid));
         let is_ours = self.core.may_be_sized();
         self.pod_cgroup = cgroup.map(|cgroup| OwnCgroup {
@@ -46,7 +45,7 @@ impl Actor {
 
     /// Sees to it that the pod's cgroup has the size that it is to have now.
     pub(super) fn settle_size(&mut self) {
-        let wanted = self.pod_size();
+        let wanted = self.core.pod_size();
         let is_settled = |sizing: &mut Sizing| sizing.last.as_ref() == Some(&wanted);
         if self.sizing().is_some_and(|sizing| !is_settled(sizing)) {
             self.settle_size_now(true);
@@ -64,7 +63,7 @@ impl Actor {
 
     /// The same, also if nothing has changed as far as the core can know.
     pub(super) fn settle_size_now(&mut self, is_new: bool) {
-        let wanted = self.pod_size();
+        let wanted = self.core.pod_size();
         let charged = wanted.as_ref().map(|wanted| self.memory_of(wanted));
         let keeper = self.keeper();
         let Some((cgroup, sizing)) = self.pod_cgroup.as_mut().and_then(OwnCgroup::sized) else {
@@ -115,7 +114,11 @@ impl Actor {
     fn keeper(&self) -> Option<PathBuf> {
         let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
         let sandbox = sandbox.map(|(_, task)| task);
-        let living = || self.tasks.values().find(|task| !task.life.has_ended());
+        let living = || {
+            let mut tasks = self.tasks.iter();
+            let living = tasks.find(|(id, _)| !self.core.has_exited(id));
+            living.map(|(_, task)| task)
+        };
         let any = || self.tasks.values().next();
         let keeper = sandbox.or_else(living).or_else(any)?;
         Some(keeper.bundle.clone())
@@ -125,15 +128,10 @@ impl Actor {
         self.pod_cgroup.as_mut()?.sizing.as_mut()
     }
 
-    fn pod_size(&self) -> Option<PodSize> {
-        let is_busy = |id: &ContainerId| self.tasks.get(id).is_some_and(Task::has_live_execs);
-        self.core.pod_size(is_busy)
-    }
-
     /// How much memory is charged to containers that keep within the size.
     fn memory_of(&self, size: &PodSize) -> u64 {
         let ids = size.counted.iter().chain(&size.held);
-        let usage = ids.filter_map(|id| self.tasks.get(id)?.life.cgroup()?.memory_usage());
+        let usage = ids.filter_map(|id| self.tasks.get(id)?.handles.cgroup()?.memory_usage());
         usage.fold(0, u64::saturating_add)
     }
 

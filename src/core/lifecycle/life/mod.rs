@@ -22,10 +22,13 @@
 //!      |                 |   |                   |      '--> Running
 //!      | exit    dismiss |   | exit      dismiss |
 //!      v                 v   v                   v
-//!   Exited <---------------------------------------'      the caller knows
+//!   Exiting <--------------------------------------'      its exit is to be published
+//!      | publish
+//!      v
+//!   Exited                                                the caller knows
 //! ```
 //!
-//! A parked container that exits by itself, or is created in vain, goes to `Exited` as well. While a
+//! A parked container that exits by itself, or is created in vain, goes to `Exiting` as well. While a
 //! program is executed, by a release or a restart, its exit can overtake the news of it: the state
 //! keeps it until then.
 
@@ -65,6 +68,7 @@ enum Inner {
     BackingOff(BackingOff),
     Restarting(Restarting),
     Withheld { since: Time },
+    Exiting(Exiting),
     Exited,
 }
 
@@ -147,6 +151,17 @@ pub(super) struct Restarting {
     pub exit: Option<ExitStatus>,
     pub stop: Stop,
     post_start: PostStart,
+}
+
+/// Its process is gone for good, and its exit is not published yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Exiting {
+    /// The exit code that the caller is told.
+    pub code: u32,
+    /// The caller has read what the process wrote.
+    pub is_output_read: bool,
+    /// When the exit is published at the latest, whatever is left to be read.
+    pub until: Time,
 }
 
 /// A transition that is not on the drawing. Nothing has changed.
@@ -373,28 +388,46 @@ impl Life {
         }
     }
 
-    /// The caller is told of the end of one whose process is long gone. Gives how it ended.
-    pub fn dismiss(&mut self) -> Result<ExitStatus, Misplaced> {
-        let status = match self.inner {
-            Inner::BackingOff(BackingOff { status, .. }) => status,
-            Inner::Withheld { .. } => ExitStatus::Code(0),
-            _ => return self.refuse("dismiss"),
-        };
-        self.inner = Inner::Exited;
-        Ok(status)
+    /// Gives up a container whose process is long gone: its exit is told as `exiting` says.
+    pub fn dismiss(&mut self, exiting: Exiting) -> Result<(), Misplaced> {
+        match self.inner {
+            Inner::BackingOff(_) | Inner::Withheld { .. } => {
+                self.inner = Inner::Exiting(exiting);
+                Ok(())
+            }
+            _ => self.refuse("dismiss"),
+        }
     }
 
     /// Its process is gone for good. Gives the Start that is still to be answered. One whose program is
     /// being executed [exits early](Life::exits_early); one between lives has no process.
-    pub fn exited(&mut self) -> Result<Option<RequestId>, Misplaced> {
+    pub fn exited(&mut self, exiting: Exiting) -> Result<Option<RequestId>, Misplaced> {
         let start = match self.inner {
             Inner::Ending(Ending { start, .. }) => start,
             Inner::Blocked(Blocked { request, .. }) => Some(request),
             Inner::Creating | Inner::Created | Inner::Held(_) | Inner::Running(_) => None,
             _ => return self.refuse("take the exit of"),
         };
-        self.inner = Inner::Exited;
+        self.inner = Inner::Exiting(exiting);
         Ok(start)
+    }
+
+    /// Notes that the caller has read what the process wrote.
+    pub fn mark_output_read(&mut self) {
+        if let Inner::Exiting(exiting) = &mut self.inner {
+            exiting.is_output_read = true;
+        }
+    }
+
+    /// Publishes the exit. Returns the exit code.
+    pub fn publish(&mut self) -> Result<u32, Misplaced> {
+        match self.inner {
+            Inner::Exiting(Exiting { code, .. }) => {
+                self.inner = Inner::Exited;
+                Ok(code)
+            }
+            _ => self.refuse("publish the exit of"),
+        }
     }
 
     /// Its process is gone while its program was being executed: that is to be known first.

@@ -9,7 +9,7 @@ use crate::lifecycle::rules;
 use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
-use super::{Blocked, Inner, Life};
+use super::{Blocked, Exiting, Inner, Life};
 
 const PAGE: &str = include_str!("../../../../docs/lifecycle.md");
 
@@ -19,7 +19,13 @@ type Transition = fn(&mut Life) -> bool;
 const NOW: Time = Time::from_origin(std::time::Duration::from_secs(1));
 const FAILED: ExitStatus = ExitStatus::Code(1);
 
-const TRANSITIONS: [(&str, Transition); 14] = [
+const EXITING: Exiting = Exiting {
+    code: 1,
+    is_output_read: false,
+    until: NOW,
+};
+
+const TRANSITIONS: [(&str, Transition); 15] = [
     ("created", |life| life.created().is_ok()),
     ("start", |life| {
         let blocked = Blocked {
@@ -45,11 +51,12 @@ const TRANSITIONS: [(&str, Transition); 14] = [
         life.restarted(NOW, 2, Watch::Nothing).is_ok()
     }),
     ("withhold", |life| life.withhold(NOW).is_ok()),
-    ("dismiss", |life| life.dismiss().is_ok()),
+    ("dismiss", |life| life.dismiss(EXITING).is_ok()),
     // While its program is being executed its exit is kept.
     ("exit", |life| {
-        life.exits_early(FAILED).is_err() && life.exited().is_ok()
+        life.exits_early(FAILED).is_err() && life.exited(EXITING).is_ok()
     }),
+    ("publish", |life| life.publish().is_ok()),
 ];
 
 fn name(life: &Life) -> String {

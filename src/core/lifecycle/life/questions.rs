@@ -6,8 +6,8 @@ use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
 use super::{
-    BackingOff, Blocked, Ending, Held, Inner, Life, Releasing, Restarting, Running, Start, State,
-    Stop,
+    BackingOff, Blocked, Ending, Exiting, Held, Inner, Life, Releasing, Restarting, Running, Start,
+    State, Stop,
 };
 
 impl Life {
@@ -52,8 +52,9 @@ impl Life {
         )
     }
 
+    /// Its process is gone for good.
     pub fn is_exited(&self) -> bool {
-        matches!(self.inner, Inner::Exited)
+        matches!(self.inner, Inner::Exiting(_) | Inner::Exited)
     }
 
     pub fn is_ending(&self) -> bool {
@@ -139,8 +140,25 @@ impl Life {
     pub fn reads_running(&self) -> bool {
         !matches!(
             self.inner,
-            Inner::Creating | Inner::Created | Inner::Blocked(_) | Inner::Exited
+            Inner::Creating
+                | Inner::Created
+                | Inner::Blocked(_)
+                | Inner::Exiting(_)
+                | Inner::Exited
         )
+    }
+
+    /// Its exit, while that is to be published.
+    pub fn as_exiting(&self) -> Option<&Exiting> {
+        match &self.inner {
+            Inner::Exiting(exiting) => Some(exiting),
+            _ => None,
+        }
+    }
+
+    /// Its exit is published.
+    pub fn is_published(&self) -> bool {
+        matches!(self.inner, Inner::Exited)
     }
 
     pub fn as_blocked(&self) -> Option<&Blocked> {
@@ -232,7 +250,7 @@ impl Life {
             Inner::BackingOff(_) => State::BackingOff,
             Inner::Restarting(_) => State::Restarting,
             Inner::Withheld { .. } => State::Completed,
-            Inner::Exited => State::Stopped,
+            Inner::Exiting(_) | Inner::Exited => State::Stopped,
         }
     }
 }

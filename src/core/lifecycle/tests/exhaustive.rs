@@ -9,7 +9,8 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report, RequestId, Time,
+    Action, BundleFacts, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report, RequestId,
+    Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, Signal};
 use crate::process::ExitStatus;
@@ -378,6 +379,11 @@ impl Model {
             facts: KubeletFacts::default(),
             demands: Demands::default(),
             is_ungrouped: false,
+            // No cleanup, which has a timer of its own: `task/tests.rs` has that.
+            bundle: BundleFacts {
+                has_own_pid_namespace: true,
+                has_poststop_hooks: true,
+            },
         };
         let (id, plan) = (self.id(n), self.plan.clone());
         let created = fork.pod.handle_create(fork.now, &id, new, Some(plan), None);
@@ -476,12 +482,13 @@ impl Model {
                 Action::Probe { id, life } => {
                     fork.slots[self.index(&id)].probe = Some(life);
                 }
-                Action::Restart { id } => {
+                Action::Restart { id, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];
                     (slot.restarts, slot.is_halted) = (true, false);
                 }
                 Action::Halt { id } => fork.slots[self.index(&id)].is_halted = true,
-                Action::ReportExit { id, .. } => {
+                Action::EndOutput { id, .. } => fork.pod.handle_output_read(fork.now, &id),
+                Action::PublishExit { id, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];
                     assert!(!slot.is_reported, "{id} ends twice");
                     assert_eq!(slot.life, Life::Gone, "{id} ends alive");
@@ -499,7 +506,16 @@ impl Model {
                         fork.pasts[slot.name].slot = Some(n);
                     }
                 }
-                Action::AnswerKill { .. } | Action::Tell { .. } | Action::Report(_) => {}
+                Action::Tell { id, last_words, .. } => {
+                    if last_words {
+                        fork.pod.handle_last_words_written(fork.now, &id);
+                    }
+                }
+                Action::CleanUp { .. }
+                | Action::KillParked { .. }
+                | Action::Delete { .. }
+                | Action::PublishExecExit { .. } => unreachable!("no call asks for it"),
+                Action::AnswerKill { .. } | Action::Report(_) => {}
             }
         }
     }

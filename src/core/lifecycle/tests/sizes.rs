@@ -1,6 +1,6 @@
 //! How large the pod is from phase to phase.
 
-use crate::lifecycle::{ContainerId, Demands, Phase, PodSize, Step};
+use crate::lifecycle::{ContainerId, Demands, Exec, Phase, PodSize, Step};
 use crate::sizing::{Bytes, Limit, Millicores, Size};
 
 use super::fixtures::{TERM, stops_after};
@@ -34,7 +34,7 @@ fn create(world: &mut World, names: &[&'static str]) {
 
 #[track_caller]
 fn now(world: &World) -> PodSize {
-    world.pod.pod_size(|_| false).expect("a size")
+    world.pod.pod_size().expect("a size")
 }
 
 fn ids(names: &[&str]) -> Vec<ContainerId> {
@@ -88,7 +88,7 @@ fn each_phase_has_the_size_of_what_belongs_to_it() {
     assert_eq!(now(&world).size, size(20));
     world.run_for(secs(2));
     assert_eq!(world.pod.phase(), Phase::Terminated);
-    assert_eq!(world.pod.pod_size(|_| false), None);
+    assert_eq!(world.pod.pod_size(), None);
 }
 
 #[test]
@@ -197,14 +197,14 @@ fn a_pod_without_processes_is_as_it_was() {
     };
     let lists = [("init", "a"), ("sidecars", "p")];
     let mut world = pod(&lists, &[("a", 9), ("p", 20)]).script("a", succeeds);
-    assert_eq!(world.pod.pod_size(|_| false), None);
+    assert_eq!(world.pod.pod_size(), None);
     create(&mut world, &["a", "p"]);
     world.run_for(secs(1));
     assert_eq!(now(&world).size, size(20));
     // The end of the init container is withheld: it is there as its caller knows it.
     world.call(Call::Crash("p", 1));
     world.run_for(secs(1));
-    assert_eq!(world.pod.pod_size(|_| false), None);
+    assert_eq!(world.pod.pod_size(), None);
 }
 
 #[test]
@@ -228,8 +228,22 @@ fn a_held_container_has_its_part_while_something_is_executed_in_it() {
     create(&mut world, &["w"]);
     world.run_for(secs(20));
     assert_eq!(now(&world).held, ids(&["w"]));
-    let busy = world.pod.pod_size(|_| true).expect("a size");
-    assert_eq!((busy.size, busy.counted), (size(7), ids(&["w"])));
+    let shell = Exec {
+        id: "shell",
+        argv: &["/bin/sh".to_owned()],
+        has_deadline: false,
+        is_interactive: true,
+    };
+    world.exec("w", &shell).unwrap();
+    world
+        .pod
+        .handle_exec_starting(&ContainerId::from("w"), "shell");
+    assert_eq!(
+        (now(&world).size, now(&world).counted),
+        (size(7), ids(&["w"]))
+    );
+    world.exec_over("w", "shell", Some(0));
+    assert_eq!(now(&world).held, ids(&["w"]));
 }
 
 #[test]
@@ -237,7 +251,7 @@ fn a_pod_is_left_as_it_is_where_nobody_wants_otherwise() {
     let lists = [("sidecars", "p"), ("cgroup-sizing", "Off")];
     let mut world = pod(&lists, &[("p", 20)]);
     create(&mut world, &["p"]);
-    assert_eq!(world.pod.pod_size(|_| false), None);
+    assert_eq!(world.pod.pod_size(), None);
 }
 
 #[test]
@@ -293,7 +307,7 @@ fn where_not_every_size_is_known_the_effective_one_is_its_callers() {
     ];
     let mut world = pod(&lists, &[("p", 20), ("w", 7)]);
     create(&mut world, &["p"]);
-    assert_eq!(world.pod.pod_size(|_| false), None);
+    assert_eq!(world.pod.pod_size(), None);
     create(&mut world, &["w"]);
     assert_eq!(now(&world).size, size(27));
 }

@@ -1,0 +1,118 @@
+//! The execs of a container: further processes, which its exit waits for.
+
+use std::collections::BTreeMap;
+
+use crate::lifecycle::Pod;
+use crate::lifecycle::action::{Action, ContainerId};
+use crate::lifecycle::time::Time;
+
+/// The execs of a container by their ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Execs(BTreeMap<String, Exec>);
+
+/// How far an exec is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Exec {
+    /// Its Start has not come.
+    Added,
+    Starting,
+    Running,
+    /// Its process has exited, and its caller is not told yet.
+    Exiting,
+    /// Its exit is published, or it never ran.
+    Over,
+}
+
+impl Execs {
+    /// An exec runs, or is being started.
+    pub fn has_live(&self) -> bool {
+        let mut execs = self.0.values();
+        execs.any(|exec| matches!(exec, Exec::Starting | Exec::Running))
+    }
+
+    /// An exec runs.
+    pub fn has_running(&self) -> bool {
+        self.0.values().any(|exec| *exec == Exec::Running)
+    }
+
+    /// The exit of an exec is still to be published.
+    pub fn has_exiting(&self) -> bool {
+        self.0.values().any(|exec| *exec == Exec::Exiting)
+    }
+
+    /// Adds an exec that the caller asks for.
+    pub fn add(&mut self, exec_id: &str) {
+        self.0.insert(exec_id.to_owned(), Exec::Added);
+    }
+
+    /// Notes that the process of an exec has exited, or never ran.
+    pub fn exit(&mut self, exec_id: &str, has_run: bool) {
+        self.set(exec_id, if has_run { Exec::Exiting } else { Exec::Over });
+    }
+
+    /// Marks the exits that are still to be published as published. Returns the ids of their execs.
+    pub fn publish_all(&mut self) -> Vec<String> {
+        let exiting = self
+            .0
+            .iter_mut()
+            .filter(|(_, exec)| **exec == Exec::Exiting);
+        let published = exiting.map(|(exec_id, exec)| {
+            *exec = Exec::Over;
+            exec_id.clone()
+        });
+        published.collect()
+    }
+
+    /// Marks an exit as published. Returns false if it was before.
+    fn publish(&mut self, exec_id: &str) -> bool {
+        let exec = self.0.get_mut(exec_id);
+        let exiting = exec.filter(|exec| **exec == Exec::Exiting);
+        exiting.is_some_and(|exec| {
+            *exec = Exec::Over;
+            true
+        })
+    }
+
+    fn set(&mut self, exec_id: &str, to: Exec) {
+        if let Some(exec) = self.0.get_mut(exec_id) {
+            *exec = to;
+        }
+    }
+}
+
+impl Pod {
+    /// The process of an exec is being started.
+    pub fn handle_exec_starting(&mut self, id: &ContainerId, exec_id: &str) {
+        self.reach(id, |hand| {
+            hand.container.task.execs.set(exec_id, Exec::Starting);
+        });
+    }
+
+    /// The process of an exec runs.
+    pub fn handle_exec_started(&mut self, id: &ContainerId, exec_id: &str) {
+        self.reach(id, |hand| {
+            hand.container.task.execs.set(exec_id, Exec::Running);
+        });
+    }
+
+    /// The caller has read what an exec has written: its exit can be published.
+    pub fn handle_exec_output_read(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
+        self.now = now;
+        self.reach(id, |hand| {
+            if hand.container.task.execs.publish(exec_id) {
+                hand.out.push(Action::PublishExecExit {
+                    id: id.clone(),
+                    exec_id: exec_id.to_owned(),
+                });
+            }
+        });
+        self.settle(now);
+    }
+
+    /// The caller has deleted an exec.
+    pub fn handle_exec_deleted(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
+        self.now = now;
+        self.reach(id, |hand| hand.container.task.execs.0.remove(exec_id));
+        self.settle(now);
+    }
+}

@@ -1,0 +1,305 @@
+//! The task of a container: what its caller and the OCI runtime see of it, from Create to Delete.
+//!
+//! The [state](super::life) of a container says what is to become of it. Its task says what there is: whether
+//! there is an init process, frozen or not; which further processes (execs) there are; and how far its
+//! removal is. What the caller reads, and which call is legal, follow from both ([`calls`]). When the exit
+//! of a container is told is in [`publication`], how what is left of it goes away in [`removal`].
+
+mod calls;
+mod execs;
+mod publication;
+mod removal;
+#[cfg(test)]
+mod tests;
+
+use super::Pod;
+use super::action::{ContainerId, Refusal};
+use super::container::Container;
+use super::deeds::Hand;
+use super::time::Time;
+
+use execs::Execs;
+use removal::{Cleanup, Removal};
+
+pub use calls::{Call, IllegalCall};
+pub use publication::{LAST_WORDS_WITHIN, READ_WITHIN};
+pub use removal::{CleanupOutcome, Deletion, RELEASES_WITHIN};
+
+/// What the bundle of a container says that its removal depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BundleFacts {
+    /// The kernel kills everything in the container when its init process exits.
+    pub has_own_pid_namespace: bool,
+    /// Its deletion runs programs of its author's.
+    pub has_poststop_hooks: bool,
+}
+
+/// The task of a container.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Task {
+    process: Process,
+    /// Its Create was answered: the caller knows the task.
+    is_known: bool,
+    /// Its Start was answered, and did not fail.
+    was_started: bool,
+    execs: Execs,
+    /// The container is told why it ends, and its caller reads that when it hears of the exit. The exit
+    /// waits for it until then.
+    last_words: Option<Time>,
+    cleanup: Cleanup,
+    removal: Removal,
+    bundle: BundleFacts,
+}
+
+/// The init process of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Process {
+    /// The OCI runtime is creating it.
+    Creating,
+    /// It will be restored from a checkpoint when its turn comes.
+    ToRestore,
+    Restoring,
+    /// It could not be restored, and is not tried again.
+    Unrestorable,
+    Alive(Freezer),
+    Exited,
+}
+
+/// How far the processes of a container are frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Freezer {
+    Thawed,
+    Freezing,
+    Frozen,
+}
+
+/// The state of a task as the caller reads it (`containerd.task.v1`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskStatus {
+    Created,
+    Running,
+    Pausing,
+    Paused,
+    Stopped,
+}
+
+// === impl Task ===
+
+impl Task {
+    /// The task of a container that is being created.
+    pub fn new(bundle: BundleFacts) -> Task {
+        Task {
+            process: Process::Creating,
+            is_known: false,
+            was_started: false,
+            execs: Execs::default(),
+            last_words: None,
+            cleanup: Cleanup::None,
+            removal: Removal::None,
+            bundle,
+        }
+    }
+
+    /// Notes that its Start is answered, and has not failed.
+    pub fn mark_started(&mut self) {
+        self.was_started = true;
+    }
+
+    /// Notes that its container is told why it ends.
+    pub fn begin_last_words(&mut self, now: Time) {
+        self.last_words = Some(now.after(LAST_WORDS_WITHIN));
+    }
+
+    /// Adds an exec that the caller asks for.
+    pub fn add_exec(&mut self, exec_id: &str) {
+        self.execs.add(exec_id);
+    }
+
+    /// Notes that the process of an exec has exited, or never ran.
+    pub fn exit_exec(&mut self, exec_id: &str, has_run: bool) {
+        self.execs.exit(exec_id, has_run);
+    }
+
+    /// An exec runs, or is being started.
+    pub fn has_live_execs(&self) -> bool {
+        self.execs.has_live()
+    }
+
+    fn freezer(&self) -> Option<Freezer> {
+        match self.process {
+            Process::Alive(freezer) => Some(freezer),
+            _ => None,
+        }
+    }
+
+    fn is_unborn(&self) -> bool {
+        matches!(
+            self.process,
+            Process::ToRestore | Process::Restoring | Process::Unrestorable
+        )
+    }
+}
+
+// === what happened ===
+
+impl Pod {
+    /// A container was made from a checkpoint: its process is restored when its turn comes. As
+    /// [`handle_created`](Pod::handle_created) otherwise.
+    pub fn handle_created_to_restore(&mut self, now: Time, id: &ContainerId) {
+        self.created(now, id, Process::ToRestore);
+    }
+
+    /// The OCI runtime has created a container. Its init process is parked.
+    pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
+        self.created(now, id, Process::Alive(Freezer::Thawed));
+    }
+
+    fn created(&mut self, now: Time, id: &ContainerId, process: Process) {
+        self.now = now;
+        self.heard(id, Pod::comes, |hand, comes| {
+            hand.container.task.process = process;
+            hand.container.task.is_known = true;
+            hand.created(comes);
+        });
+        self.settle(now);
+    }
+
+    /// The next init process of a container that is restarted in place is parked.
+    pub fn handle_created_again(&mut self, id: &ContainerId) {
+        self.reach(id, |hand| {
+            hand.container.task.process = Process::Alive(Freezer::Thawed);
+        });
+    }
+
+    /// The restoring of a container from its checkpoint begins. False if it was tried before.
+    pub fn handle_restore_begun(&mut self, id: &ContainerId) -> bool {
+        let begun = self.reach(id, |hand| {
+            let process = &mut hand.container.task.process;
+            let is_first = *process == Process::ToRestore;
+            *process = match is_first {
+                true => Process::Restoring,
+                false => *process,
+            };
+            is_first
+        });
+        begun.unwrap_or_default()
+    }
+
+    /// The restoring of a container is over: its process is there, or will never be.
+    pub fn handle_restored(&mut self, id: &ContainerId, is_restored: bool) {
+        self.reach(id, |hand| {
+            let process = &mut hand.container.task.process;
+            if *process == Process::Restoring {
+                *process = match is_restored {
+                    true => Process::Alive(Freezer::Thawed),
+                    false => Process::Unrestorable,
+                };
+            }
+        });
+    }
+
+    /// The caller pauses a container; [`handle_paused`](Pod::handle_paused) says what came of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::IllegalCall`] unless it runs.
+    pub fn handle_pause(&mut self, id: &ContainerId) -> Result<(), Refusal> {
+        self.allows(id, Call::Pause)?;
+        self.reach(id, |hand| {
+            hand.container.task.set_freezer(Freezer::Freezing)
+        });
+        Ok(())
+    }
+
+    /// The freezing of a container is over. One that failed has left it thawed.
+    pub fn handle_paused(&mut self, id: &ContainerId, is_done: bool) {
+        let freezer = match is_done {
+            true => Freezer::Frozen,
+            false => Freezer::Thawed,
+        };
+        self.reach(id, |hand| hand.container.task.set_freezer(freezer));
+    }
+
+    /// The thawing of a container is over. One that failed has changed nothing.
+    pub fn handle_resumed(&mut self, id: &ContainerId, is_done: bool) {
+        if is_done {
+            self.reach(id, |hand| hand.container.task.set_freezer(Freezer::Thawed));
+        }
+    }
+}
+
+impl Task {
+    fn set_freezer(&mut self, freezer: Freezer) {
+        if let Process::Alive(now) = &mut self.process {
+            *now = freezer;
+        }
+    }
+}
+
+impl Hand<'_> {
+    /// Notes that the init process was collected.
+    pub(super) fn process_exited(&mut self) {
+        self.container.task.process = Process::Exited;
+    }
+}
+
+// === getters ===
+
+impl Pod {
+    /// The caller knows the container: its Create was answered, and it is not deleted.
+    pub fn is_known(&self, id: &ContainerId) -> bool {
+        self.task_of(id).is_some_and(|task| task.is_known)
+    }
+
+    /// The container has no process yet: it is to be restored from a checkpoint.
+    pub fn is_to_be_restored(&self, id: &ContainerId) -> bool {
+        self.task_of(id).is_some_and(Task::is_unborn)
+    }
+
+    /// The process of the container is being restored.
+    pub fn is_being_restored(&self, id: &ContainerId) -> bool {
+        let task = self.task_of(id);
+        task.is_some_and(|task| task.process == Process::Restoring)
+    }
+
+    /// The init process of the container has exited, or its exit is reported.
+    pub fn has_exited(&self, id: &ContainerId) -> bool {
+        self.known(id).is_ok_and(Container::has_exited)
+    }
+
+    /// The init process of the container has exited, and its exit is not reported: another process
+    /// follows, or the exit is reported later.
+    pub fn is_between_processes(&self, id: &ContainerId) -> bool {
+        let container = self.known(id);
+        container.is_ok_and(|it| it.task.process == Process::Exited && !it.life.is_exited())
+    }
+
+    /// The exit of the container is still to be published.
+    pub fn is_exit_pending(&self, id: &ContainerId) -> bool {
+        let container = self.known(id);
+        container.is_ok_and(|container| container.life.as_exiting().is_some())
+    }
+
+    /// The state of a task as the caller reads it. None if there is no such task.
+    pub fn task_status(&self, id: &ContainerId) -> Option<TaskStatus> {
+        let container = self.known(id).ok()?;
+        let task = &container.task;
+        Some(match task.freezer() {
+            _ if container.life.is_published() => TaskStatus::Stopped,
+            Some(Freezer::Freezing) => TaskStatus::Pausing,
+            Some(Freezer::Frozen) => TaskStatus::Paused,
+            _ if task.was_started => TaskStatus::Running,
+            _ => TaskStatus::Created,
+        })
+    }
+
+    fn task_of(&self, id: &ContainerId) -> Option<&Task> {
+        Some(&self.known(id).ok()?.task)
+    }
+}
+
+impl Container {
+    fn has_exited(&self) -> bool {
+        self.task.process == Process::Exited || self.life.is_exited()
+    }
+}

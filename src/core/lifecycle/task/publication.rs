@@ -1,0 +1,75 @@
+//! The publication of a container's exit: its event, and the answers of those who wait for it.
+//!
+//! Clients of the caller close their ends of the output when they hear of the exit, so it waits until they
+//! have read that, until the exits of the container's execs are published, and until the reason why usher has
+//! ended it is where the caller reads it. All three have a bound: a client, or a disk, may stall.
+
+use std::time::Duration;
+
+use crate::lifecycle::Pod;
+use crate::lifecycle::action::{Action, ContainerId};
+use crate::lifecycle::deeds::Hand;
+use crate::lifecycle::rules::{Deed, Due, Subject};
+use crate::lifecycle::time::Time;
+
+/// How long an exit waits until the caller has read the output, and the execs are over.
+pub const READ_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long an exit waits until the reason why usher has ended the container is written down.
+pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+
+// === what happened ===
+
+impl Pod {
+    /// The caller has read what the init process has written ([`Action::EndOutput`]).
+    pub fn handle_output_read(&mut self, now: Time, id: &ContainerId) {
+        self.now = now;
+        self.reach(id, |hand| hand.container.life.mark_output_read());
+        self.settle(now);
+    }
+
+    /// The reason why the container is ended is written down ([`Action::Tell`]).
+    pub fn handle_last_words_written(&mut self, now: Time, id: &ContainerId) {
+        self.now = now;
+        self.reach(id, |hand| hand.container.task.last_words = None);
+        self.settle(now);
+    }
+}
+
+// === rules ===
+
+impl Subject<'_> {
+    /// Rule: an exit is published when nothing is left that the caller should have before.
+    pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Deed>> {
+        let task = &self.container.task;
+        let exiting = self.container.life.as_exiting()?;
+        if !task.is_known {
+            return Some(Due::Now(Deed::PublishExit));
+        }
+        // A caller that deletes the container has read what it wanted, and an exec that has no process yet
+        // does not matter to it.
+        let waits = match task.is_removal_wanted() {
+            true => task.execs.has_running(),
+            false => task.execs.has_exiting() || task.execs.has_live() || !exiting.is_output_read,
+        };
+        let read = waits.then_some(exiting.until);
+        let at = read.max(task.last_words).unwrap_or(self.pod.now);
+        Some(self.pod.due(at, || Deed::PublishExit))
+    }
+}
+
+// === what follows ===
+
+impl Hand<'_> {
+    pub(in crate::lifecycle) fn publish_exit(&mut self) {
+        for exec_id in self.container.task.execs.publish_all() {
+            let id = self.id.clone();
+            self.out.push(Action::PublishExecExit { id, exec_id });
+        }
+        let outcome = self.container.life.publish();
+        if let Some(code) = self.noted(outcome) {
+            let id = self.id.clone();
+            self.out.push(Action::PublishExit { id, code });
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The removal of a container: the cleanup of its runtime state as soon as it has exited, and its deletion
+//! when the caller wants that.
+//!
+//! The cleanup takes what would make the deletion slow out of its way, while the caller still learns of the
+//! exit. The OCI runtime does one of both at a time, and a restart in place waits for the cleanup.
+
+use std::time::Duration;
+
+use crate::lifecycle::Pod;
+use crate::lifecycle::action::{Action, ContainerId, Refusal};
+use crate::lifecycle::container::Container;
+use crate::lifecycle::deeds::Hand;
+use crate::lifecycle::rules::{Deed, Due, Subject};
+use crate::lifecycle::time::Time;
+
+use super::{Call, Process, Task};
+
+/// How long a release has the machine to itself: what can wait waits.
+pub const RELEASES_WITHIN: Duration = Duration::from_millis(5);
+
+/// How far the cleanup of a container's runtime state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Cleanup {
+    /// There is nothing to clean up before the deletion.
+    None,
+    /// It begins then.
+    Due(Time),
+    UnderWay,
+    Done,
+}
+
+/// How far the deletion of a container is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Removal {
+    None,
+    /// The caller wants it, or has created the container for nothing.
+    Wanted,
+    /// The parked process is being killed, since the program was never executed.
+    KillsParked,
+    UnderWay,
+}
+
+/// What came of a cleanup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CleanupOutcome {
+    Done,
+    Failed,
+    /// It took too long: a Delete that waits for it fails.
+    TimedOut,
+}
+
+/// How a container is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Deletion {
+    /// It has exited.
+    Usual,
+    /// Its runtime state is cleaned up: only its root file system is left.
+    RootfsOnly,
+    /// Its creation is undone, whatever runs in it.
+    Forced,
+}
+
+impl Task {
+    /// The caller wants the container deleted.
+    pub fn is_removal_wanted(&self) -> bool {
+        self.removal != Removal::None
+    }
+
+    /// Its runtime state is being cleaned up.
+    pub fn is_cleanup_under_way(&self) -> bool {
+        self.cleanup == Cleanup::UnderWay
+    }
+
+    /// Forgets the cleanup of the last process: another one begins. Returns true if it was done.
+    pub fn begin_next_process(&mut self) -> bool {
+        std::mem::replace(&mut self.cleanup, Cleanup::None) == Cleanup::Done
+    }
+}
+
+// === what happened ===
+
+impl Pod {
+    /// The caller deletes a container. When it is gone, or cannot be deleted, is said with
+    /// [`Action::Delete`] and its outcome; a Delete joins one that is under way, and waits for a creation.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotFound`], and [`Refusal::IllegalCall`] for a container that runs.
+    pub fn handle_delete(&mut self, now: Time, id: &ContainerId) -> Result<(), Refusal> {
+        self.now = now;
+        let look = |_: &Pod, container: &Container| match container.task.is_known {
+            true => container.allows(id, Call::Delete),
+            false => Ok(()),
+        };
+        self.called(id, look, |hand, ()| {
+            let removal = &mut hand.container.task.removal;
+            if *removal == Removal::None {
+                *removal = Removal::Wanted;
+            }
+        })?;
+        self.settle(now);
+        Ok(())
+    }
+
+    /// The caller of a Create has gone away: nobody would ever delete the container.
+    pub fn handle_create_abandoned(&mut self, now: Time, id: &ContainerId, has_process: bool) {
+        self.now = now;
+        self.reach(id, |hand| {
+            if has_process {
+                hand.container.task.process = Process::Alive(super::Freezer::Thawed);
+            }
+            hand.delete(Deletion::Forced);
+        });
+        self.settle(now);
+    }
+
+    /// A deletion has failed ([`Action::Delete`]): it can be tried again. One that has succeeded is told
+    /// with [`handle_removed`](Pod::handle_removed).
+    pub fn handle_not_deleted(&mut self, now: Time, id: &ContainerId) {
+        self.now = now;
+        self.reach(id, |hand| hand.container.task.removal = Removal::None);
+        self.settle(now);
+    }
+
+    /// A cleanup is over ([`Action::CleanUp`]).
+    pub fn handle_cleaned_up(&mut self, now: Time, id: &ContainerId, outcome: CleanupOutcome) {
+        self.now = now;
+        self.reach(id, |hand| {
+            let task = &mut hand.container.task;
+            task.cleanup = match outcome {
+                CleanupOutcome::Done => Cleanup::Done,
+                CleanupOutcome::Failed | CleanupOutcome::TimedOut => Cleanup::None,
+            };
+            if outcome == CleanupOutcome::TimedOut && task.removal != Removal::UnderWay {
+                task.removal = Removal::None;
+            }
+        });
+        self.settle(now);
+    }
+
+    /// The caller has a checkpoint made, with which the container `exits` or not. The OCI runtime removes
+    /// the state of one that exits by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::IllegalCall`] unless it runs or is paused.
+    pub fn handle_checkpoint(&mut self, id: &ContainerId, exits: bool) -> Result<(), Refusal> {
+        self.allows(id, Call::Checkpoint)?;
+        if exits {
+            self.reach(id, |hand| hand.container.task.cleanup = Cleanup::UnderWay);
+        }
+        Ok(())
+    }
+
+    /// A checkpoint is over with which the container exits, or was to. Some runtimes leave state behind.
+    pub fn handle_checkpointed(&mut self, now: Time, id: &ContainerId) {
+        self.handle_cleaned_up(now, id, CleanupOutcome::Failed);
+    }
+
+    /// Decides when the runtime state of a container is cleaned up that has just exited: not while a
+    /// program is released that waits for this.
+    pub(in crate::lifecycle) fn plan_cleanup(&mut self, id: &ContainerId) {
+        let is_busy = self.is_about_to_go_on() && !self.lives_again(id);
+        let at = match is_busy {
+            true => self.now.after(RELEASES_WITHIN),
+            false => self.now,
+        };
+        self.reach(id, |hand| {
+            let task = &mut hand.container.task;
+            let bundle = task.bundle;
+            let is_wanted = bundle.has_own_pid_namespace && !bundle.has_poststop_hooks;
+            if is_wanted && task.is_known && task.cleanup == Cleanup::None {
+                task.cleanup = Cleanup::Due(at);
+            }
+        });
+    }
+}
+
+// === rules ===
+
+impl Subject<'_> {
+    /// Rule: the runtime state of a container is cleaned up when it has exited. An exec that is being
+    /// started may still be in its cgroup.
+    pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Deed>> {
+        let (task, life) = (&self.container.task, &self.container.life);
+        let Cleanup::Due(at) = task.cleanup else {
+            return None;
+        };
+        let is_busy = task.execs.has_live() || life.is_being_executed();
+        if is_busy || task.removal == Removal::UnderWay {
+            return None;
+        }
+        Some(self.pod.due(at, || Deed::CleanUp))
+    }
+
+    /// Rule: a container is deleted when its exit is published, or when it never had a process. One whose
+    /// program was never executed is killed first.
+    pub(in crate::lifecycle) fn deletion_goes_on(&self) -> Option<Due<Deed>> {
+        let (task, life) = (&self.container.task, &self.container.life);
+        let is_wanted = matches!(task.removal, Removal::Wanted | Removal::KillsParked);
+        if !is_wanted || !task.is_known {
+            return None;
+        }
+        let how = match task.cleanup {
+            Cleanup::Done => Deletion::RootfsOnly,
+            _ => Deletion::Usual,
+        };
+        if task.is_unborn() || life.is_published() {
+            let is_free = !task.is_cleanup_under_way();
+            return is_free.then_some(Due::Now(Deed::Delete(how)));
+        }
+        let is_to_be_killed = task.removal == Removal::Wanted && !life.is_exited();
+        is_to_be_killed.then_some(Due::Now(Deed::KillParked))
+    }
+}
+
+// === what follows ===
+
+impl Hand<'_> {
+    pub(in crate::lifecycle) fn clean_up(&mut self) {
+        self.container.task.cleanup = Cleanup::UnderWay;
+        let id = self.id.clone();
+        self.out.push(Action::CleanUp { id });
+    }
+
+    pub(in crate::lifecycle) fn delete(&mut self, how: Deletion) {
+        self.container.task.removal = Removal::UnderWay;
+        let id = self.id.clone();
+        self.out.push(Action::Delete { id, how });
+    }
+
+    pub(in crate::lifecycle) fn kill_parked(&mut self) {
+        self.container.task.removal = Removal::KillsParked;
+        let id = self.id.clone();
+        self.out.push(Action::KillParked { id });
+    }
+}
+
+// === getters ===
+
+impl Pod {
+    /// The container is being deleted, or its creation undone.
+    pub fn is_being_deleted(&self, id: &ContainerId) -> bool {
+        let task = self.task_of(id);
+        task.is_some_and(|task| task.removal == Removal::UnderWay)
+    }
+
+    /// The caller wants the container deleted.
+    pub fn is_deletion_wanted(&self, id: &ContainerId) -> bool {
+        self.task_of(id).is_some_and(Task::is_removal_wanted)
+    }
+
+    /// The runtime state of the container is being cleaned up, or a checkpoint made with which it exits.
+    pub fn is_being_cleaned_up(&self, id: &ContainerId) -> bool {
+        self.task_of(id).is_some_and(Task::is_cleanup_under_way)
+    }
+}

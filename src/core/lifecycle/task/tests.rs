@@ -1,0 +1,475 @@
+//! One container, all calls, all effects: each order in which they can come, fail and overlap.
+//!
+//! The model keeps what is under way outside of the core, as the shim does, and holds the core to what the
+//! OCI runtime and the caller rely on.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use crate::lifecycle::{
+    Action, BundleFacts, Call, CleanupOutcome, ContainerId, Deletion, Demands, Exec, Kill,
+    NewContainer, Pod, RequestId, TaskStatus, Time,
+};
+use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
+use crate::process::ExitStatus;
+use crate::simulator::expand;
+
+/// An effect that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Effect {
+    Create,
+    Release,
+    Restart,
+    CleanUp,
+    Delete,
+    ReadOutput,
+    ReadExecOutput,
+    StartExec,
+    Freeze(bool),
+    Checkpoint(bool),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Init {
+    Absent,
+    Parked,
+    Running,
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum ExecState {
+    Absent,
+    Added,
+    Starting,
+    Running,
+    Dead,
+    Published,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Event {
+    /// The effect is over, well or not.
+    Over(Effect, bool),
+    /// The caller of the creation has gone away.
+    CreateAbandoned,
+    InitDies,
+    ExecDies,
+    Start,
+    Kill(Signal),
+    Delete,
+    Pause,
+    Resume,
+    Checkpoint(bool),
+    AddExec,
+    StartExec,
+    DeleteExec,
+    Timer,
+}
+
+/// How often what may still happen.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Limits {
+    calls: u8,
+    failures: u8,
+    deaths: u8,
+}
+
+#[derive(Clone)]
+struct Fork {
+    pod: Pod,
+    now: Time,
+    under_way: BTreeSet<Effect>,
+    init: Init,
+    exec: ExecState,
+    is_published: bool,
+    is_killed: bool,
+    is_removed: bool,
+    left: Limits,
+}
+
+fn web() -> ContainerId {
+    ContainerId::from("web")
+}
+
+impl Fork {
+    fn new(annotations: &[(&str, &str)], left: Limits) -> Fork {
+        let mut pod = Pod::default();
+        let new = NewContainer {
+            name: "web".to_owned(),
+            kind: ContainerKind::Workload,
+            facts: KubeletFacts::default(),
+            demands: Demands::default(),
+            is_ungrouped: false,
+            bundle: BundleFacts {
+                has_own_pid_namespace: true,
+                has_poststop_hooks: false,
+            },
+        };
+        let plan = Plan::parse(&expand(annotations)).unwrap();
+        let created = pod.handle_create(Time::default(), &web(), new, Some(plan), None);
+        created.unwrap();
+        Fork {
+            pod,
+            now: Time::default(),
+            under_way: BTreeSet::from([Effect::Create]),
+            init: Init::Absent,
+            exec: ExecState::Absent,
+            is_published: false,
+            is_killed: false,
+            is_removed: false,
+            left,
+        }
+    }
+
+    fn key(&self) -> u64 {
+        let mut key = DefaultHasher::new();
+        (&self.pod, self.now, &self.under_way, self.init, self.exec).hash(&mut key);
+        (self.is_published, self.is_killed, self.left).hash(&mut key);
+        key.finish()
+    }
+
+    fn is_under_way(&self, effect: Effect) -> bool {
+        self.under_way.contains(&effect)
+    }
+
+    /// All that can happen next, but for time to pass.
+    fn possible(&self) -> Vec<Event> {
+        if self.is_removed {
+            return Vec::new();
+        }
+        let mut events: Vec<_> = self
+            .under_way
+            .iter()
+            .map(|it| Event::Over(*it, true))
+            .collect();
+        if self.left.failures > 0 {
+            let can_fail =
+                |it: &&Effect| !matches!(it, Effect::ReadOutput | Effect::ReadExecOutput);
+            let failures = self.under_way.iter().filter(can_fail);
+            events.extend(failures.map(|it| Event::Over(*it, false)));
+            if self.is_under_way(Effect::Create) {
+                events.push(Event::CreateAbandoned);
+            }
+        }
+        let lives = matches!(self.init, Init::Parked | Init::Running);
+        if lives && (self.is_killed || self.left.deaths > 0) {
+            events.push(Event::InitDies);
+        }
+        if self.exec == ExecState::Running && (!lives || self.left.deaths > 0) {
+            events.push(Event::ExecDies);
+        }
+        if self.left.calls > 0 {
+            events.extend([
+                Event::Start,
+                Event::Kill(Signal::TERM),
+                Event::Kill(Signal::KILL),
+                Event::Delete,
+                Event::Pause,
+                Event::Resume,
+                Event::Checkpoint(true),
+                Event::Checkpoint(false),
+                Event::AddExec,
+                Event::StartExec,
+                Event::DeleteExec,
+            ]);
+        }
+        events
+    }
+
+    fn happen(&mut self, event: Event) {
+        let (now, id) = (self.now, web());
+        let is_call = !matches!(
+            event,
+            Event::Over(..)
+                | Event::CreateAbandoned
+                | Event::InitDies
+                | Event::ExecDies
+                | Event::Timer
+        );
+        self.left.calls -= u8::from(is_call);
+        match event {
+            Event::Over(effect, is_well) => {
+                self.under_way.remove(&effect);
+                self.left.failures -= u8::from(!is_well);
+                self.over(effect, is_well);
+            }
+            Event::CreateAbandoned => {
+                self.left.failures -= 1;
+                self.under_way.remove(&Effect::Create);
+                self.init = Init::Parked;
+                self.pod.handle_create_abandoned(now, &id, true);
+            }
+            Event::InitDies => {
+                self.left.deaths -= u8::from(!self.is_killed);
+                self.is_killed = false;
+                self.init = Init::Dead;
+                self.pod.handle_exit(now, &id, ExitStatus::Code(1));
+            }
+            Event::ExecDies => {
+                self.left.deaths -= u8::from(self.init != Init::Dead);
+                self.exec = ExecState::Dead;
+                let status = Some(ExitStatus::Code(0));
+                self.pod.handle_exec_over(now, &id, "exec", status);
+                self.under_way.insert(Effect::ReadExecOutput);
+            }
+            Event::Start => self.pod.handle_start(now, &id, RequestId(1), None),
+            Event::Kill(signal) => {
+                let kill = Kill {
+                    signal,
+                    all: false,
+                    patience: None,
+                };
+                self.pod.handle_kill(now, &id, RequestId(2), kill);
+            }
+            Event::Delete => drop(self.pod.handle_delete(now, &id)),
+            Event::Pause => {
+                if self.pod.is_known(&id) && self.pod.handle_pause(&id).is_ok() {
+                    self.under_way.insert(Effect::Freeze(true));
+                }
+            }
+            Event::Resume => {
+                if self.pod.is_known(&id) && self.pod.allows(&id, Call::Resume).is_ok() {
+                    self.under_way.insert(Effect::Freeze(false));
+                }
+            }
+            Event::Checkpoint(exits) => {
+                if self.pod.is_known(&id) && self.pod.handle_checkpoint(&id, exits).is_ok() {
+                    self.under_way.insert(Effect::Checkpoint(exits));
+                }
+            }
+            Event::AddExec => self.add_exec(),
+            Event::StartExec if self.exec == ExecState::Added => {
+                self.exec = ExecState::Starting;
+                self.pod.handle_exec_starting(&id, "exec");
+                self.under_way.insert(Effect::StartExec);
+            }
+            Event::DeleteExec if matches!(self.exec, ExecState::Added | ExecState::Published) => {
+                self.exec = ExecState::Absent;
+                self.pod.handle_exec_deleted(now, &id, "exec");
+            }
+            Event::StartExec | Event::DeleteExec => {}
+            Event::Timer => {
+                self.now = self.pod.poll_timeout().unwrap().max(now);
+                self.pod.handle_timeout(self.now);
+            }
+        }
+        self.carry_out();
+    }
+
+    fn add_exec(&mut self) {
+        let call = Call::Exec("exec".to_owned());
+        let is_legal = self.pod.is_known(&web()) && self.pod.allows(&web(), call).is_ok();
+        if !is_legal || self.exec != ExecState::Absent {
+            return;
+        }
+        let exec = Exec {
+            id: "exec",
+            argv: &[],
+            has_deadline: false,
+            is_interactive: true,
+        };
+        if self.pod.handle_exec(self.now, &web(), &exec).is_ok() {
+            self.exec = ExecState::Added;
+        }
+    }
+
+    fn over(&mut self, effect: Effect, is_well: bool) {
+        let (now, id) = (self.now, web());
+        let failure = || "simulated".to_owned();
+        match effect {
+            Effect::Create if is_well => {
+                self.init = Init::Parked;
+                self.pod.handle_created(now, &id);
+            }
+            Effect::Create => self.removed(),
+            Effect::Release => {
+                // A process that has died meanwhile may have been released or not.
+                if is_well && self.init == Init::Parked {
+                    self.init = Init::Running;
+                }
+                let outcome = is_well.then_some(()).ok_or_else(failure);
+                self.pod.handle_released(now, &id, outcome);
+            }
+            Effect::Restart => {
+                if is_well {
+                    self.init = Init::Running;
+                    self.pod.handle_created_again(&id);
+                }
+                let outcome = is_well.then_some(()).ok_or_else(failure);
+                self.pod.handle_restarted(now, &id, outcome);
+            }
+            Effect::CleanUp => {
+                let outcome = match is_well {
+                    true => CleanupOutcome::Done,
+                    false => CleanupOutcome::TimedOut,
+                };
+                self.pod.handle_cleaned_up(now, &id, outcome);
+            }
+            // What cannot be undone is given up.
+            Effect::Delete if is_well || !self.pod.is_known(&id) => self.removed(),
+            Effect::Delete => self.pod.handle_not_deleted(now, &id),
+            Effect::ReadOutput => self.pod.handle_output_read(now, &id),
+            Effect::ReadExecOutput => self.pod.handle_exec_output_read(now, &id, "exec"),
+            Effect::StartExec if is_well && matches!(self.init, Init::Parked | Init::Running) => {
+                self.exec = ExecState::Running;
+                self.pod.handle_exec_started(&id, "exec");
+            }
+            Effect::StartExec => {
+                self.exec = ExecState::Published;
+                self.pod.handle_exec_over(now, &id, "exec", None);
+            }
+            Effect::Freeze(true) => self.pod.handle_paused(&id, is_well),
+            Effect::Freeze(false) => self.pod.handle_resumed(&id, is_well),
+            Effect::Checkpoint(exits) => {
+                if exits {
+                    self.is_killed |= is_well;
+                    self.pod.handle_checkpointed(now, &id);
+                }
+            }
+        }
+    }
+
+    fn removed(&mut self) {
+        self.is_removed = true;
+        self.pod.handle_removed(self.now, &web());
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.pod.poll_action() {
+            match action {
+                Action::Release { .. } => self.begin(Effect::Release),
+                Action::Restart { is_cleaned_up, .. } => {
+                    assert_eq!(self.init, Init::Dead, "a restart beside a process");
+                    assert!(!self.is_published, "a restart after the exit");
+                    assert!(!is_cleaned_up || !self.is_under_way(Effect::CleanUp));
+                    self.begin(Effect::Restart);
+                }
+                Action::CleanUp { .. } => {
+                    assert_eq!(self.init, Init::Dead, "a cleanup beside a process");
+                    self.begin(Effect::CleanUp);
+                }
+                Action::Delete { how, .. } => {
+                    let has_ended = self.is_published;
+                    assert!(
+                        how == Deletion::Forced || has_ended,
+                        "deleted before its exit"
+                    );
+                    self.begin(Effect::Delete);
+                }
+                Action::KillParked { .. } => self.is_killed = true,
+                Action::Signal { signal, .. } => self.is_killed |= signal == Signal::KILL,
+                Action::Halt { .. } => {}
+                Action::EndOutput { .. } => {
+                    self.under_way.insert(Effect::ReadOutput);
+                }
+                Action::PublishExecExit { .. } => {
+                    assert_eq!(self.exec, ExecState::Dead, "an exec's exit that is none");
+                    self.exec = ExecState::Published;
+                }
+                Action::PublishExit { .. } => {
+                    assert_ne!(self.exec, ExecState::Dead, "before the exit of an exec");
+                    assert!(!self.is_published, "published twice");
+                    assert!(!self.is_removed, "published when it is gone");
+                    self.is_published = true;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Begins what the OCI runtime does, which does one thing to a container at a time.
+    fn begin(&mut self, effect: Effect) {
+        let others = [
+            Effect::Create,
+            Effect::Release,
+            Effect::Restart,
+            Effect::CleanUp,
+            Effect::Delete,
+            Effect::Checkpoint(true),
+        ];
+        let beside = others.into_iter().find(|other| self.is_under_way(*other));
+        let is_checkpoint_of_the_dead = beside == Some(Effect::Checkpoint(true));
+        let is_forced = effect == Effect::Delete && beside == Some(Effect::Release);
+        assert!(
+            beside.is_none() || is_forced && !is_checkpoint_of_the_dead,
+            "{effect:?} begins beside {beside:?}"
+        );
+        self.under_way.insert(effect);
+    }
+
+    /// Nothing can happen any more but that time passes.
+    fn check_at_rest(&self) {
+        if self.is_removed {
+            return;
+        }
+        let id = web();
+        let waits = self.pod.poll_timeout().is_some();
+        let status = self.pod.task_status(&id);
+        if self.init == Init::Dead && !waits {
+            assert!(self.is_published, "its exit is never published: {status:?}");
+        }
+        assert!(
+            !self.pod.is_deletion_wanted(&id) || waits,
+            "its deletion is forgotten"
+        );
+        assert_eq!(
+            self.is_published,
+            status == Some(TaskStatus::Stopped),
+            "its caller reads {status:?}"
+        );
+    }
+}
+
+/// Goes every way, and returns how many states there were. A panic is preceded by the way to it.
+fn explore(annotations: &[(&str, &str)], left: Limits) -> usize {
+    let mut seen = HashSet::new();
+    let mut roads = vec![(Fork::new(annotations, left), Vec::new())];
+    while let Some((fork, way)) = roads.pop() {
+        if !seen.insert(fork.key()) {
+            continue;
+        }
+        let events = fork.possible();
+        if events.is_empty() {
+            let rested = catch_unwind(AssertUnwindSafe(|| fork.check_at_rest()));
+            if let Err(panic) = rested {
+                eprintln!("{way:?}");
+                resume_unwind(panic);
+            }
+        }
+        let is_soon = |at: Time| at.since(Time::default()) < Duration::from_secs(60);
+        let timer = fork.pod.poll_timeout().filter(|at| is_soon(*at));
+        let timer = timer.filter(|_| !fork.is_removed).map(|_| Event::Timer);
+        for event in events.into_iter().chain(timer) {
+            let (mut next, mut way) = (fork.clone(), way.clone());
+            way.push(event);
+            let happened = catch_unwind(AssertUnwindSafe(|| next.happen(event)));
+            if let Err(panic) = happened {
+                eprintln!("{way:?}");
+                resume_unwind(panic);
+            }
+            roads.push((next, way));
+        }
+    }
+    seen.len()
+}
+
+const LIMITS: Limits = Limits {
+    calls: 3,
+    failures: 2,
+    deaths: 2,
+};
+
+#[test]
+fn calls_and_effects_of_a_container_overlap_in_any_order() {
+    assert!(explore(&[], LIMITS) > 1_000);
+}
+
+#[test]
+fn calls_and_effects_overlap_while_a_sidecar_is_restarted_in_place() {
+    let annotations = [("sidecars", "web"), ("restart-policy", "OnFailure")];
+    assert!(explore(&annotations, LIMITS) > 1_000);
+}
