@@ -1,7 +1,9 @@
 //! What the kernel says of processes.
 
+use serde::{Deserialize, Serialize};
+
 /// How a process ended, as `waitpid(2)` tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ExitStatus {
     /// It exited with this code.
     Code(u8),

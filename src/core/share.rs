@@ -1,11 +1,13 @@
 //! A share of one core for work that a stranger can ask for as often as it likes.
 
+use serde::{Deserialize, Serialize};
+
 use std::time::Duration;
 
 use crate::lifecycle::Time;
 
 /// A share of one core, with some CPU time ahead. Spent CPU time is paid off as time passes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
     /// Seconds in which one second of CPU time is paid off.
     pace: u32,

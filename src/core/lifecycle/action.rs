@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use thiserror::Error;
 
 use crate::plan::{Hook, Signal};
@@ -13,7 +15,7 @@ use super::report::Report;
 use super::task::{Deletion, IllegalCall};
 
 /// The id of a container as containerd knows it; cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerId(Arc<str>);
 
 impl ContainerId {
@@ -36,7 +38,7 @@ impl fmt::Display for ContainerId {
 }
 
 /// A call of the caller that is to be answered, numbered by the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
 /// One thing for the driver to do. Actions are to be carried out in the order they are polled;
@@ -120,7 +122,7 @@ pub enum Action {
 }
 
 /// Why a signal is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Why {
     /// The caller has sent it, and it is passed on as it came: it is not meant to stop the container.
     Other,
@@ -157,7 +159,7 @@ impl Why {
 }
 
 /// Which probe of a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
     /// Tells that it is started.
     Startup,
@@ -228,7 +230,7 @@ impl fmt::Display for Step {
 }
 
 /// Why a pod terminates.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
     /// Stop requests of its containers say so: a hypothesis.
     Inferred,
@@ -267,7 +269,7 @@ impl Cause {
 
 /// The steps of a termination, in their order (KEP-753 draft, "shutdown sequence steps", with the
 /// defer containers of the defer proposal).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Step {
     /// Termination hooks of all containers, in parallel.
     Hooks,

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::time::Time;
 use crate::share::Share;
 
@@ -26,7 +28,7 @@ const HANDLING: Duration = Duration::from_micros(400);
 const UNKNOWN: Duration = Duration::from_millis(20);
 
 /// What all probes of a pod have used of their share of a core.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(super) struct Allowance {
     share: Share,
     /// The attempts under way.
@@ -37,7 +39,7 @@ pub(super) struct Allowance {
     pub is_reported: bool,
 }
 
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 struct Attempt {
     life: u64,
     began: Time,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::{ContainerKind, DeferTurn, KubeletFacts, Role};
 use crate::sizing::Size;
 
@@ -27,7 +29,7 @@ pub struct NewContainer {
 }
 
 /// What the caller wants of the kernel for a container.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Demands {
     /// Its `oom_score_adj`, -1000 to 1000 (`proc(5)`).
     pub oom_score: i32,
@@ -35,7 +37,7 @@ pub struct Demands {
     pub size: Size,
 }
 
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(super) struct Container {
     pub name: String,
     pub kind: ContainerKind,
@@ -70,7 +72,7 @@ pub(super) struct Container {
 }
 
 /// A Kill whose answer waits, since the caller's own timer starts there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct WithheldAnswer {
     pub request: RequestId,
     /// When it is given at the latest.
@@ -78,7 +80,7 @@ pub(super) struct WithheldAnswer {
 }
 
 /// What a container does when its pod ends, beside being stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum AtTheEnd {
     /// Its termination hook is run, if it has one.
     Hook(HookState),
@@ -87,7 +89,7 @@ pub(super) enum AtTheEnd {
 }
 
 /// How far the container's termination hook is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum HookState {
     Pending,
     Running,

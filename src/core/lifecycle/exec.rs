@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::PreStop;
 use crate::process::ExitStatus;
 
@@ -36,7 +38,7 @@ pub struct Exec<'a> {
 }
 
 /// What is known of the postStart handler of a container whose Start was answered.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum PostStart {
     /// The next Exec may be the handler: Start was answered at `answered`, and no container created since.
     Possible { answered: Time },

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::{GraceExtension, Probe};
 
 use super::Pod;
@@ -22,7 +24,7 @@ use super::time::Time;
 const ATTEMPT_LAG: Duration = Duration::from_secs(4);
 
 /// What has been granted beyond the grace period.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct Extension {
     /// From the end of the grace period on.
     granted: Duration,

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::action::Cause;
 use super::time::Time;
 
@@ -20,7 +22,7 @@ const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 
 /// The past of all names of a pod.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct History {
     names: BTreeMap<String, Past>,
     /// More names came than are remembered.
@@ -30,7 +32,7 @@ pub(super) struct History {
 }
 
 /// The past of one name.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct Past {
     /// Its last creation, by the pod's count.
     pub created: u64,
@@ -56,7 +58,7 @@ pub(super) struct Past {
 }
 
 /// An exit that the caller was told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct ReportedExit {
     /// The code that was reported.
     pub code: u32,
@@ -66,7 +68,7 @@ pub(super) struct ReportedExit {
 }
 
 /// What made a container exit, as far as it tells whether its caller restarts the whole pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum ExitReason {
     /// Nothing but the container itself.
     Itself,

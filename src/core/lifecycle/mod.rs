@@ -57,6 +57,7 @@
 //! | `history.rs` | what is remembered of names |
 //! | `manual.rs` | what a person asks for: `usher stop`, `usher release` |
 //! | `view.rs` | what a person sees |
+//! | `snapshot.rs` | the state, written down and read back |
 //! | `time.rs` | a point in time that somebody else read |
 
 mod action;
@@ -92,6 +93,7 @@ mod restart;
 mod rules;
 mod run;
 mod sizes;
+mod snapshot;
 mod start;
 mod stop;
 mod task;
@@ -105,6 +107,8 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::plan::{ContainerKind, ContainerPlan, Plan, Probe, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
@@ -122,6 +126,7 @@ pub use operation::{OperationId, Operations, Wanted};
 pub use remedy::{Lateness, Remedy};
 pub use report::Report;
 pub use sizes::PodSize;
+pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use stop::Kill;
 pub use task::{
     BundleFacts, Call, CleanupOutcome, Deletion, IllegalCall, LAST_WORDS_WITHIN, READ_WITHIN,
@@ -139,7 +144,7 @@ use start::AutoBudget;
 use termination::Termination;
 
 /// The containers of one sandbox and all that is decided about them.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub struct Pod {
     /// When the last event came.
     now: Time,
@@ -174,9 +179,12 @@ pub struct Pod {
     late_said: Option<Time>,
     /// When the run was over after which the log has named what keeps the pod alive.
     kept_said: Option<Time>,
+    #[serde(skip)]
     circles: Circles,
     #[cfg(any(test, feature = "simulator"))]
+    #[serde(skip)]
     faulty_rules: &'static [(&'static str, rules::PodRule)],
+    #[serde(skip)]
     out: Outbox,
 }
 

@@ -6,14 +6,16 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::action::ContainerId;
 
 /// The number of an operation. No two operations of a pod have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId(u64);
 
 /// How long the completion of an operation is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Wanted {
     /// Until the container's init process exits, or is replaced.
     UntilExit,
@@ -24,7 +26,7 @@ pub enum Wanted {
 }
 
 /// The operations under way in a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Operations {
     last: u64,
     under_way: BTreeMap<OperationId, (ContainerId, Wanted)>,

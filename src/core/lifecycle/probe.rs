@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::Probe;
 
 use super::Pod;
@@ -18,7 +20,7 @@ use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 
 /// What is watched of a program that runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Watch {
     /// Its startup probe: until it succeeds the container is not started.
     Startup(Box<Probing>),
@@ -31,7 +33,7 @@ pub(super) enum Watch {
 }
 
 /// The attempts of a probe.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Probing {
     pub probe: Probe,
     /// In a row.

@@ -14,6 +14,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::{ContainerKind, Signal};
 
 use super::container::Container;
@@ -21,7 +23,7 @@ use super::grace::LEAST;
 use super::time::Time;
 
 /// The caller wants the container stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct StopRequest {
     /// When it was first asked for.
     at: Time,
@@ -32,7 +34,7 @@ pub(super) struct StopRequest {
 }
 
 /// What was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Wish {
     /// Nothing yet: only its preStop handler was seen, which its stop begins with.
     PreStop,
@@ -43,7 +45,7 @@ enum Wish {
 }
 
 /// How it is to be stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Asked {
     /// When it was first asked for: a preStop handler may have come before.
     at: Time,
@@ -57,7 +59,7 @@ struct Asked {
 }
 
 /// What a request proves of the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Weight {
     /// That its end has come, together with another.
     Open,

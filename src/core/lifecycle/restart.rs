@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
@@ -31,7 +33,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 const LONGEST_IN_AN_END: Duration = Duration::from_secs(4);
 
 /// How long a restart is put off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackOff {
     next: Duration,
     /// The next wait inside the end that is under way; `None` before the first restart in it.

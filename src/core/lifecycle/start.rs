@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::StartMode;
 use crate::process::ExitStatus;
 
@@ -27,7 +29,7 @@ const ANSWER_LEAD: Duration = Duration::from_secs(2);
 pub(super) const NOT_STARTED: u32 = 1;
 
 /// How much of the time that `Auto` may keep callers waiting is gone.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct AutoBudget {
     spent: Duration,
     /// Since when at least one Start is blocked.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 
@@ -41,7 +43,7 @@ const STOP_SIGNALS: [Signal; 5] = [
 const KILLS_AT_MOST: usize = 16;
 
 /// A Kill of a container's init process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kill {
     pub signal: Signal,
     /// It is meant for all processes of the container.

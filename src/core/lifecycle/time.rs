@@ -3,11 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A point in monotonic time, counted from an origin that the driver chooses.
 ///
 /// `std::time::Instant` cannot be made up, so a simulator could not turn its own clock with it; and
 /// its arithmetic can panic. This one saturates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Time(Duration);
 
 impl Time {

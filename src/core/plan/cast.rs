@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::error::{Entry, PlanError, Problem, quote};
 use super::key::PodSetting;
 use super::list::{MAX_NAMES, Names};
@@ -13,7 +15,7 @@ use super::pattern::Roles;
 use super::role::{DeferTurn, Origin, Role, Stage};
 
 /// All lists of roles, free of contradictions.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Cast {
     /// Of all names that are listed.
     roles: BTreeMap<String, Role>,
@@ -31,7 +33,7 @@ pub(super) struct Cast {
 }
 
 /// The lists whose order counts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) init: Vec<String>,
     pub(super) sidecars: Vec<String>,
@@ -41,7 +43,7 @@ pub(super) struct Order {
 }
 
 /// Names that count when their containers have come.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Conditional {
     /// The lists as they were written.
     written: Order,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::cast::{Cast, lists_of};
 use super::duration;
 use super::error::{Entry, PlanError, Problem};
@@ -17,7 +19,7 @@ use super::settings::RestartPolicy;
 use super::signal::{Signal, parse_stop_signal};
 
 /// The settings of one container, each of which its role has a use for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerPlan {
     /// Tells when a sidecar is started.
     pub startup_probe: Option<Probe>,

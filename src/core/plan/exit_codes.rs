@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::error::{Problem, quote};
 use super::list;
 
@@ -22,7 +24,7 @@ const NOT: char = '!';
 /// let codes = &plan.container("web").caller_restarts;
 /// assert!(codes.contains(42) && !codes.contains(0) && !codes.contains(1));
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExitCodes(
     /// None for the empty set: a plan has a set for each container, and few containers have codes.
     Option<Box<Bits>>,

@@ -31,7 +31,7 @@ pub enum Port {
 
 words! {
     /// The scheme of an HTTP request.
-    #[derive(Default, Serialize, Deserialize)]
+    #[derive(Default)]
     pub enum Scheme {
         #[default]
         Http = "HTTP",

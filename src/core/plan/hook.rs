@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::duration::MAX_SECONDS;
 use super::error::Problem;
@@ -10,7 +10,7 @@ use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
 use super::json::{self, Object, Whole};
 
 /// What is done in or to a container once its pod terminates.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Hook {
     /// Runs a command in the container; has at least a program.
     Exec { command: Vec<String> },

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 pub(super) const CONTAINER_TYPE: &str = "io.kubernetes.cri.container-type";
 const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
 pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
@@ -14,7 +16,7 @@ pub(super) const SANDBOX: &str = "sandbox";
 pub const GROUP: &str = "io.containerd.runc.v2.group";
 
 /// A container by what containerd's CRI plugin says about it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {
     pub kind: ContainerKind,
     /// The name in the pod's spec, else the container's id.
@@ -23,7 +25,7 @@ pub struct Identity {
     pub sandbox: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ContainerKind {
     /// The pause container, or what there is in its place, which opens and closes the pod.
     Sandbox,
@@ -49,7 +51,7 @@ impl Identity {
 }
 
 /// A pod, as Kubernetes names it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodIdentity {
     /// The sandbox's id; without a sandbox what its containers are grouped by, or the only one's id.
     pub id: String,

@@ -3,6 +3,7 @@
 use super::error::{Entry, PlanError, Problem, quote};
 use super::list::{CONTAINER_NAME, is_container_name};
 use super::word::{Word, words};
+use serde::{Deserialize, Serialize};
 
 words! {
     /// A setting of the whole pod: the key is `usher/<setting>`.
@@ -46,7 +47,7 @@ words! {
 }
 
 /// What an annotation's key asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Key<'a> {
     Pod(PodSetting),
     Container(ContainerSetting, &'a str),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
 
 use super::duration::MAX_SECONDS;
 use super::hook::{self, Hook};
@@ -23,7 +23,7 @@ pub(super) const ALLOTTED_SHARES: &str = "io.kubernetes.cri.sandbox-cpu-shares";
 
 /// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). They are none of the
 /// pod author's choice, so one that is malformed is as good as absent, never an error.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KubeletFacts {
     /// The pod's `terminationGracePeriodSeconds`, at most 292 years.
     pub grace_period: Option<Duration>,
@@ -44,7 +44,7 @@ pub struct KubeletFacts {
 /// What kubelet (1.23 and later) reckons for all containers of a pod together: the pod's cgroup has as
 /// much, and a RuntimeClass's `overhead.podFixed` beside it. Nothing where there is no bound, or where
 /// nothing is said.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Allotment {
     /// Bytes.
     pub memory: Option<u64>,
@@ -55,7 +55,7 @@ pub struct Allotment {
 }
 
 /// A container's preStop handler, as far as it matters to the shim.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PreStop {
     /// An `Exec` with this argv will come.
     Exec { command: Vec<String> },

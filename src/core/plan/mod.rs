@@ -75,7 +75,7 @@ use cast::Cast;
 /// So is a sidecar that only the node knows of ([`Roles`]).
 ///
 /// Two plans are equal when they say the same, whatever the annotations look like, and the same is there.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
     /// Whether any usher key was there at all.
     given: bool,

@@ -2,15 +2,17 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::error::quote;
 use super::list::{MAX_NAME_CHARS, MAX_NAMES, is_container_name};
 
 /// A container name in which each `*` stands for any part of it, or for nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pattern(String);
 
 /// What a node's administrator says of containers that others put into pods.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles {
     sidecars: Vec<Pattern>,
     /// In pods without annotations, too.

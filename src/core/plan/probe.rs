@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::Problem;
 use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
@@ -10,7 +10,7 @@ use super::json::{self, Object, Whole};
 use super::rules::Unsaid;
 
 /// How often something is checked, and how many answers decide.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Probe {
     pub check: Check,
     /// From the container's start to the first check.
@@ -26,7 +26,7 @@ pub struct Probe {
 }
 
 /// What is checked.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Check {
     /// A command in the container exits 0; has at least a program.
     Exec { command: Vec<String> },

@@ -1,6 +1,7 @@
 //! Quantities as Kubernetes writes them (`k8s.io/apimachinery/pkg/api/resource`).
 
 use super::error::Problem;
+use serde::{Deserialize, Serialize};
 
 /// The most digits that a number within an `int64` has.
 const MAX_WHOLE_DIGITS: i64 = 19;
@@ -8,7 +9,7 @@ const MAX_WHOLE_DIGITS: i64 = 19;
 /// A quantity, exactly as written: `digits × 10^exponent × 2^doublings`.
 ///
 /// Digits are kept one by one, so that no fraction is too long and rounding is exact.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Quantity {
     /// Decimal, most significant first, without zeros at either end; empty for zero.
     digits: Vec<u8>,

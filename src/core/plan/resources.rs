@@ -3,22 +3,22 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 
 use super::error::{Problem, quote};
 use super::json::{self, Object};
 use super::quantity::Quantity;
 
 /// Requests and limits of one container; no request is above its limit.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resources {
     requests: Amounts,
     limits: Amounts,
 }
 
 /// How much of each resource that a cgroup can be sized by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Amounts {
     /// Thousandths of a CPU, rounded up.
     pub cpu_millis: Option<u64>,
@@ -29,8 +29,8 @@ pub struct Amounts {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawResources {
-    requests: Option<Amounts>,
-    limits: Option<Amounts>,
+    requests: Option<ResourceList>,
+    limits: Option<ResourceList>,
     /// Claims of devices: part of the schema, and nothing that a cgroup is sized by.
     #[serde(rename = "claims")]
     _claims: Option<Vec<Object<RawClaim>>>,
@@ -53,10 +53,8 @@ struct RawClaim {
 /// a quantity that is negative or too large; a request above its limit.
 pub(super) fn parse(text: &str) -> Result<Resources, Problem> {
     let raw: RawResources = json::parse(text, "Kubernetes ResourceRequirements")?;
-    Resources::new(
-        raw.requests.unwrap_or_default(),
-        raw.limits.unwrap_or_default(),
-    )
+    let amounts = |list: Option<ResourceList>| list.map_or_else(Amounts::default, |list| list.0);
+    Resources::new(amounts(raw.requests), amounts(raw.limits))
 }
 
 fn check_order(name: &str, request: Option<u64>, limit: Option<u64>) -> Result<(), Problem> {
@@ -99,10 +97,14 @@ impl Resources {
 
 // === impl Amounts ===
 
-/// Reads Kubernetes' `ResourceList`. Resources that no cgroup is sized by must be well-formed too.
-impl<'de> Deserialize<'de> for Amounts {
+/// Kubernetes' `ResourceList`. Resources that no cgroup is sized by must be well-formed too.
+#[derive(Debug)]
+struct ResourceList(Amounts);
+
+impl<'de> Deserialize<'de> for ResourceList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(AmountsVisitor { takes_null: false })
+        let visitor = AmountsVisitor { takes_null: false };
+        deserializer.deserialize_map(visitor).map(ResourceList)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a container is to its pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// Runs to completion before what comes after it.
     Init,
@@ -22,7 +22,7 @@ pub enum Role {
 }
 
 /// When a defer container runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DeferTurn {
     /// Before the apps are stopped.
     PreExit,
@@ -31,7 +31,7 @@ pub enum DeferTurn {
 }
 
 /// Containers that are started side by side, once those of the stage before have done their part.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stage(pub Vec<String>);
 
 // === impl Role ===

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::Problem;
 use super::json::{self, Whole};
@@ -16,7 +16,7 @@ const RESERVED: Duration = Duration::from_secs(6);
 pub const USUAL_GRACE_PERIOD: Duration = Duration::from_secs(30);
 
 /// What holds for the whole pod. [`Settings::default`] is a pod that says nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Settings {
     pub start_mode: StartMode,
     /// How long a container may wait for its turn.
@@ -182,7 +182,7 @@ words! {
 }
 
 /// How far a defer container may go past the grace deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GraceExtension {
     /// As long as its liveness probe succeeds; at most `max`.
     Probe { max: Duration },

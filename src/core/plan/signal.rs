@@ -3,15 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::error::{Problem, quote};
 
 /// A signal that a process can be sent, 1 to 64, as Linux numbers them on everything but MIPS,
 /// SPARC, Alpha and PA-RISC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Signal(i32);
 
 /// Text that names no signal.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash, Serialize, Deserialize)]
 #[error("{0} is not a signal such as SIGTERM, TERM, 15 or SIGRTMIN+3")]
 pub struct ParseSignalError(String);
 

@@ -17,6 +17,7 @@ macro_rules! words {
     ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(serde::Serialize, serde::Deserialize)]
         pub enum $name { $($(#[$variant_meta])* $variant,)+ }
 
         impl $crate::plan::word::Word for $name {

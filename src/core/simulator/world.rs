@@ -2,6 +2,8 @@
 //! nothing but scripts, at a time of its own.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
@@ -53,6 +55,8 @@ pub struct World {
     pub pod: Pod,
     pub now: Time,
     pub seen: Vec<(Time, Seen)>,
+    /// The pod is replaced by a copy of its written state after every event.
+    pub is_copied: bool,
     /// Which signals were sent to whom, and why.
     pub whys: Vec<(ContainerId, Signal, Why)>,
     /// What Creates are willing to wait.
@@ -91,6 +95,7 @@ impl World {
             pod: Pod::default(),
             now: Time::default(),
             seen: Vec::new(),
+            is_copied: false,
             whys: Vec::new(),
             create_timeout: None,
             plan,
@@ -569,6 +574,9 @@ impl World {
             self.carry_out(action);
             had_to_do = true;
         }
+        if self.is_copied {
+            self.replace_by_copy();
+        }
         // Nothing is left that would have to wait for the next event, whatever that is.
         if self.pod.poll_timeout().is_some_and(|at| at <= self.now) {
             return had_to_do;
@@ -578,6 +586,18 @@ impl World {
         let left = settled.poll_action();
         assert!(left.is_none(), "{left:?} was forgotten: {:#?}", self.seen);
         had_to_do
+    }
+
+    fn replace_by_copy(&mut self) {
+        let written = self.pod.to_snapshot().expect("all actions are carried out");
+        let copy = Pod::from_snapshot(&written).expect("it was just written");
+        let hash = |pod: &Pod| {
+            let mut hasher = DefaultHasher::new();
+            pod.hash(&mut hasher);
+            hasher.finish()
+        };
+        assert_eq!(hash(&copy), hash(&self.pod), "the copy differs: {written}");
+        self.pod = copy;
     }
 
     fn carry_out(&mut self, action: Action) {

@@ -20,6 +20,8 @@ mod quantity;
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::{Plan, Resources, Role, Stage};
 
 use quantity::Quantity;
@@ -27,28 +29,28 @@ use quantity::Quantity;
 pub use quantity::{Bytes, Limit, Millicores};
 
 /// What a container, or a whole pod, asks for and may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Size {
     pub requests: Requests,
     pub limits: Limits,
 }
 
 /// What is asked for; nothing where nothing is said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Requests {
     pub cpu: Millicores,
     pub memory: Bytes,
 }
 
 /// What may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     pub cpu: Limit<Millicores>,
     pub memory: Limit<Bytes>,
 }
 
 /// One of the containers that start one after another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Starting {
     /// Is over before the next one starts.
     Init(Size),
@@ -57,7 +59,7 @@ pub enum Starting {
 }
 
 /// A part of a pod's life that has a size of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Moment {
     /// The container with this index in [`Containers::starting`] starts: init(i), or the sidecars as
     /// far as this one.
@@ -70,7 +72,7 @@ pub enum Moment {
 }
 
 /// The sizes of a pod's containers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Containers {
     /// Init containers, the caller's own first, and sidecars, in the order of their start.
     pub starting: Vec<Starting>,

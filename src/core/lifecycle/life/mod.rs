@@ -38,6 +38,7 @@ mod questions;
 mod state;
 mod stop;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::process::ExitStatus;
@@ -51,12 +52,12 @@ pub use state::State;
 pub(super) use stop::Stop;
 
 /// Where a container is in its life.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(super) struct Life {
     inner: Inner,
 }
 
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 enum Inner {
     Creating,
     Created,
@@ -73,7 +74,7 @@ enum Inner {
 }
 
 /// Its Start waits for its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Blocked {
     pub request: RequestId,
     pub since: Time,
@@ -84,7 +85,7 @@ pub(super) struct Blocked {
 }
 
 /// Its Start was answered before its turn.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Held {
     /// When its Start was answered.
     pub since: Time,
@@ -94,7 +95,7 @@ pub(super) struct Held {
 }
 
 /// Its parked process is being killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Ending {
     /// What the caller is told that it ended with.
     pub code: u32,
@@ -103,7 +104,7 @@ pub(super) struct Ending {
 }
 
 /// Its program is being executed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Releasing {
     start: Start,
     /// An exit that overtook the news of the release.
@@ -112,7 +113,7 @@ pub(super) struct Releasing {
 }
 
 /// The Start of a container whose program is being executed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Start {
     /// It is still to be answered.
     Open(RequestId),
@@ -121,7 +122,7 @@ enum Start {
 }
 
 /// Its program runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Running {
     /// When its program was executed.
     pub since: Time,
@@ -134,7 +135,7 @@ pub(super) struct Running {
 }
 
 /// Its program has ended, and is executed anew at `until`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackingOff {
     /// How its last life ended.
     pub status: ExitStatus,
@@ -143,7 +144,7 @@ pub(super) struct BackingOff {
 }
 
 /// Its program is being executed anew.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Restarting {
     /// How its last life ended.
     pub status: ExitStatus,
@@ -154,7 +155,7 @@ pub(super) struct Restarting {
 }
 
 /// Its process is gone for good, and its exit is not published yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Exiting {
     /// The exit code that the caller is told.
     pub code: u32,

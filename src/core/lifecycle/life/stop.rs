@@ -2,6 +2,7 @@
 
 use crate::lifecycle::Why;
 use crate::lifecycle::time::Time;
+use serde::{Deserialize, Serialize};
 
 /// What has been done to stop a program.
 ///
@@ -11,7 +12,7 @@ use crate::lifecycle::time::Time;
 /// ```
 ///
 /// Any of them may be left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) enum Stop {
     /// Nothing.
     #[default]

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Action, ContainerId};
 use crate::lifecycle::time::Time;
 
 /// The execs of a container by their ids.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Execs(BTreeMap<String, Exec>);
 
 /// How far an exec is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Exec {
     /// Its Start has not come.
     Added,

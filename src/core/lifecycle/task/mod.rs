@@ -12,6 +12,8 @@ mod removal;
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
+
 use super::Pod;
 use super::action::{ContainerId, Refusal};
 use super::container::Container;
@@ -26,7 +28,7 @@ pub use publication::{LAST_WORDS_WITHIN, READ_WITHIN};
 pub use removal::{CleanupOutcome, Deletion, RELEASES_WITHIN};
 
 /// What the bundle of a container says that its removal depends on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BundleFacts {
     /// The kernel kills everything in the container when its init process exits.
     pub has_own_pid_namespace: bool,
@@ -35,7 +37,7 @@ pub struct BundleFacts {
 }
 
 /// The task of a container.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(super) struct Task {
     process: Process,
     /// Its Create was answered: the caller knows the task.
@@ -52,7 +54,7 @@ pub(super) struct Task {
 }
 
 /// The init process of a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Process {
     /// The OCI runtime is creating it.
     Creating,
@@ -66,7 +68,7 @@ enum Process {
 }
 
 /// How far the processes of a container are frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Freezer {
     Thawed,
     Freezing,

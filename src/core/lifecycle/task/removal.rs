@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Action, ContainerId, Refusal};
 use crate::lifecycle::container::Container;
@@ -19,7 +21,7 @@ use super::{Call, Process, Task};
 pub const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 
 /// How far the cleanup of a container's runtime state is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Cleanup {
     /// There is nothing to clean up before the deletion.
     None,
@@ -30,7 +32,7 @@ pub(super) enum Cleanup {
 }
 
 /// How far the deletion of a container is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Removal {
     None,
     /// The caller wants it, or has created the container for nothing.
@@ -50,7 +52,7 @@ pub enum CleanupOutcome {
 }
 
 /// How a container is deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Deletion {
     /// It has exited.
     Usual,

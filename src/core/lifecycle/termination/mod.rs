@@ -20,6 +20,8 @@ mod turns;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::{ContainerKind, SidecarStopOrder};
 
 use super::Pod;
@@ -33,7 +35,7 @@ use super::time::Time;
 const STUCK: Duration = Duration::from_secs(1);
 
 /// A termination under way.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Termination {
     cause: Cause,
     /// When the first of its requests came: its clock starts there.
@@ -69,7 +71,7 @@ pub(in crate::lifecycle) struct Termination {
 }
 
 /// What becomes of hooks and defer containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Defers {
     Run,
     /// Its caller leaves no time for any.

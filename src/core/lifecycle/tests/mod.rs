@@ -23,6 +23,7 @@ mod promises;
 mod restarting;
 mod signals;
 mod sizes;
+mod snapshots;
 mod starting;
 mod stopping;
 mod trouble;

@@ -1,0 +1,68 @@
+//! The state of a pod, written down and read back.
+//!
+//! The state is all that the core knows: a pod that is read back goes on as if nothing had happened. Only
+//! rules that are [set aside](super::circles) for going round in circles, which is a bug, are asked again.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::Pod;
+
+/// The version of what is written. It goes up when a reader of an earlier one would misread it.
+pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// Why the state of a pod cannot be written or read.
+#[derive(Debug, Error)]
+pub enum SnapshotError {
+    #[error("the state of a pod is not written: an action is still to be carried out")]
+    ActionPending,
+    #[error("the state of a pod has version {found}, expected {SNAPSHOT_VERSION}")]
+    OtherVersion { found: u32 },
+    #[error("the state of a pod is malformed")]
+    Malformed(#[from] serde_json::Error),
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u32,
+    pod: &'a Pod,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+#[derive(Deserialize)]
+struct Read {
+    pod: Pod,
+}
+
+impl Pod {
+    /// Writes the state as JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError::ActionPending`] unless all actions were [polled](Pod::poll_action).
+    pub fn to_snapshot(&self) -> Result<String, SnapshotError> {
+        if self.out.iter().next().is_some() {
+            return Err(SnapshotError::ActionPending);
+        }
+        let version = SNAPSHOT_VERSION;
+        Ok(serde_json::to_string(&Written { version, pod: self })?)
+    }
+
+    /// Reads what [`to_snapshot`](Pod::to_snapshot) has written.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError::OtherVersion`], and [`SnapshotError::Malformed`].
+    pub fn from_snapshot(text: &str) -> Result<Pod, SnapshotError> {
+        let Version { version: found } = serde_json::from_str(text)?;
+        if found != SNAPSHOT_VERSION {
+            return Err(SnapshotError::OtherVersion { found });
+        }
+        let Read { pod } = serde_json::from_str(text)?;
+        Ok(pod)
+    }
+}
