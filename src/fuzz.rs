@@ -1,19 +1,18 @@
-//! Whatever comes from outside: nothing panics or hangs, and it takes no more memory than its size
-//! explains.
+//! Fuzz targets for all input from outside: no input causes a panic or a hang, or takes more memory
+//! than its size justifies.
 //!
-//! A target is a function that is given any bytes at all; it stands beside the code that reads them.
-//! `scripts/fuzz` has a fuzzer look for bytes that break one, with overflows checked. The tests run
-//! each with its inputs in `integration/fuzz/seeds`, so whatever once broke one is there under a name
-//! that says what it was.
+//! A target is a function that takes any bytes; it stands beside the code that parses them.
+//! `scripts/fuzz` searches for failing inputs, with overflow checks. The tests run each target with
+//! its seeds in `integration/fuzz/seeds`. An input that once failed is kept there, under a name
+//! that describes it.
 
 mod annotations;
 pub(crate) mod cost;
 mod ttrpc;
 
-/// A target by its name, which is that of its directory of seeds too.
+/// A target with its name, which is also the name of its directory of seeds.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All of them.
 pub const TARGETS: [Target; 21] = [
     ("annotations", annotations),
     ("answers", answers),
@@ -38,7 +37,7 @@ pub const TARGETS: [Target; 21] = [
     ("tls", tls),
 ];
 
-/// The target that `usher-webhook` has.
+/// The target of `usher-webhook`.
 #[cfg(test)]
 const OF_WEBHOOK: &str = "reviews";
 
@@ -47,22 +46,22 @@ pub fn annotations(input: &[u8]) {
     annotations::annotations(input);
 }
 
-/// What a shim tells `usher` of its pod, as every command prints it.
+/// A shim's message to `usher`, as each command prints it.
 pub fn answers(input: &[u8]) {
     crate::cli::fuzz::answers(input);
 }
 
-/// What containerd says to `start` on standard input.
+/// containerd's standard input to `start`.
 pub fn bootstrap(input: &[u8]) {
     crate::shim::fuzz::bootstrap(input);
 }
 
-/// A bundle's `config.json`, and what changes it.
+/// A bundle's `config.json`, and all changes that the shim makes to it.
 pub fn bundle(input: &[u8]) {
     crate::engine::oci::fuzz::bundle(input);
 }
 
-/// What is JSON or a message within a call of the Task service.
+/// JSON and messages inside calls of the Task service.
 pub fn calls(input: &[u8]) {
     crate::pod::fuzz::calls(input);
     crate::engine::oci::fuzz::resources(input);
@@ -78,7 +77,7 @@ pub fn config(input: &[u8]) {
     crate::config::fuzz(input);
 }
 
-/// The socket for people, by ttrpc.
+/// ttrpc on the control socket.
 pub fn control(input: &[u8]) {
     ttrpc::control(input);
 }
@@ -93,7 +92,7 @@ pub fn explain(input: &[u8]) {
     crate::cli::fuzz::explain(input);
 }
 
-/// What is answered to a gRPC probe.
+/// The response to a gRPC probe.
 pub fn grpc(input: &[u8]) {
     crate::probe::fuzz::grpc(input);
 }
@@ -103,7 +102,7 @@ pub fn handlers(input: &[u8]) {
     annotations::handlers(input);
 }
 
-/// What is answered to an HTTP probe.
+/// The response to an HTTP probe.
 pub fn http(input: &[u8]) {
     crate::probe::fuzz::http(input);
 }
@@ -118,7 +117,7 @@ pub fn options(input: &[u8]) {
     crate::engine::oci::fuzz::options(input);
 }
 
-/// What kubelet wants of a sandbox.
+/// kubelet's configuration of a sandbox.
 pub fn sandbox(input: &[u8]) {
     crate::engine::sandbox::fuzz::config(input);
 }
@@ -132,24 +131,24 @@ pub fn proc(input: &[u8]) {
     crate::stdio::fuzz::stat(input);
 }
 
-/// What the OCI runtime, and a shim that has died, have left in files.
+/// Files written by the OCI runtime, and by a shim that has died.
 pub fn state(input: &[u8]) {
     crate::cgroup::fuzz::notes(input);
     crate::engine::oci::fuzz::files(input);
     crate::engine::oci::fuzz::state(input);
 }
 
-/// Where a stream goes.
+/// The address of a stream.
 pub fn stdio(input: &[u8]) {
     crate::stdio::fuzz::address(input);
 }
 
-/// containerd's socket, by ttrpc.
+/// ttrpc on the socket for containerd.
 pub fn task(input: &[u8]) {
     ttrpc::task(input);
 }
 
-/// What is answered to the beginning of TLS.
+/// The response to a TLS handshake.
 pub fn tls(input: &[u8]) {
     crate::probe::fuzz::tls(input);
 }
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_once_broke_something_does_so_no_more() {
+    fn no_seed_fails() {
         let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/fuzz/seeds");
         for (name, target) in TARGETS {
             let inputs: Vec<_> = fs::read_dir(seeds.join(name)).unwrap().collect();
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_is_one_that_the_fuzzer_has() {
+    fn every_target_has_a_fuzzer_program() {
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/fuzz/src/bin");
         for (name, _) in TARGETS {
             let program = fs::read_to_string(programs.join(format!("{name}.rs"))).unwrap();

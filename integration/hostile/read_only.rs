@@ -66,7 +66,7 @@ fn read_only_clients_keep_root_out_of_nothing_and_cost_a_twentieth_of_a_core() {
         PATIENCE,
         || {
             let watch = count(&|one| one.stdout().contains("pod1"));
-            watch > 0 && watch + count(&|one| one.stderr().contains("too many ask")) >= 8
+            watch > 0 && watch + count(&|one| one.stderr().contains("too many requests")) >= 8
         },
     );
     let socket = host.control_sockets().remove(0);

@@ -90,7 +90,7 @@ fn ask_once(cluster: &Cluster, words: &[&str]) -> Finished {
 }
 
 /// What it says then.
-const LATE: &str = "does not answer: nothing came within 10s";
+const LATE: &str = "does not answer: no answer within 10s";
 
 #[track_caller]
 fn says(cluster: &Cluster, words: &[&str]) -> String {
@@ -176,7 +176,10 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
     assert_eq!(row(&one, &[&there.namespace]), None, "{one}");
     let nobody = usher(cluster, &["ps", "-n", "kube-public"]);
     assert!(nobody.ok() && nobody.out().is_empty(), "{nobody:?}");
-    assert_eq!(nobody.err(), "no pods of usher in namespace kube-public\n");
+    assert_eq!(
+        nobody.err(),
+        "no pods run under usher in namespace kube-public\n"
+    );
 
     // As on the node, and what the kernel has there.
     let text = says(cluster, &["inspect", &format!("{here}/shop")]);

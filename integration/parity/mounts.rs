@@ -291,11 +291,11 @@ fn what_cannot_be_mapped_is_refused_with_the_reason() {
         (of(&base, &["rbind", "uidmap=0:1", GIDS]), "\"0:1\""),
         (
             of(&base, &["rbind", "uidmap=0:5:9,3:50:1", GIDS]),
-            "uidmap=0:5:9,3:50:1 is refused",
+            "refuses uidmap=0:5:9,3:50:1",
         ),
         (
             of(Path::new("/sys"), &["bind", UIDS, GIDS]),
-            "cannot be mapped",
+            "cannot map the owners",
         ),
     ];
     for (mount, words) in refusals {

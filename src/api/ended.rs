@@ -1,7 +1,7 @@
-//! What is known of pods that have ended: files, for an hour.
+//! Records of pods that have ended, in files that are kept for an hour.
 //!
-//! Nobody is left who could remove them when the hour is over: whoever comes next does it, the end of
-//! another pod, or `usher` itself.
+//! A pod's shim exits with the pod, so it cannot remove its record after an hour. The next pod that
+//! ends does, or `usher`.
 
 use std::fmt;
 use std::io;
@@ -15,35 +15,35 @@ use super::{directory, make_directory};
 use crate::api;
 use crate::lifecycle::Report;
 
-/// The directory below that of the sockets.
+/// Subdirectory of the sockets' directory.
 const ENDED: &str = "ended";
 
-/// How long a pod is remembered.
+/// Age up to which a record is kept.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
 
-/// How many are, on a node where many end.
-const KEPT_AT_MOST: usize = 256;
+/// Most records kept on a node.
+const MAX_RECORDS: usize = 256;
 
-/// The largest file that is read. Ours have a few kilobytes, at most some dozens.
-const SIZE_AT_MOST: u64 = 1024 * 1024;
+/// Largest file that is read. A record has a few kilobytes, at most some dozens.
+const MAX_BYTES: u64 = 1024 * 1024;
 
-/// The pods of this node that have ended.
+/// Records of the pods of this node that have ended.
 #[derive(Debug)]
 pub struct Ended {
     directory: PathBuf,
 }
 
-/// Where is kept what is known of a pod that has ended.
+/// Storage for the record of a pod that has ended.
 pub trait Archive: fmt::Debug + Send + Sync {
-    /// Keeps it, in a moment: somebody may be waiting for an answer. What cannot be kept is lost, and
-    /// nothing else with it.
+    /// Stores the record in the background, because a caller may be waiting for an answer. A
+    /// failure is only logged.
     fn keep(&self, pod: api::Pod);
 
-    /// Something was decided about the pod, which is in the log as well: nothing of it is kept here.
+    /// Observes a decision about the pod; the shim's log has it too. The default ignores it.
     fn decided(&self, _: &Report) {}
 }
 
-/// The files of this node.
+/// The archive of this node, in files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeArchive;
 
@@ -51,14 +51,14 @@ impl Archive for NodeArchive {
     fn keep(&self, pod: api::Pod) {
         tokio::spawn(async move {
             if let Err(error) = Ended::in_directory(&directory()).keep(&pod, SystemTime::now()) {
-                tracing::warn!(%error, "what is known of the pod is not kept");
+                tracing::warn!(%error, "cannot record the ended pod for usher");
             }
         });
     }
 }
 
 impl Ended {
-    /// Those that are kept below a directory of sockets.
+    /// Records below a directory of sockets.
     pub fn in_directory(sockets: &Path) -> Ended {
         Ended {
             directory: sockets.join(ENDED),
@@ -69,7 +69,7 @@ impl Ended {
         make_directory(&self.directory)?;
         self.clean(now);
         let message = pod.write_to_bytes().map_err(io::Error::other)?;
-        // The time makes the name: so a listing is in order, and tells what is too old.
+        // The name begins with the time: so names sort by age, and tell which records are too old.
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("{:013}-{}", since.as_millis(), std::process::id());
         let unfinished = self.directory.join(format!(".{name}"));
@@ -86,33 +86,33 @@ impl Ended {
         written
     }
 
-    /// Removes what is older than an hour, or more than is kept.
+    /// Removes records that are older than an hour, and the oldest ones above the limit.
     pub fn clean(&self, now: SystemTime) {
         let files = self.files();
-        let surplus = files.len().saturating_sub(KEPT_AT_MOST.saturating_sub(1));
+        let surplus = files.len().saturating_sub(MAX_RECORDS.saturating_sub(1));
         for (index, (at, path)) in files.into_iter().enumerate() {
             let is_old = now.duration_since(at).is_ok_and(|age| age > KEPT_FOR);
             if is_old || index < surplus {
-                // Another may have been faster.
+                // Fails if another process has removed it already.
                 let _ = std::fs::remove_file(path);
             }
         }
     }
 
-    /// What is known of them, the one that ended first first.
+    /// Returns the records, oldest first.
     pub fn pods(&self, now: SystemTime) -> Vec<api::Pod> {
         let files = self.files().into_iter();
         let recent =
             files.filter(|(at, _)| now.duration_since(*at).unwrap_or_default() <= KEPT_FOR);
         let pods = recent.filter_map(|(_, path)| {
             let size = std::fs::metadata(&path).ok()?.len();
-            let bytes = (size <= SIZE_AT_MOST).then(|| std::fs::read(&path).ok())??;
+            let bytes = (size <= MAX_BYTES).then(|| std::fs::read(&path).ok())??;
             api::Pod::parse_from_bytes(&bytes).ok()
         });
         pods.collect()
     }
 
-    /// The files by their age, the oldest first.
+    /// Files with their time, oldest first.
     fn files(&self) -> Vec<(SystemTime, PathBuf)> {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
         let mut files: Vec<_> = entries
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_remembered_for_an_hour_and_its_file_is_cleaned_up() {
+    fn a_record_is_shown_for_an_hour_and_then_removed() {
         let directory = tempfile::tempdir().unwrap();
         let ended = Ended::in_directory(directory.path());
         let begin = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_only_the_last_are_remembered() {
+    fn only_the_latest_records_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let ended = Ended::in_directory(directory.path());
         let begin = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -177,12 +177,12 @@ mod tests {
             ended.keep(&pod(&number.to_string()), at).unwrap();
         }
         let names = names(&ended, begin);
-        assert_eq!(names.len(), KEPT_AT_MOST);
+        assert_eq!(names.len(), MAX_RECORDS);
         assert_eq!(names.last().unwrap(), "299");
     }
 
     #[test]
-    fn what_is_no_record_of_ours_is_left_out() {
+    fn files_that_are_no_records_are_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let ended = Ended::in_directory(directory.path());
         let now = SystemTime::now();

@@ -1,7 +1,7 @@
-//! What shims tell `usher`, in messages; and what is kept of pods that have ended.
+//! Messages between shims and `usher`, and the records of pods that have ended.
 //!
-//! The messages and the service are those of `protos/usher/v1/control.proto`. Each shim answers on a
-//! socket in [`directory`]. What is known of a pod that has ended is kept there in files, for an hour.
+//! `protos/usher/v1/control.proto` defines the messages and the service. Each shim answers on a
+//! socket in [`directory`]. A pod that has ended is recorded there in a file, for an hour.
 
 mod ended;
 mod vocabulary;
@@ -22,32 +22,33 @@ pub use generated::control::*;
 pub use generated::control_ttrpc::{Control, ControlClient, create_control};
 pub use vocabulary::{cause, cause_of, hook_of, missing_of, remedy_of, role, state_of, step_of};
 
-/// The variable that names another directory than the usual one.
+/// Environment variable with a directory to use instead of the default one.
 pub const DIRECTORY_VARIABLE: &str = "USHER_SOCKETS";
 
-/// The mode of directories.
+/// Mode of directories.
 const OURS_ALONE: u32 = 0o700;
 
-/// Beside the shims' own sockets.
+/// Default directory of the control sockets, beside the shims' own sockets.
 const DIRECTORY: &str = "/run/containerd/usher";
 
-/// Beside the sockets in [`directory`], the sockets that only root may connect to.
+/// Subdirectory of [`directory`] with the sockets for root alone.
 const ROOTS: &str = "root";
 
-/// Where the sockets are.
+/// Directory of the control sockets.
 pub fn directory() -> PathBuf {
     let given = std::env::var_os(DIRECTORY_VARIABLE).filter(|given| !given.is_empty());
     given.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from)
 }
 
-/// The socket for root alone that belongs to the one at `socket`, which is in [`directory`].
+/// Path of the socket for root alone that belongs to `socket`, which is in [`directory`].
 pub fn roots_socket(socket: &Path) -> PathBuf {
     let name = socket.file_name().unwrap_or_default();
     socket.with_file_name(ROOTS).join(name)
 }
 
-/// Makes a directory that nobody else can look into, and those above it. One that is there is closed to
-/// others, since kubelet makes it open to them where it is mounted before there is a shim.
+/// Makes a directory that only its owner can access, and its missing parents. An existing directory
+/// loses the access of others: kubelet makes it world-readable if a pod mounts it before the first
+/// shim runs.
 ///
 /// # Errors
 ///
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_was_open_to_others_is_closed_to_them() {
+    fn an_existing_directory_loses_the_access_of_others() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("above/usher");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;

@@ -1,5 +1,5 @@
-//! The core's words as the messages have them: one for one. What they mean to people is said by
-//! `usher`, where they are read.
+//! Conversions between the core's types and the messages, one for one. `usher` puts them into
+//! sentences.
 
 use crate::api;
 use crate::lifecycle::{
@@ -7,7 +7,7 @@ use crate::lifecycle::{
 };
 use crate::plan::{ContainerKind, DeferTurn, Origin, Role};
 
-// === of the pod ===
+// === pod ===
 
 impl From<Phase> for api::Phase {
     fn from(phase: Phase) -> api::Phase {
@@ -57,7 +57,7 @@ impl From<Step> for api::StepName {
     }
 }
 
-/// The step that was told; none that this usher does not know.
+/// Converts a termination step; `None` if this version of usher does not know it.
 pub fn step_of(told: api::StepName) -> Option<Step> {
     Some(match told {
         api::StepName::STEP_UNKNOWN => return None,
@@ -70,7 +70,7 @@ pub fn step_of(told: api::StepName) -> Option<Step> {
     })
 }
 
-/// Why a pod terminates, and the container whose end it is, if it is one's, with its code.
+/// Converts the reason of a termination, with the container and exit code behind it, if any.
 pub fn cause(cause: &Cause) -> (api::Cause, Option<(&str, u32)>) {
     match cause {
         Cause::Inferred => (api::Cause::CAUSE_INFERRED, None),
@@ -87,7 +87,7 @@ pub fn cause(cause: &Cause) -> (api::Cause, Option<(&str, u32)>) {
     }
 }
 
-/// The cause that [`cause`] tells of, which has its sentence in the core; none if it is not known here.
+/// Inverse of [`cause`]; `None` if this version of usher does not know the cause.
 pub fn cause_of(cause: api::Cause, name: &str, code: u32) -> Option<Cause> {
     let name = name.to_owned();
     Some(match cause {
@@ -102,9 +102,9 @@ pub fn cause_of(cause: api::Cause, name: &str, code: u32) -> Option<Cause> {
     })
 }
 
-// === of a container ===
+// === container ===
 
-/// What a container of this kind and role is to its pod.
+/// Converts the role of a container of this kind.
 pub fn role(kind: ContainerKind, role: Role) -> api::Role {
     match (kind, role) {
         (ContainerKind::Sandbox, _) => api::Role::ROLE_SANDBOX,
@@ -145,7 +145,8 @@ impl From<State> for api::State {
     }
 }
 
-/// The state that was told; none that this usher does not know, and none of a container that is gone.
+/// Converts a container state; `None` for a removed container, or if this version of usher does not
+/// know the state.
 pub fn state_of(told: api::State) -> Option<State> {
     Some(match told {
         api::State::STATE_UNKNOWN | api::State::STATE_GONE => return None,
@@ -231,8 +232,8 @@ impl From<&Obstacle> for api::Obstacle {
     }
 }
 
-/// What is missing of a container that is waited for, as it was told; none that this usher does not
-/// know, and none where it is no container that is waited for.
+/// Converts what an awaited container lacks; `None` if the obstacle is no container, or if this
+/// version of usher does not know it.
 pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
     let state = told.state.unwrap_or_default().enum_value_or_default();
     Some(match told.missing.enum_value_or_default() {
@@ -277,10 +278,10 @@ impl From<&Remedy> for api::Remedy {
     }
 }
 
-/// What separates names in an annotation's value.
+/// Separator of names in an annotation's value.
 const NAMES: &str = ", ";
 
-/// The remedy that was told; none that this usher does not know.
+/// Converts a remedy; `None` if this version of usher does not know it.
 pub fn remedy_of(told: &api::Remedy) -> Option<Remedy> {
     let container = told.container.clone();
     let list = told.value.split(NAMES).map(str::to_owned).collect();
@@ -293,7 +294,7 @@ pub fn remedy_of(told: &api::Remedy) -> Option<Remedy> {
     })
 }
 
-// === of what happens ===
+// === events ===
 
 impl From<Why> for api::Why {
     fn from(why: Why) -> api::Why {
@@ -330,8 +331,8 @@ impl From<HookKind> for api::Hook {
     }
 }
 
-/// The hook that was told; none that this usher does not know, and none of those that the core knows
-/// nothing of.
+/// Converts a hook; `None` for a hook that the core does not run, or if this version of usher does
+/// not know it.
 pub fn hook_of(told: api::Hook) -> Option<HookKind> {
     match told {
         api::Hook::HOOK_TERMINATION => Some(HookKind::Termination),
@@ -351,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_step_and_hook_is_told_and_understood() {
+    fn every_state_step_and_hook_survives_a_round_trip() {
         for told in api::State::VALUES {
             let again = state_of(*told).map(api::State::from);
             match told {
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_of_a_container_is_told_and_understood() {
+    fn an_obstacle_of_a_container_survives_a_round_trip() {
         for missing in [
             Missing::NeverCreated,
             Missing::Ended(3),
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cause_is_told_and_understood() {
+    fn every_cause_survives_a_round_trip() {
         for told in api::Cause::VALUES {
             let understood = cause_of(*told, "web", 3);
             let again = understood.as_ref().map(cause);

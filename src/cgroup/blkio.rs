@@ -1,4 +1,5 @@
-//! Block I/O as version 1 counts it: per device and operation, by whichever part of the kernel does.
+//! Block I/O metrics of cgroup v1, per device and operation. Which part of the kernel counts them
+//! varies.
 
 use std::path::Path;
 
@@ -6,10 +7,10 @@ use containerd_shim_protos::cgroups::metrics::{BlkIOEntry, BlkIOStat};
 
 use super::read::text;
 
-/// A list of the message, and the file that it comes from.
+/// A file, and the list of the message that it fills.
 type List = (&'static str, fn(&mut BlkIOStat) -> &mut Vec<BlkIOEntry>);
 
-/// What the CFQ scheduler counts (kernels before 5.0, and some vendors' after).
+/// Files of the CFQ scheduler (kernels before 5.0, and some vendors' later ones).
 const CFQ: [List; 8] = [
     ("io_service_bytes_recursive", |blkio| {
         &mut blkio.io_service_bytes_recursive
@@ -33,7 +34,7 @@ const CFQ: [List; 8] = [
     ("sectors_recursive", |blkio| &mut blkio.sectors_recursive),
 ];
 
-/// What the throttling layer counts, whatever the scheduler.
+/// Files of the throttling layer, with any scheduler.
 const THROTTLE: [List; 2] = [
     ("throttle.io_service_bytes", |blkio| {
         &mut blkio.io_service_bytes_recursive
@@ -43,7 +44,7 @@ const THROTTLE: [List; 2] = [
     }),
 ];
 
-/// What the BFQ scheduler counts, where the kernel has no throttling layer.
+/// Files of the BFQ scheduler, for kernels without the throttling layer.
 const BFQ: [List; 2] = [
     ("bfq.io_service_bytes_recursive", |blkio| {
         &mut blkio.io_service_bytes_recursive
@@ -53,7 +54,7 @@ const BFQ: [List; 2] = [
     }),
 ];
 
-/// The figures of the first of them that counts anything.
+/// Returns the metrics of the first of these that counts anything.
 pub(super) fn stat(directory: &Path) -> BlkIOStat {
     let mut blkio = BlkIOStat::new();
     for lists in [&CFQ[..], &THROTTLE, &BFQ] {
@@ -72,8 +73,8 @@ pub(super) fn stat(directory: &Path) -> BlkIOStat {
     blkio
 }
 
-/// `8:0 Read 4096`, or `8:0 4096` in lists that tell no operations apart; the last line, a total
-/// over all devices, is none.
+/// Parses `8:0 Read 4096`, or `8:0 4096` in files without operations; `None` for the last line, the
+/// total.
 pub(super) fn entry(line: &str) -> Option<BlkIOEntry> {
     let (device, rest) = line.split_once(' ')?;
     let (major, minor) = device.split_once(':')?;
@@ -87,7 +88,7 @@ pub(super) fn entry(line: &str) -> Option<BlkIOEntry> {
     })
 }
 
-/// Names the devices, as far as the machine has names for them.
+/// Adds the names of the devices, if the machine has any.
 fn name(blkio: &mut BlkIOStat) {
     let partitions = text(Path::new("/proc/partitions")).unwrap_or_default();
     for (_, list) in CFQ {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_counts_comes_before_the_throttling_layer() {
+    fn a_schedulers_metrics_are_preferred_to_the_throttling_layers() {
         let blkio = stat_of(&[
             (
                 "blkio.io_serviced_recursive",
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_counts_nothing_does_not() {
+    fn a_scheduler_that_counts_nothing_is_ignored() {
         let blkio = stat_of(&[
             ("blkio.io_serviced_recursive", "Total 0\n"),
             ("blkio.throttle.io_serviced", "254:0 Write 2\nTotal 2\n"),
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_have_their_first_name() {
+    fn a_device_with_several_names_gets_the_first() {
         let partitions = "major minor  #blocks  name\n\n 254        0  268435456 vda\n   8        0  1 sda\n   8        0  1 other\n";
         assert_eq!(device(partitions, 254, 0).as_deref(), Some("/dev/vda"));
         assert_eq!(device(partitions, 8, 0).as_deref(), Some("/dev/sda"));

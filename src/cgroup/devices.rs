@@ -1,8 +1,8 @@
-//! What both versions say of a machine's devices in the same words.
+//! Metrics of devices, whose format is the same in cgroup v1 and v2.
 
 use std::fs;
 
-/// An RDMA device's figures, or its limits.
+/// Usage or limits of an RDMA device.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rdma {
     pub name: String,
@@ -10,7 +10,8 @@ pub(super) struct Rdma {
     pub objects: u32,
 }
 
-/// `mlx4_0 hca_handle=2 hca_object=max` (<https://docs.kernel.org/admin-guide/cgroup-v1/rdma.html>).
+/// Parses `mlx4_0 hca_handle=2 hca_object=max`
+/// (<https://docs.kernel.org/admin-guide/cgroup-v1/rdma.html>).
 pub(super) fn rdma(text: &str) -> Vec<Rdma> {
     let device = |line: &str| {
         let (name, fields) = line.split_once(' ')?;
@@ -34,7 +35,7 @@ pub(super) fn rdma(text: &str) -> Vec<Rdma> {
     text.lines().filter_map(device).collect()
 }
 
-/// The sizes of huge pages that the machine has, as the names of a cgroup's files spell them.
+/// Sizes of huge pages on this machine, as in the names of a cgroup's files.
 pub(super) fn huge_pages() -> Vec<String> {
     let entries = fs::read_dir("/sys/kernel/mm/hugepages");
     let mut names: Vec<_> = entries
@@ -43,12 +44,12 @@ pub(super) fn huge_pages() -> Vec<String> {
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
-    // The file system has them in no order.
+    // read_dir has no order.
     names.sort_unstable();
     names.iter().filter_map(|name| huge_page(name)).collect()
 }
 
-/// `hugepages-2048kB` is `2MB`.
+/// Converts `hugepages-2048kB` to `2MB`.
 pub(super) fn huge_page(name: &str) -> Option<String> {
     let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     let kilobytes: u64 = size.parse().ok()?;
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_huge_pages_are_spelt_as_in_the_names_of_files() {
+    fn sizes_of_huge_pages_are_spelled_as_in_the_names_of_files() {
         let names = ["hugepages-64kB", "hugepages-2048kB", "hugepages-1048576kB"];
         let spelt = names.map(|name| huge_page(name).unwrap());
         assert_eq!(spelt, ["64KB", "2MB", "1GB"]);
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn rdma_devices_have_figures_or_no_limit() {
+    fn rdma_values_are_numbers_or_max() {
         let found =
             rdma("mlx4_0 hca_handle=2 hca_object=2000\nocrdma1 hca_handle=3 hca_object=max\n");
         let device = |name: &str, handles, objects| Rdma {

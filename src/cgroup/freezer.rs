@@ -1,31 +1,31 @@
-//! Freezing what is in a cgroup, in the words of either version.
+//! Freezes and thaws cgroups v1 and v2.
 
 use std::path::Path;
 
 use super::below;
 use super::read::{text, write};
 
-/// The file of version 1, and what is written to it.
+/// File of cgroup v1 and the words written to it.
 const STATE: &str = "freezer.state";
 const FROZEN: &str = "FROZEN";
 const THAWED: &str = "THAWED";
 
-/// The file of version 2, and what is in it where nothing is frozen.
+/// File of cgroup v2, and its content if nothing is frozen.
 const FREEZE: &str = "cgroup.freeze";
 const NOT_FROZEN: &str = "0";
 
-/// Stops all that is in a cgroup of version 1 and below it, so that nothing of it forks while it is
-/// killed one by one.
+/// Freezes a v1 cgroup and those below it, so that its processes cannot fork while they are killed
+/// one by one.
 pub(super) fn freeze(cgroup: &Path) {
     let file = cgroup.join(STATE);
     if file.exists()
         && let Err(error) = write(&file, FROZEN)
     {
-        tracing::debug!(file = %file.display(), %error, "not frozen");
+        tracing::debug!(file = %file.display(), %error, "cgroup not frozen");
     }
 }
 
-/// Lets go on what is frozen in a cgroup and in those below it, whoever has frozen it.
+/// Thaws a cgroup and those below it, regardless of who has frozen them.
 pub(super) fn thaw(cgroup: &Path) {
     for directory in below(Some(cgroup.to_owned())) {
         for (file, thawed) in [(STATE, THAWED), (FREEZE, NOT_FROZEN)] {
@@ -33,7 +33,7 @@ pub(super) fn thaw(cgroup: &Path) {
             if text(&file).is_some_and(|state| state.trim() != thawed)
                 && let Err(error) = write(&file, thawed)
             {
-                tracing::warn!(file = %file.display(), %error, "not thawed");
+                tracing::warn!(file = %file.display(), %error, "cgroup not thawed");
             }
         }
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_frozen_below_a_cgroup_is_thawed_in_either_versions_words() {
+    fn cgroups_of_both_versions_are_thawed_with_those_below() {
         let cgroup = tempfile::tempdir().unwrap();
         let child = cgroup.path().join("child");
         fs::create_dir(&child).unwrap();
@@ -55,7 +55,7 @@ mod tests {
         fs::write(child.join(FREEZE), "1\n").unwrap();
         thaw(cgroup.path());
         let read = |file: &Path| fs::read_to_string(file).unwrap();
-        // A kernel replaces what is there; of a file of ours the rest stays.
+        // The kernel replaces the value; in a plain file the rest of the old text stays.
         assert!(read(&cgroup.path().join(STATE)).starts_with(THAWED));
         assert!(read(&child.join(STATE)).starts_with(THAWED));
         assert!(read(&child.join(FREEZE)).starts_with(NOT_FROZEN));

@@ -1,4 +1,4 @@
-//! Text in place of what the kernel says of a cgroup or a process, and of our own notes.
+//! Fuzz targets: the kernel's files of cgroups and processes, and our own notes.
 
 use containerd_shim_protos::cgroups::metrics::{MemoryOomControl, MemoryStat, Throttle};
 use containerd_shim_protos::cgroups_v2::metrics as v2_metrics;
@@ -8,9 +8,10 @@ use crate::fuzz::cost::assert_bounded;
 use super::pod::Note;
 use super::{blkio, devices, hierarchy, read, scores, v1, v2, values};
 
-/// How many bytes may be allocated at once for each that is read, and in any case: a line of a few
-/// bytes becomes an entry with a dozen fields.
+/// Bytes that may be allocated at once for each byte of input: a short line becomes an entry with a
+/// dozen fields.
 const EACH: usize = 128;
+/// Bytes that may be allocated at once in any case.
 const ANYWAY: usize = 16 * 1024;
 
 pub(crate) fn files(input: &[u8]) {
@@ -46,7 +47,7 @@ pub(crate) fn status(input: &[u8]) {
     let _ = scores::has_resource(text);
 }
 
-/// What is to be put in force again; not done.
+/// Notes of values to restore; nothing is restored.
 pub(crate) fn notes(input: &[u8]) {
     let read = || serde_json::from_slice::<Vec<Note>>(input);
     if let Ok(notes) = assert_bounded(input.len(), EACH, ANYWAY, read) {

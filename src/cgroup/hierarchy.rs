@@ -1,4 +1,4 @@
-//! Where the machine has its cgroups.
+//! The cgroup hierarchies of the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use cgroups_rs::fs::Controllers;
 use cgroups_rs::fs::hierarchies::UNIFIED_MOUNTPOINT;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-/// The controllers of version 1 that are read here. In `devices` runc looks for the processes.
+/// Controllers of cgroup v1 that are read here. runc looks for processes in `devices`.
 const CONTROLLERS: [Controllers; 9] = [
     Controllers::Devices,
     Controllers::Freezer,
@@ -21,35 +21,35 @@ const CONTROLLERS: [Controllers; 9] = [
     Controllers::Rdma,
 ];
 
-/// Which versions a machine has.
+/// The cgroup versions of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     V1,
-    /// Version 1, and beside its hierarchies one of version 2, which has no controllers.
+    /// v1, with an additional v2 hierarchy that has no controllers.
     Hybrid,
     V2,
 }
 
-/// What is mounted, which does not change while the machine runs.
+/// The mounted hierarchies, which do not change while the machine runs.
 #[derive(Debug)]
 pub(super) enum Hierarchy {
-    /// Of each controller that is mounted where.
+    /// Controllers and their mounts.
     V1(Vec<(Controllers, Mount)>),
     V2,
 }
 
-/// A hierarchy that is mounted, of either version.
+/// The mount of a hierarchy of either version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     point: PathBuf,
-    /// The cgroup that is seen at the mount point: not the first one in a container.
+    /// The cgroup at the mount point; inside a container it is not the root cgroup.
     root: PathBuf,
-    /// Its controllers and whatever else it was mounted with, separated by commas.
+    /// Its controllers and other mount options, separated by commas.
     options: String,
 }
 
 impl Layout {
-    /// What is mounted here; none if nothing is.
+    /// Detects the layout at a mount point; `None` without cgroups.
     pub fn at(mount: &Path) -> Option<Layout> {
         let is_v2 = |path: &Path| {
             statfs(path).is_ok_and(|found| found.filesystem_type() == CGROUP2_SUPER_MAGIC)
@@ -61,14 +61,15 @@ impl Layout {
         }
     }
 
-    /// What this machine has.
+    /// Layout of this machine.
     pub fn here() -> Option<Layout> {
         Layout::at(unified())
     }
 }
 
 impl Hierarchy {
-    /// Found out once: the table of mounts is long on a node with many pods.
+    /// Returns the hierarchies. Read only once, because the table of mounts is long on a node with
+    /// many pods.
     pub fn get() -> &'static Hierarchy {
         static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
         HIERARCHY.get_or_init(|| match Layout::here() {
@@ -85,7 +86,7 @@ impl Hierarchy {
         })
     }
 
-    /// The mount of a controller of version 1.
+    /// Mount of a v1 controller.
     pub fn mount(&self, controller: &Controllers) -> Option<&Mount> {
         match self {
             Hierarchy::V1(mounts) => {
@@ -99,14 +100,14 @@ impl Hierarchy {
 }
 
 impl Mount {
-    /// What comes below the mount point for a path from `/proc/<pid>/cgroup`.
+    /// Converts a path from `/proc/<pid>/cgroup` to one relative to the mount point.
     pub fn below<'a>(&self, path: &'a str) -> &'a Path {
         let path = Path::new(path);
         let below = path.strip_prefix(&self.root);
         below.unwrap_or_else(|_| path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The directory of a cgroup that is so far below the mount point.
+    /// Directory of a cgroup with this path relative to the mount point.
     pub fn directory(&self, below: &Path) -> PathBuf {
         self.point.join(below)
     }
@@ -116,17 +117,17 @@ impl Mount {
     }
 }
 
-/// The first cgroup of version 2.
+/// Root of the v2 hierarchy.
 pub(super) fn unified() -> &'static Path {
     Path::new(UNIFIED_MOUNTPOINT)
 }
 
-/// The hierarchies that are mounted now.
+/// Reads the mounts of all hierarchies.
 pub(super) fn mounted() -> Vec<Mount> {
     mounted_in(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// The same from the text of `/proc/<pid>/mountinfo` (`proc_pid_mountinfo(5)`).
+/// Parses `/proc/<pid>/mountinfo` (`proc_pid_mountinfo(5)`).
 pub(super) fn mounted_in(table: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (place, what) = line.split_once(" - ")?;
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cgroup_is_found_below_what_is_mounted() {
+    fn a_cgroups_directory_is_found_below_the_mounted_root() {
         let mount = |root: &str| Mount {
             point: PathBuf::from("/sys/fs/cgroup/memory"),
             root: PathBuf::from(root),
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_mounts_tells_hierarchies_of_both_versions() {
+    fn mounts_of_both_versions_are_parsed() {
         let table = "\
             31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
             32 31 0:29 /node /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n\

@@ -1,4 +1,4 @@
-//! Moving a process to a cgroup.
+//! Moves a process to a cgroup.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use super::MEMBERS;
 use super::hierarchy::mounted;
 
-/// Moves process `pid` to `cgroup`, a path below the root, in every hierarchy that has such a cgroup.
+/// Moves process `pid` to `cgroup`, a path below the root, in each hierarchy that has this cgroup.
 ///
 /// # Errors
 ///
-/// What is wrong, as the predicate of a sentence about it: there is no such cgroup, or the process
-/// cannot be moved there.
+/// If the cgroup does not exist, or the process cannot be moved. The text is the predicate of a
+/// sentence whose subject is the cgroup.
 pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
     let below = Path::new(cgroup.trim_start_matches('/'));
     let paths = mounted().into_iter().map(|mount| mount.directory(below));
     let there: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
     if there.is_empty() {
-        return Err("does not exist, expected the path of a cgroup".to_owned());
+        return Err("does not exist; expected the path of a cgroup".to_owned());
     }
     for path in there {
         fs::write(path.join(MEMBERS), pid.to_string())
@@ -27,12 +27,12 @@ pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the cgroup that has these directories, one in each hierarchy, and moves this process to it. A hierarchy
-/// without the cgroup above is left out; where none has that one, it is made.
+/// Makes the cgroup with these directories, one in each hierarchy, and moves this process to it.
+/// Hierarchies without the parent cgroup are left out; if no hierarchy has it, it is made.
 ///
 /// # Errors
 ///
-/// A sentence with the directory. The cgroup stays.
+/// A sentence with the directory; the cgroup stays.
 pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
     let has_parent = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
     let mut chosen: Vec<&PathBuf> = cgroup.iter().filter(has_parent).collect();
@@ -40,7 +40,7 @@ pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
         chosen = cgroup.iter().collect();
     }
     for path in chosen {
-        // Zero stands for the process that writes it.
+        // 0 stands for the writing process.
         fs::create_dir_all(path)
             .and_then(|()| fs::write(path.join(MEMBERS), "0"))
             .map_err(|error| format!("cgroup {}: {error}", path.display()))?;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cgroup_is_made_where_the_one_above_exists() {
+    fn a_cgroup_is_made_in_the_hierarchies_that_have_its_parent() {
         let root = tempfile::tempdir().unwrap();
         let [cpu, pids] = ["cpu", "pids"].map(|name| root.path().join(name));
         fs::create_dir_all(cpu.join("pod")).unwrap();

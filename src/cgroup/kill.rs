@@ -1,4 +1,4 @@
-//! Ending everything in cgroups, whoever has put it there and however it forks.
+//! Kills all processes in cgroups, even those that fork.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -12,14 +12,14 @@ use crate::sys;
 use super::read::write;
 use super::{below, freezer, members};
 
-/// Killed processes take a moment to be gone.
+/// Pause between two checks: killed processes take a moment to be gone.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Processes that are held by descriptors at once.
+/// Most pidfds open at a time.
 const HELD_AT_ONCE: usize = 64;
 
-/// Kills what is in these cgroups and those below them, again and again, until nothing is left and
-/// `is_done`. False if it has not come to that within this time.
+/// Kills all processes in these cgroups and those below them, repeatedly, until none is left and
+/// `is_done` returns true. False after the time limit.
 pub(super) async fn until_empty(
     cgroups: &[PathBuf],
     within: Duration,
@@ -27,7 +27,7 @@ pub(super) async fn until_empty(
 ) -> bool {
     let begun = Instant::now();
     loop {
-        // All of them, whatever is in the first.
+        // Kill in all of them, so count instead of stopping at the first.
         let left = cgroups.iter().filter(|cgroup| !kill(cgroup)).count();
         if left == 0 && is_done() {
             return true;
@@ -39,9 +39,9 @@ pub(super) async fn until_empty(
     }
 }
 
-/// Whether there was nothing to kill.
+/// Kills the processes of a cgroup and those below it; true if there were none.
 fn kill(cgroup: &Path) -> bool {
-    // What forks must not outrun us.
+    // So that forking processes cannot outrun us.
     freezer::freeze(cgroup);
     let mut processes = Vec::new();
     let mut is_known = true;
@@ -50,25 +50,27 @@ fn kill(cgroup: &Path) -> bool {
             Ok(members) => processes.extend(members),
             Err(error) => {
                 is_known = false;
-                tracing::debug!(%error, "what is left is not known yet");
+                tracing::debug!(%error, "cannot list the processes of a cgroup");
             }
         }
     }
     let own = std::process::id();
     let is_ours = processes.contains(&own);
-    // Zero stands for one of another PID namespace.
+    // 0 stands for a process of another PID namespace.
     processes.retain(|pid| *pid != 0 && *pid != own);
-    // The kernel does it for all at once in version 2, from Linux 5.14 on; us it would kill as well.
+    // v2 has cgroup.kill from Linux 5.14 on. It would also kill this process if it is in the
+    // cgroup.
     if !processes.is_empty() && (is_ours || write(&cgroup.join("cgroup.kill"), "1").is_err()) {
         end_members(cgroup, &processes);
     }
-    // In version 1 not even SIGKILL ends what is frozen, also if a command that was ended has done it.
+    // In v1 a frozen process does not even die of SIGKILL. A killed command may also have frozen
+    // the cgroup.
     freezer::thaw(cgroup);
     processes.is_empty() && is_known
 }
 
-/// Kills those of these processes that are still in the cgroup or below it. A number may be another process's by now:
-/// so each process is held by a descriptor first, and the members are read again.
+/// Kills those of these processes that are still in the cgroup or below it. Because PIDs may have
+/// been reused, opens a pidfd for each first, and then reads the members again.
 fn end_members(cgroup: &Path, processes: &[u32]) {
     for some in processes.chunks(HELD_AT_ONCE) {
         let held: Vec<_> = some.iter().map(|pid| (*pid, sys::hold(*pid))).collect();
@@ -77,7 +79,8 @@ fn end_members(cgroup: &Path, processes: &[u32]) {
         for (pid, held) in held.iter().filter(|(pid, _)| members.contains(pid)) {
             match held {
                 Ok(held) => sys::end_held(held.as_fd()),
-                // An old kernel, or no room for descriptors: it was there a moment ago.
+                // Without pidfds (old kernel, no free descriptors): the PID was a member a moment
+                // ago.
                 Err(_) => sys::end(*pid),
             }
         }

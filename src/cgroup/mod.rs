@@ -1,5 +1,4 @@
-//! The cgroup of a container, version 1 and 2: its figures, who lives in it, whom the kernel has
-//! killed in it because memory ran out, and whom it would kill first.
+//! Cgroups v1 and v2 of containers and pods: metrics, processes, OOM kills, OOM scores and limits.
 
 mod blkio;
 mod devices;
@@ -45,15 +44,15 @@ pub use oom::OomWatch;
 pub use place::Place;
 pub use pod::PodCgroup;
 
-/// How many cgroups below a container's own are looked at: a privileged container can make as many
-/// as it likes.
+/// Most cgroups below a container's that are read; a privileged container can make any number.
 const CGROUPS_AT_MOST: usize = 4096;
 
-/// The file of a cgroup that has its processes, and takes others in (`cgroups(7)`).
+/// File of a cgroup with the PIDs of its processes; writing a PID moves a process into it
+/// (`cgroups(7)`).
 const MEMBERS: &str = "cgroup.procs";
 
-/// The cgroup that a container was created in. Its init may move on, as systemd does in a privileged
-/// container, but this one holds whatever becomes of it.
+/// A cgroup, such as the one that a container was created in. A container's init may move to a
+/// cgroup below it, as systemd does in a privileged container.
 #[derive(Debug)]
 pub struct Cgroup {
     version: Version,
@@ -66,26 +65,26 @@ enum Version {
 }
 
 impl Cgroup {
-    /// The cgroup that process `pid` is in now.
+    /// Finds the current cgroup of process `pid`.
     ///
     /// # Errors
     ///
-    /// One sentence if it cannot be found out.
+    /// A sentence if it cannot be found.
     pub fn of(pid: i32) -> Result<Cgroup, String> {
         let failed = |error: &dyn Display| format!("cgroup of process {pid}: {error}");
         let number = u32::try_from(pid).map_err(|error| failed(&error))?;
         let paths = get_cgroups_relative_paths_by_pid(number).map_err(|error| failed(&error))?;
         let version = match Hierarchy::get() {
             Hierarchy::V1(_) => V1::new(&paths).map(Version::V1),
-            // The one without a name.
+            // The v2 hierarchy has no name.
             Hierarchy::V2 => paths.get("").map(|path| Version::V2(V2::new(path))),
         };
-        let version = version.ok_or_else(|| failed(&"there is none that is mounted"))?;
+        let version = version.ok_or_else(|| failed(&"its hierarchy is not mounted"))?;
         Ok(Cgroup { version })
     }
 
-    /// The one that a container manager calls so: a path from the first cgroup on, or systemd's name of a
-    /// slice, as kubelet has it. None if nothing is mounted where it could be.
+    /// Returns the cgroup with kubelet's name: a path from the root cgroup, or the name of a
+    /// systemd slice. `None` if no hierarchy is mounted.
     pub fn at(name: &str) -> Option<Cgroup> {
         let path = path_of(name);
         let version = match Hierarchy::get() {
@@ -95,24 +94,24 @@ impl Cgroup {
         Some(Cgroup { version })
     }
 
-    /// Its figures, as containerd's metrics of that version.
+    /// Its metrics, as containerd's message for the cgroup version.
     ///
     /// # Errors
     ///
-    /// One sentence if they cannot be encoded.
+    /// A sentence if they cannot be encoded.
     pub fn metrics(&self) -> Result<Any, String> {
         let metrics = match &self.version {
             Version::V1(cgroup) => cgroup.metrics().pack(),
             Version::V2(cgroup) => cgroup.metrics().pack(),
         };
-        metrics.map_err(|error| format!("figures of the container's cgroup: {error}"))
+        metrics.map_err(|error| format!("cannot encode cgroup metrics: {error}"))
     }
 
-    /// The processes in it, and in the cgroups below it.
+    /// PIDs of the processes in it and in the cgroups below it; empty if it is gone.
     ///
     /// # Errors
     ///
-    /// One sentence if they cannot be read, as for want of a descriptor; not if it is gone.
+    /// A sentence if they cannot be read, for example without a free descriptor.
     pub fn processes(&self) -> Result<Vec<u32>, String> {
         let mut processes = Vec::new();
         for directory in below(self.directory()) {
@@ -121,28 +120,29 @@ impl Cgroup {
         Ok(processes)
     }
 
-    /// Whether its name is that of a container, as cgroups' are that are made for one.
+    /// True if its name shows that it was made for container `id`.
     pub fn is_named_after(&self, id: &str) -> bool {
         let directory = self.directory();
         directory.is_some_and(|directory| is_named_after(&directory, id))
     }
 
-    /// Lets go on what is frozen in it and in the cgroups below it, whoever has frozen it: in version 1
-    /// not even SIGKILL ends it before.
+    /// Thaws it and the cgroups below it, regardless of who has frozen them. In v1 a frozen process
+    /// does not even die of SIGKILL.
     pub fn thaw(&self) {
         if let Some(directory) = self.freezer() {
             freezer::thaw(&directory);
         }
     }
 
-    /// Kills everything in it and in the cgroups below it. False if something is left after this time.
+    /// Kills all processes in it and in the cgroups below it; false if any are left after the time
+    /// limit.
     pub async fn end_all(&self, within: Duration) -> bool {
         let mut directories: Vec<_> = self.directory().into_iter().chain(self.freezer()).collect();
         directories.dedup();
         kill::until_empty(&directories, within, || true).await
     }
 
-    /// The cgroup above it; none if that is the first one.
+    /// Its parent; `None` if that is the root cgroup.
     pub fn parent(&self) -> Option<Cgroup> {
         let version = match &self.version {
             Version::V1(cgroup) => Version::V1(cgroup.parent()?),
@@ -151,7 +151,7 @@ impl Cgroup {
         Some(Cgroup { version })
     }
 
-    /// The directories of the cgroup `name` below this one, one in each hierarchy. Neither need exist.
+    /// Directories of the cgroup `name` below this one, one in each hierarchy; they need not exist.
     pub fn directories_below(&self, name: &str) -> BTreeSet<PathBuf> {
         let own = match &self.version {
             Version::V1(cgroup) => cgroup.directories(),
@@ -160,16 +160,16 @@ impl Cgroup {
         own.iter().map(|directory| directory.join(name)).collect()
     }
 
-    /// How much memory is charged to it, in bytes; none where that is not accounted for.
+    /// Bytes of memory charged to it; `None` without memory accounting.
     pub fn memory_usage(&self) -> Option<u64> {
         Values::of(self)?.memory_usage()
     }
 
-    /// How many of its processes the kernel has killed because memory ran out; none where memory is
-    /// not accounted for. Less than before if cgroups below it are gone (version 1).
+    /// Number of OOM kills in it and in the cgroups below it; `None` without memory accounting. In
+    /// v1 the number decreases when a cgroup below it is removed.
     pub fn oom_kills(&self) -> Option<u64> {
         match &self.version {
-            // Here a cgroup counts the kills in itself only.
+            // A v1 cgroup counts only the kills in itself.
             Version::V1(cgroup) => {
                 let memory = cgroup.directory(&Controllers::Mem)?;
                 let kills = |directory: PathBuf| {
@@ -195,7 +195,7 @@ impl Cgroup {
         }
     }
 
-    /// Where it is frozen and thawed.
+    /// Directory in which it is frozen and thawed.
     fn freezer(&self) -> Option<PathBuf> {
         match &self.version {
             Version::V1(cgroup) => cgroup.directory(&Controllers::Freezer),
@@ -204,22 +204,22 @@ impl Cgroup {
     }
 }
 
-/// The processes that one cgroup names; none if it is gone.
+/// PIDs of the processes of one cgroup; empty if it is gone.
 fn members(directory: &Path) -> Result<Vec<u32>, String> {
     let file = directory.join(MEMBERS);
     match fs::read_to_string(&file) {
         Ok(text) => Ok(text.lines().filter_map(|pid| pid.parse().ok()).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        // It is being removed.
+        // The cgroup is being removed.
         Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(Vec::new()),
-        // A threaded one: its processes are the ones of a cgroup above it, which names them.
+        // A threaded cgroup: its processes are listed in a cgroup above it.
         Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(Vec::new()),
-        Err(error) => Err(format!("processes in {}: {error}", file.display())),
+        Err(error) => Err(format!("cannot read {}: {error}", file.display())),
     }
 }
 
-/// Whether a cgroup is named after a container: by its id alone, or behind a prefix where it is
-/// systemd's (`cri-containerd-<id>.scope`).
+/// True if a cgroup has the name of a container: its ID alone, or with systemd's prefix and suffix
+/// (`cri-containerd-<id>.scope`).
 pub fn is_named_after(directory: &Path, id: &str) -> bool {
     let name = directory.file_name().and_then(OsStr::to_str);
     let name = name.map(|name| name.strip_suffix(".scope").unwrap_or(name));
@@ -227,8 +227,8 @@ pub fn is_named_after(directory: &Path, id: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
-/// Where a cgroup is that a container manager calls so. systemd has each slice in the one that its name
-/// begins with: `a-b.slice` in `a.slice` (`systemd.slice(5)`).
+/// Path of a cgroup with kubelet's name. systemd puts a slice below the one with the first part of
+/// its name: `a-b.slice` below `a.slice` (`systemd.slice(5)`).
 fn path_of(name: &str) -> String {
     let Some(words) = name
         .strip_suffix(".slice")
@@ -244,7 +244,7 @@ fn path_of(name: &str) -> String {
     slices.map(|words| format!("/{words}.slice")).collect()
 }
 
-/// A cgroup's directory and those below it.
+/// Iterates over a cgroup's directory and those below it.
 fn below(directory: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
     let mut coming: Vec<PathBuf> = directory.into_iter().collect();
     let all = std::iter::from_fn(move || {
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_is_below_those_that_its_name_begins_with() {
+    fn a_slice_is_below_the_slices_in_its_name() {
         assert_eq!(
             path_of("/kubepods/burstable/pod1-2"),
             "/kubepods/burstable/pod1-2"
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_cgroup_of_its_own_is_a_containers() {
+    fn a_containers_cgroup_is_recognized_by_its_name() {
         let is = |path: &str, id| is_named_after(Path::new(path), id);
         assert!(is("/sys/fs/cgroup/pids/kubepods/pod1/abc", "abc"));
         assert!(is("/x.slice/cri-containerd-abc.scope", "abc"));

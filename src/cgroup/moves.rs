@@ -1,4 +1,4 @@
-//! What the kernel makes those wait for who move a process into a cgroup.
+//! Hides the delay that the kernel adds to moves of processes into cgroups.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,31 +9,29 @@ use nix::unistd::gettid;
 use super::Cgroup;
 use super::hierarchy::Hierarchy;
 
-/// Writes to a file.
+/// Stack of the thread, which only writes to a file.
 const STACK: usize = 64 * 1024;
 
-/// The files of a cgroup that take single threads in (`cgroups(7)`).
+/// Files of a cgroup to which single threads are moved (`cgroups(7)`).
 const THREADS_V1: &str = "tasks";
 const THREADS_V2: &str = "cgroup.threads";
 
-/// Somebody is waiting already.
+/// True while a thread is waiting already.
 static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
-/// Has the kernel get ready for the move of a container's first process into its cgroup.
+/// Prepares the kernel for the move of a container's init process into its cgroup.
 ///
-/// The first move in a while has to wait until every processor has been seen outside of what the move
-/// excludes (`cgroup_threadgroup_rwsem` in the kernel's `kernel/cgroup/cgroup.c`, which begins with an
-/// RCU grace period): ten milliseconds are a fourth of an exec. Those that follow within another such
-/// period wait for nothing. So a thread of this process is moved to where it is as soon as it is known
-/// that something will be made, and once more while the runtime is starting; it ends with that. Where it
-/// cannot be done, the runtime waits.
+/// After a pause, the first move waits for an RCU grace period (`cgroup_threadgroup_rwsem` in the
+/// kernel's `kernel/cgroup/cgroup.c`): ten milliseconds, which is a fourth of an exec. Moves that
+/// follow soon after do not wait. So as soon as a creation is expected, a thread of this process
+/// moves itself to the cgroup that it is in already, and again while the runtime is starting; then
+/// it ends. If that fails, the runtime waits instead.
 pub fn prepare_for_container() {
     prepare();
 }
 
-/// The same for a process that is executed in a container. In version 2 runc 1.4, and crun, move none:
-/// they clone it into its cgroup. There the move would be for nothing, and all that forks on the node
-/// waits for it.
+/// Prepares the kernel for an exec. On cgroup v2 it does nothing: runc 1.4 and crun clone the
+/// process into its cgroup and move none, and a needless move would delay all forks on the node.
 pub fn prepare_for_exec() {
     if matches!(Hierarchy::get(), Hierarchy::V1(_)) {
         prepare();
@@ -44,7 +42,7 @@ fn prepare() {
     if IS_UNDER_WAY.swap(true, Ordering::Relaxed) {
         return;
     }
-    // Of any hierarchy: what moves have to wait for is common to all.
+    // Any hierarchy will do: moves in all of them share the lock.
     let own = i32::try_from(std::process::id()).ok();
     let directory = own.and_then(|own| Cgroup::of(own).ok()?.directory());
     let work = move || {
@@ -62,15 +60,15 @@ fn prepare() {
     }
 }
 
-/// Moves the calling thread to the cgroup of its process, and no other thread: if somebody moves the
-/// process meanwhile, as ShimCgroup has it, it stays there. Then version 1 has this thread elsewhere,
-/// and version 2 refuses.
+/// Moves only the calling thread to the cgroup of its process. If the process is moved meanwhile
+/// (option ShimCgroup), the process stays there: in v1 only this thread is elsewhere, and v2
+/// refuses the move.
 fn stay_in(directory: &Path) -> io::Result<()> {
     let threads = match Hierarchy::get() {
         Hierarchy::V1(_) => THREADS_V1,
         Hierarchy::V2 => THREADS_V2,
     };
-    // Zero would do for the writer, but the kernel lets a thread that moves itself wait for nothing.
+    // Not 0: the kernel skips the wait for a thread that moves itself in that way.
     fs::write(directory.join(threads), gettid().to_string())
 }
 
@@ -79,10 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_moved() {
+    fn the_process_stays_in_its_cgroup() {
         let before = fs::read_to_string("/proc/self/cgroup").unwrap();
         prepare_for_container();
-        // Another test may have begun it as well: whoever did, it ends.
+        // Another test may have started the thread; in any case it ends.
         while IS_UNDER_WAY.load(Ordering::Relaxed) {
             thread::yield_now();
         }

@@ -1,9 +1,10 @@
-//! Notices when the kernel kills a process of a container because memory ran out.
+//! Detects OOM kills in a container.
 //!
-//! The kernel's counter of a cgroup decides. Version 1 notifies every cgroup below the one whose
-//! limit was reached, so each container of a pod whose own limit it was, and before it kills
-//! anything; version 2 says that one of several counters has changed. In both the counter is
-//! increased before the process dies: when its end is known, so is the reason.
+//! The kernel's counter of OOM kills decides; its notifications only say when to read it. v1
+//! notifies all cgroups below the one whose limit was reached (so all containers of a pod at its
+//! own limit), and before it kills. v2 notifies when any of several counters has changed. Both
+//! increase the counter before the process dies: so once an exit is known, an OOM kill behind it is
+//! known too.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -26,40 +27,39 @@ use crate::sys;
 
 use super::{Cgroup, Version};
 
-/// After a notice of version 1 the counter is looked at this soon, and then after twice the time,
-/// again and again: before it kills, the kernel logs the state of the memory, at times to a slow
+/// Delay of the first read of the counter after a v1 notification; the delay doubles for each
+/// further read. Before the kernel kills, it logs the state of the memory, sometimes to a slow
 /// console.
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(2);
 
-/// The last look comes about twice as long after the notice. The notice may have been about another
-/// container's process.
+/// Delay after which reading ends: the notification may have been about another container.
 const LAST_LOOK_AFTER: Duration = Duration::from_secs(2);
 
-/// How long after a notice of version 2 the counter is looked at. A group is killed one by one; and
-/// a container that fills its memory with files has a counter change all the time.
+/// Delay of the read after a v2 notification. The processes of a group are killed one by one, and
+/// counters of a container that fills its memory with files change all the time.
 const SETTLES_WITHIN: Duration = Duration::from_millis(50);
 
-/// When no descriptor was left to watch with.
+/// Pause before the next attempt to watch, after one has failed for lack of descriptors.
 const TRIES_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Watches a cgroup until it is dropped. Nothing runs while nothing happens.
+/// Watches a cgroup until it is dropped; idle without notifications.
 #[derive(Debug)]
 pub struct OomWatch {
     kills: Arc<Kills>,
-    /// None if the kernel had no room for one more.
+    /// The task that waits for notifications; `None` if the kernel allowed no further watch.
     notices: Option<AbortHandle>,
 }
 
 struct Kills {
     cgroup: Arc<Cgroup>,
-    /// How many there were at the last look.
+    /// Counter at the last read.
     seen: AtomicU64,
     tell: Box<dyn Fn() + Send + Sync>,
 }
 
 impl OomWatch {
-    /// Has `tell` called when the kernel has killed a process in `cgroup`: once for all kills that
-    /// are noticed together. None where memory is not accounted for.
+    /// Calls `tell` after OOM kills in `cgroup`, once for all kills that are noticed together.
+    /// `None` without memory accounting.
     pub fn begin(cgroup: Arc<Cgroup>, tell: impl Fn() + Send + Sync + 'static) -> Option<OomWatch> {
         let kills = Arc::new(Kills {
             seen: AtomicU64::new(cgroup.oom_kills()?),
@@ -67,8 +67,8 @@ impl OomWatch {
             tell: Box::new(tell),
         });
         let notices = watch(&kills).inspect_err(|error| {
-            // At the container's end the counter is looked at all the same.
-            tracing::warn!(%error, "kills for want of memory will be noticed late");
+            // The counter is still read at the container's exit.
+            tracing::warn!(%error, "cannot watch for OOM kills: they will be noticed at the exit");
         });
         Some(OomWatch {
             kills,
@@ -76,7 +76,7 @@ impl OomWatch {
         })
     }
 
-    /// Looks at the counter now: a process has ended, and why is to be known before its end is told.
+    /// Reads the counter now, after an exit and before the exit is reported.
     pub fn look(&self) {
         self.kills.look();
     }
@@ -126,8 +126,8 @@ fn watch(kills: &Arc<Kills>) -> io::Result<AbortHandle> {
     Ok(task.abort_handle())
 }
 
-/// An eventfd that the kernel signals before it kills in a cgroup of version 1, or in one above it.
-/// When it is closed the kernel forgets it.
+/// Registers an eventfd that the kernel signals before an OOM kill in a v1 cgroup, or at the limit
+/// of one above it. Closing it ends the registration.
 fn register(memory: &Path) -> io::Result<OwnedFd> {
     let notices = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let control = File::open(memory.join("memory.oom_control"))?;
@@ -142,7 +142,7 @@ async fn follow_v1(kills: &Kills, notices: &AsyncFd<OwnedFd>) {
         sleep(delay).await;
         kills.look();
         while delay < LAST_LOOK_AFTER {
-            // Notices that come faster than we look are one.
+            // Notifications that come in between restart the delays.
             match timeout(delay, taken(notices)).await {
                 Ok(_) => {
                     delay = FIRST_LOOK_AFTER;
@@ -155,7 +155,7 @@ async fn follow_v1(kills: &Kills, notices: &AsyncFd<OwnedFd>) {
     }
 }
 
-/// Waits for notices, and takes all there are.
+/// Waits for notifications, and consumes all of them.
 async fn taken(notices: &AsyncFd<OwnedFd>) -> io::Result<()> {
     loop {
         let mut ready = notices.readable().await?;
@@ -168,7 +168,7 @@ async fn taken(notices: &AsyncFd<OwnedFd>) -> io::Result<()> {
     }
 }
 
-/// A file of version 2, read, so that the kernel tells of its next change.
+/// Opens and reads a v2 file, so that the kernel notifies of its next change.
 fn changes(file: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let mut file = File::open(file)?;
     io::copy(&mut file, &mut io::sink())?;
@@ -184,7 +184,7 @@ async fn follow_v2(kills: &Kills, first: AsyncFd<OwnedFd>) {
     loop {
         let pause = match next {
             Ok(change) => match change.ready(Interest::PRIORITY).await {
-                // Closed by now: nothing wakes the shim until the file is watched again.
+                // The file is closed now, so nothing wakes the shim until it is watched again.
                 Ok(_) => SETTLES_WITHIN,
                 Err(_) => return,
             },

@@ -1,9 +1,10 @@
-//! Where commands run that the shim runs for a pod: in the pod's own cgroup, so that what they take of
-//! the CPU is the pod's.
+//! Runs the shim's commands for a pod in the pod's cgroup, so that their CPU time is charged to the
+//! pod.
 //!
-//! Whoever moves a process may have to wait for an RCU grace period (see `moves.rs`): not the shim's
-//! only thread, nor the child that it spawns, since spawning waits until that executes something. So
-//! the shim's own program comes first, in a mode for this, moves itself and then becomes the command.
+//! A move into a cgroup may wait for an RCU grace period (see `moves.rs`). The shim's only thread
+//! must not wait for it, and neither may a spawned child before exec, because the spawn waits for
+//! that. So the child first executes the shim's own program in another mode, which moves itself and
+//! then executes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -14,34 +15,34 @@ use std::{fs, io};
 
 use super::MEMBERS;
 
-/// The first argument of the shim's program that is to move itself.
+/// First argument of the shim's program for this mode.
 pub const MODE: &str = "in-cgroup";
 
-/// What comes before the command.
+/// Separator of the cgroups and the command.
 const COMMAND: &str = "--";
 
-/// This program, also when its file has been replaced.
+/// Path of this program, which works even after its file was replaced.
 const SELF: &str = "/proc/self/exe";
 
-/// The cgroup below a pod's that its commands are in where the pod's own takes none: in version 2 no
-/// process may be where controllers are given on.
+/// Name of the cgroup for commands below a pod's: on v2 the pod's own cgroup can have no processes,
+/// because it enables controllers for its children.
 const LEAF: &str = "usher-commands";
 
-/// The cgroups that a command is to be in.
+/// The cgroups in which a command runs.
 #[derive(Clone, Debug)]
 pub struct Place {
     directories: Vec<PathBuf>,
     leaf: Option<Arc<Leaf>>,
 }
 
-/// A cgroup that is made when it is needed, and goes away with the last who needs it.
+/// A cgroup that is made when needed, and removed on drop.
 #[derive(Debug)]
 struct Leaf(PathBuf);
 
 // === impl Place ===
 
 impl Place {
-    /// These cgroups of version 1.
+    /// Makes the place of these v1 cgroups.
     pub(super) fn in_v1(directories: Vec<PathBuf>) -> Place {
         Place {
             directories,
@@ -49,7 +50,7 @@ impl Place {
         }
     }
 
-    /// A cgroup below that of a pod, in version 2.
+    /// Makes the place of a cgroup below that of a pod, on v2.
     pub(super) fn below_v2(pod: &Path) -> Place {
         let leaf = pod.join(LEAF);
         Place {
@@ -58,14 +59,14 @@ impl Place {
         }
     }
 
-    /// A command that runs there; where there is no place, that runs where we are. Should it not be
-    /// possible to move, it runs all the same.
+    /// Builds a command that runs in this place, or in the shim's cgroup without one. If the move
+    /// fails, the command runs anyway.
     pub fn command(place: Option<&Place>, program: impl AsRef<OsStr>) -> Command {
         let Some(place) = place else {
             return Command::new(program);
         };
         if let Some(leaf) = &place.leaf {
-            // What fails here, fails again when it is entered.
+            // A failure shows again when the command moves.
             let _ = fs::create_dir(&leaf.0);
         }
         let mut command = Command::new(SELF);
@@ -77,19 +78,21 @@ impl Place {
 
 impl Drop for Leaf {
     fn drop(&mut self) {
-        // Whoever is still in it keeps it.
+        // Fails while processes are in it.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Removes what a shim that has died could not, of the pod of a container that was in this cgroup.
+/// Removes the cgroup for commands of a shim that has died; `container` is the cgroup of one of its
+/// containers.
 pub fn remove_leaf(container: &Path) {
     if let Some(pod) = container.parent() {
         let _ = fs::remove_dir(pod.join(LEAF));
     }
 }
 
-/// Moves this process to where the arguments say, and becomes the command behind them.
+/// Main function of the mode: moves this process to the cgroups in the arguments, and executes the
+/// command after them.
 ///
 /// # Errors
 ///
@@ -97,12 +100,12 @@ pub fn remove_leaf(container: &Path) {
 pub fn enter(arguments: &[OsString]) -> io::Error {
     let mut arguments = arguments.iter();
     for directory in arguments.by_ref().take_while(|word| *word != COMMAND) {
-        // A zero moves the process that writes it. If that is refused, the command runs where it is.
+        // 0 stands for the writing process. If the move fails, the command runs where it is.
         let _ = fs::write(Path::new(directory).join(MEMBERS), "0");
     }
     match arguments.next() {
         Some(program) => Command::new(program).args(arguments).exec(),
-        None => io::Error::other("there is no command behind the cgroups"),
+        None => io::Error::other("expected a command after the cgroups"),
     }
 }
 
@@ -118,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_place_nothing_comes_before_a_command() {
+    fn without_a_place_a_command_runs_directly() {
         let mut command = Place::command(None, "runc");
         command.arg("exec");
         assert_eq!(words(&command), ["runc", "exec"]);
     }
 
     #[test]
-    fn a_command_is_preceded_by_our_own_program() {
+    fn with_a_place_a_command_is_run_by_the_shims_program() {
         let place = Place::in_v1(vec![PathBuf::from("/a"), PathBuf::from("/b")]);
         let mut command = Place::command(Some(&place), "runc");
         command.arg("exec");
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_below_the_pods_is_there_while_somebody_needs_it() {
+    fn the_cgroup_for_commands_exists_while_its_place_is_held() {
         let pod = tempfile::tempdir().unwrap();
         let leaf = pod.path().join(LEAF);
         let place = Place::below_v2(pod.path());

@@ -1,7 +1,8 @@
-//! The cgroup of a pod: how much all of its containers may use together.
+//! The cgroup of a pod, which limits all its containers together.
 //!
-//! The parent of its containers' cgroups, and ours to touch only if its name says that it is this
-//! pod's and no other's. What kubelet gave the pod is the ceiling: never more is written.
+//! It is the parent of the containers' cgroups. The shim changes it only if its name shows that it
+//! belongs to this pod alone. The values that kubelet has set are the ceiling: the shim never
+//! writes more.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,42 +17,42 @@ use super::read::text;
 use super::values::{Knob, UNLIMITED, Values};
 use super::{Cgroup, Place};
 
-/// The least quota that the kernel takes, in microseconds.
+/// Lowest quota that the kernel accepts, in microseconds.
 const LEAST_QUOTA: u64 = 1000;
 
-/// The least and the most shares that the kernel takes, and what it has of both for weights.
+/// Lowest and highest shares, and weights, that the kernel accepts.
 const SHARES: (u64, u64) = (2, 262_144);
 const WEIGHTS: (u64, u64) = (1, 10_000);
 
-/// What systemd takes quotas in: hundredths of a CPU.
+/// Unit of systemd's quotas: a hundredth of a CPU.
 const SYSTEMD_MILLIS: u64 = 10;
 
-/// The cgroup of a pod.
+/// Cgroup of a pod.
 #[derive(Debug)]
 pub struct PodCgroup {
     values: Values,
 }
 
-/// A value that was put in force, for whoever restores it when we cannot.
+/// A value that the shim has set, with the one to restore if the shim dies.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Note {
     file: PathBuf,
-    /// As the kernel shows it.
+    /// The value set, as the kernel shows it.
     in_force: String,
     ceiling: String,
-    /// The unit and its property, where systemd has to know of the ceiling.
+    /// Unit and property by which systemd has to be told of the ceiling.
     #[serde(default)]
     systemd: Option<(String, String)>,
 }
 
 impl PodCgroup {
-    /// The parent of a container's cgroup, if it is that of the pod with this UID.
+    /// Returns the parent of a container's cgroup, if it belongs to the pod with this UID.
     pub fn of(container: &Cgroup, uid: &str) -> Option<PodCgroup> {
         let parent = |directory: PathBuf| Some(directory.parent()?.to_owned());
         Self::found(container, parent, uid)
     }
 
-    /// A cgroup, if it is that of the pod with this UID.
+    /// Returns a cgroup, if it belongs to the pod with this UID.
     pub fn at(cgroup: &Cgroup, uid: &str) -> Option<PodCgroup> {
         Self::found(cgroup, Some, uid)
     }
@@ -66,7 +67,7 @@ impl PodCgroup {
         Some(PodCgroup { values })
     }
 
-    /// Files in a directory, as they are in version 1.
+    /// Makes a cgroup of files in a directory, as in v1.
     #[cfg(test)]
     pub fn in_directory(directory: &Path) -> PodCgroup {
         PodCgroup {
@@ -74,8 +75,8 @@ impl PodCgroup {
         }
     }
 
-    /// Where commands run whose CPU time is to be the pod's. In version 1 no more than that: the pod's
-    /// bounds of memory and processes are for what its author runs.
+    /// Place for commands whose CPU time is charged to the pod. On v1 only that: the pod's limits
+    /// of memory and processes are meant for the author's containers.
     pub fn place(&self) -> Option<Place> {
         let values = &self.values;
         if values.is_v2 {
@@ -87,7 +88,7 @@ impl PodCgroup {
         (!directories.is_empty()).then(|| Place::in_v1(directories))
     }
 
-    /// The unit that it is to systemd, where systemd has made it.
+    /// Its systemd unit, if systemd has made it.
     pub fn unit(&self) -> Option<&str> {
         let values = &self.values;
         let directory = values.memory.as_deref().or(values.cpu.as_deref())?;
@@ -95,27 +96,27 @@ impl PodCgroup {
         name.ends_with(".slice").then_some(name)
     }
 
-    /// How much memory is charged to it and to all below it, in bytes.
+    /// Bytes of memory charged to it and to all cgroups below it.
     pub fn memory_usage(&self) -> Option<u64> {
         self.values.memory_usage()
     }
 
-    /// The value that is in force; none if there is no such value.
+    /// Reads a current value; `None` if the kernel has no such value.
     pub fn read(&self, knob: Knob) -> Option<u64> {
         self.values.read(knob)
     }
 
-    /// Puts a value in force.
+    /// Sets a value.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
         self.values.write(knob, value)
     }
 
-    /// How much of a value that was found is for none of the pod's containers, in its own unit: the
-    /// pod's overhead. Nothing where it is not known what they are allotted.
+    /// The pod's overhead: the part of the value `found` that belongs to no container, in the
+    /// knob's unit; 0 if the containers' part is unknown.
     pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
         let allotted = match (knob, self.values.is_v2) {
             (Knob::Memory, _) => allotment.memory,
@@ -135,7 +136,7 @@ impl PodCgroup {
         }
     }
 
-    /// What is to be remembered of a value that is in force now in place of `ceiling`.
+    /// Makes a note of the current value, which replaces `ceiling`.
     pub fn note(&self, knob: Knob, ceiling: u64) -> Option<Note> {
         let file = self.values.file(knob)?;
         Some(Note {
@@ -149,7 +150,7 @@ impl PodCgroup {
         })
     }
 
-    /// What of CPU is to be in force for these limits and requests: a quota and a weight.
+    /// CPU quota and weight for these limits and requests.
     pub fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)> {
         let quota = match limits.cpu {
             Limit::Unlimited | Limit::Of(Millicores(0)) => UNLIMITED,
@@ -175,7 +176,7 @@ impl PodCgroup {
         ))
     }
 
-    /// How `systemctl set-property` is told of a value.
+    /// Argument of `systemctl set-property` for a value.
     pub fn property(&self, knob: Knob, value: u64) -> Option<String> {
         let amount = match value {
             UNLIMITED => "infinity".to_owned(),
@@ -196,11 +197,12 @@ impl PodCgroup {
 }
 
 impl Note {
-    /// Puts in force what was before us, unless somebody else has put something in force since.
+    /// Restores the value from before the shim, unless it was changed since by others; true if
+    /// restored.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; not if the cgroup is gone.
+    /// The kernel's error; succeeds if the cgroup is gone.
     pub fn restore(&self) -> io::Result<bool> {
         match text(&self.file) {
             Some(in_force) if in_force == self.in_force => {
@@ -211,15 +213,15 @@ impl Note {
         }
     }
 
-    /// What systemd has to be told then: a unit and a property of it.
+    /// Unit and property with which systemd has to be told of the restored value.
     pub fn systemd(&self) -> Option<(&str, &str)> {
         let (unit, property) = self.systemd.as_ref()?;
         Some((unit, property))
     }
 }
 
-/// Whether a directory is named as kubelet names the cgroup of the pod with this UID, with its
-/// cgroupfs or its systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
+/// True if a directory has kubelet's name for the cgroup of the pod with this UID, with its
+/// cgroupfs or systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
 fn is_of_pod(directory: &Path, uid: &str) -> bool {
     let Some(name) = directory.file_name().and_then(OsStr::to_str) else {
         return false;
@@ -228,14 +230,14 @@ fn is_of_pod(directory: &Path, uid: &str) -> bool {
     !uid.is_empty() && (name == format!("pod{uid}") || name.ends_with(&slice))
 }
 
-/// What kubelet makes of a request (its `MilliCPUToShares`).
+/// Converts a request to shares, like kubelet's `MilliCPUToShares`.
 fn shares(request: Millicores) -> u64 {
     let (least, most) = SHARES;
     let shares = request.0.saturating_mul(1024).checked_div(1000);
     shares.unwrap_or_default().clamp(least, most)
 }
 
-/// What kubelet, and runc, make of shares in version 2: one range is mapped onto the other
+/// Converts v1 shares to a v2 weight, like kubelet and runc: maps one range onto the other
 /// (KEP-2254).
 fn weight(shares: u64) -> u64 {
     let (least, most) = WEIGHTS;
@@ -250,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_cgroup_with_the_pods_own_name_is_the_pods() {
+    fn a_pods_cgroup_is_recognized_by_its_name() {
         let uid = "0a1b-2c";
         for (directory, expected) in [
             ("/kubepods/burstable/pod0a1b-2c", true),
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_kubelets() {
+    fn weights_equal_kubelets() {
         for (millis, expected_shares, expected_weight) in [
             (0, 2, 1),
             (100, 102, 4),
@@ -287,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Files as they are in version 1, with a child.
+    /// Files of a v1 cgroup with a child.
     fn version_1(child_quota: &str) -> (tempfile::TempDir, PodCgroup) {
         let directory = tempfile::tempdir().unwrap();
         let child = directory.path().join("child");
@@ -321,12 +323,12 @@ mod tests {
         let (_directory, cgroup) = version_1("-1");
         assert_eq!(quota(&cgroup, 100), 10_000);
         assert_eq!(quota(&cgroup, 1), 1_000);
-        // Nobody is there to be bounded.
+        // Without containers there is nothing to limit.
         assert_eq!(quota(&cgroup, 0), UNLIMITED);
     }
 
     #[test]
-    fn no_bound_is_read_and_written_in_the_kernels_words() {
+    fn no_limit_is_read_and_written_in_the_kernels_format() {
         let (directory, cgroup) = version_1("-1");
         assert_eq!(cgroup.read(Knob::Memory), Some(UNLIMITED));
         assert_eq!(cgroup.read(Knob::CpuQuota), Some(UNLIMITED));

@@ -1,39 +1,40 @@
-//! Files of a cgroup: text that the kernel makes when it is read, and heeds when it is written.
+//! Reads and writes files of cgroups.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// No file is read beyond this many bytes. The longest, with a line for each device and CPU of a
-/// very large machine, are well below.
+/// Read limit of a file. The longest, with a line for each device and CPU of a very large machine,
+/// are well below.
 const AT_MOST: u64 = 1 << 20;
 
-/// Enough for most files, so that the kernel need not make one of them twice.
+/// Initial buffer: enough for most files, because the kernel generates the text again for a second
+/// read.
 const USUALLY: usize = 4096;
 
-/// The text of a file; none if there is no such file, or the kernel refuses to read it.
+/// Reads a file; `None` if it does not exist or cannot be read.
 pub(super) fn text(file: &Path) -> Option<String> {
     text_of(&mut File::open(file).ok()?)
 }
 
-/// The rest of an open file.
+/// Reads the rest of an open file.
 pub(super) fn text_of(file: &mut File) -> Option<String> {
     let mut text = String::with_capacity(USUALLY);
     file.take(AT_MOST).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
-/// Writes to a file that the kernel has made: where there is none, none is made.
+/// Writes to a file of the kernel's; does not create it.
 ///
 /// # Errors
 ///
-/// If there is no such file, or the kernel's refusal.
+/// If the file does not exist, or the kernel's error.
 pub(super) fn write(file: &Path, words: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(file)?;
     file.write_all(words.as_bytes())
 }
 
-/// The number in a file, [`u64::MAX`] for `max`; none if there is no such file.
+/// Reads the number in a file, [`u64::MAX`] for `max`; `None` if the file does not exist.
 pub(super) fn number(file: &Path) -> Option<u64> {
     match text(file)?.trim() {
         "max" => Some(u64::MAX),
@@ -41,7 +42,7 @@ pub(super) fn number(file: &Path) -> Option<u64> {
     }
 }
 
-/// The lines that are a key and a number.
+/// Iterates over the lines with a key and a number.
 pub(super) fn keyed(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
         let (key, value) = line.split_once(' ')?;
@@ -49,17 +50,17 @@ pub(super) fn keyed(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
-/// The number of one key.
+/// Number of a key.
 pub(super) fn value(text: &str, wanted: &str) -> Option<u64> {
     keyed(text)
         .find(|(key, _)| *key == wanted)
         .map(|(_, value)| value)
 }
 
-/// A setter of a message for a key of a file.
+/// A key of a file, and the setter of its field in a message.
 pub(super) type Setter<M> = (&'static str, fn(&mut M, u64));
 
-/// Puts every number of a text into the field that its key belongs to.
+/// Sets the fields of a message to the numbers of their keys in a text.
 pub(super) fn set<M>(message: &mut M, text: &str, setters: &[Setter<M>]) {
     for (key, value) in keyed(text) {
         if let Some((_, set)) = setters.iter().find(|(name, _)| *name == key) {
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_limit_is_the_largest_number() {
+    fn max_is_read_as_the_largest_number() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("memory.max");
         assert_eq!(number(&file), None);
@@ -84,12 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_without_end() {
+    fn an_endless_file_is_read_up_to_the_limit() {
         assert_eq!(text(Path::new("/dev/zero")).unwrap().len(), 1 << 20);
     }
 
     #[test]
-    fn lines_of_another_form_are_passed_over() {
+    fn lines_of_another_form_are_skipped() {
         let text = "low 0\nnonsense\noom_kill 2\noom x\n";
         let all: Vec<_> = keyed(text).collect();
         assert_eq!(all, [("low", 0), ("oom_kill", 2)]);

@@ -1,5 +1,5 @@
-//! What is left of a container's cgroups when nobody knows them any more: after a command of the OCI
-//! runtime that was ended, or a shim that has died.
+//! Cleanup of a container's cgroups after a command of the OCI runtime was killed, or a shim has
+//! died.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,15 +9,16 @@ use std::time::Duration;
 use super::hierarchy::mounted;
 use super::{below, is_named_after, kill};
 
-/// How long killed processes, and their cgroups, may take to be gone.
+/// Time for killed processes, and their cgroups, to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// The directories of a container's own cgroups: as its OCI runtime has `noted` them, or as the bundle wants
-/// them, for one that was being created. They are its own by their name, which has its id: in any other there
-/// may be anybody.
+/// Directories of a container's own cgroups: those that its OCI runtime has `noted`, and the one
+/// `wanted` by the bundle, for a container that was being created. Only cgroups with the
+/// container's ID in their name: foreign processes may be in any other.
 pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
     let mut cgroups = noted;
-    // A path that does not begin with a slash is in systemd's form (`slice:prefix:name`): systemd removes that.
+    // A path without a leading slash has systemd's form (`slice:prefix:name`); systemd removes that
+    // cgroup.
     if let Some(path) = wanted.and_then(|path| path.strip_prefix('/')) {
         let path = Path::new(path);
         let is_plain = |part| matches!(part, Component::Normal(_));
@@ -29,22 +30,22 @@ pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) ->
     cgroups
 }
 
-/// Kills everything in these cgroups and those below them, and removes them.
+/// Kills all processes in these cgroups and those below them, and removes the cgroups.
 pub async fn raze(cgroups: &BTreeSet<PathBuf>) {
     let roots: Vec<_> = cgroups.iter().cloned().collect();
     let remove = || {
         roots.iter().fold(true, |all, root| {
-            // The deepest first: each is named before those below it.
+            // Deepest first: the iterator returns each before those below it.
             let directories: Vec<_> = below(Some(root.clone())).collect();
             for directory in directories.iter().rev() {
-                // Whoever comes meanwhile keeps it: it is looked for again.
+                // Fails if a process has entered meanwhile; then the next round kills it.
                 let _ = fs::remove_dir(directory);
             }
             all && !root.exists()
         })
     };
     if !kill::until_empty(&roots, GONE_WITHIN, remove).await {
-        tracing::warn!(?cgroups, "cgroups are left behind");
+        tracing::warn!(?cgroups, "cannot remove cgroups of a container");
     }
 }
 
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cgroup_that_others_may_be_in_is_nobodys_own() {
+    fn a_cgroup_that_may_have_foreign_processes_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let [own, shared] = ["web", "shared"].map(|name| directory.path().join(name));
         for path in [&own, &shared] {

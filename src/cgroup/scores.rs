@@ -1,5 +1,5 @@
-//! The OOM scores of all processes of a container: which of them the kernel kills first when memory
-//! runs out (`proc_pid_oom_score_adj(5)`).
+//! The OOM scores of a container's processes, by which the kernel chooses which process to kill
+//! when memory runs out (`proc_pid_oom_score_adj(5)`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -13,65 +13,64 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Cgroup;
 
-/// How long it is tried to reach all processes: those of a fork bomb come as fast as they are
-/// written to, and its container's limit of processes decides who wins.
+/// Time limit for reaching all processes: a fork bomb may create them faster than their scores can
+/// be written.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
-/// How many files are open at once, and how many processes are looked at before others have their
-/// turn.
+/// Most files open at a time, and processes handled before other tasks run.
 const AT_ONCE: usize = 64;
 
-/// When passes have found none left behind for so long, that is all: a child that was being forked
-/// during one, with its parent's score of before, is seen by a later one. Twice as long as a container
-/// with a limit of CPU stands still at most, by default.
+/// Time for which passes must find no process with the old score before the change is complete. A
+/// child that is forked during a pass, with its parent's old score, is found by a later pass. Twice
+/// the longest time for which a CPU limit stops a container by default.
 const SETTLED_FOR: Duration = Duration::from_millis(250);
 
-/// The same where in each pass some had ended before they could be looked at, which may have left a
-/// child with their score.
+/// As [`SETTLED_FOR`], if in each pass some processes exited before they were read: they may have
+/// left a child with the old score.
 const CLEAN_FOR: Duration = Duration::from_secs(2);
 
-/// Between two passes over a container in which nothing happens.
+/// Pause between two passes that find nothing to change.
 const LOOKS_APART: Duration = Duration::from_millis(125);
 
-/// After so many passes there is a pause before each.
+/// Number of passes after which there is a pause before each.
 const WITHOUT_PAUSE: usize = 50;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// `CAP_SYS_RESOURCE` (`capabilities(7)`).
+/// Number of `CAP_SYS_RESOURCE` (`capabilities(7)`).
 const SYS_RESOURCE: u32 = 24;
 
-/// A change of the score of a container.
+/// A change of a container's OOM score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What its processes had been given before.
+    /// Previous score of its processes.
     pub from: i32,
     pub to: i32,
 }
 
-/// What came of a change.
+/// Outcome of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The kernel's refusal, for one of the processes at least.
+    /// The kernel's error for at least one of the processes.
     pub refused: Option<String>,
-    /// Processes were found in every pass that had not been reached before.
+    /// True if every pass found processes that were not changed yet.
     pub is_incomplete: bool,
 }
 
 impl Change {
-    /// Whether a process with this score is to have another. One that has chosen to be killed before
-    /// the others stays so when the others are raised.
+    /// True if a process with this score has to be changed. A process that has raised its own score
+    /// keeps it when the others are raised.
     fn concerns(self, score: i32) -> bool {
         score != self.to && (score == self.from || self.to < score && self.to <= self.from)
     }
 }
 
-/// Gives all processes of a cgroup a score: looks again until a pass finds none that has been left
-/// behind, as one that was forked meanwhile by one that had not been reached. When another score is
-/// wanted by then, as `superseded` tells, the first such pass is the last.
+/// Sets the score of all processes of a cgroup, in passes until none has the old score: a process
+/// that was not changed yet may fork meanwhile. If `superseded` returns true, another change
+/// follows, and the first pass without changes is the last.
 ///
 /// # Errors
 ///
-/// One sentence if it cannot be found out which processes there are.
+/// A sentence if the processes cannot be listed.
 pub async fn change(
     cgroup: &Cgroup,
     change: Change,
@@ -87,15 +86,15 @@ pub async fn change(
             for pid in pids {
                 match file_of_one_behind(*pid, change) {
                     Ok(file) => files.extend(file.map(|file| (*pid, file))),
-                    // It has ended.
+                    // The process has exited.
                     Err(_) => unseen = unseen.saturating_add(1),
                 }
             }
             if files.is_empty() {
                 continue;
             }
-            // An open file stays that of its process, even if another gets the number. What is still a
-            // member now was one when it was opened.
+            // An open file stays bound to its process even if the PID is reused. A process that is
+            // a member now was one when the file was opened.
             let members = cgroup.processes()?;
             for (_, mut file) in files.into_iter().filter(|(pid, _)| members.contains(pid)) {
                 match file.write_all(change.to.to_string().as_bytes()) {
@@ -131,12 +130,12 @@ pub async fn change(
     }
 }
 
-/// Lowers the score of a process to this, if it is higher: of one that is ours to collect, and whose number is
-/// nobody else's therefore.
+/// Lowers the score of a child process to `to`, if it is higher. A child's PID is not reused before
+/// it is reaped.
 ///
 /// # Errors
 ///
-/// If it has ended, or the kernel refuses it.
+/// If the process has exited, or the kernel's error.
 pub fn lower(pid: i32, to: i32) -> io::Result<()> {
     let pid = u32::try_from(pid).map_err(io::Error::other)?;
     let change = Change { from: to, to };
@@ -146,7 +145,8 @@ pub fn lower(pid: i32, to: i32) -> io::Result<()> {
     }
 }
 
-/// The score of a process, to be written, if it is to be changed; an error if it has ended.
+/// Opens the score of a process for writing, if it has to be changed; an error if the process has
+/// exited.
 fn file_of_one_behind(pid: u32, change: Change) -> io::Result<Option<File>> {
     let path = format!("/proc/{pid}/oom_score_adj");
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
@@ -163,15 +163,15 @@ fn is_refusal(error: &io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// The score of this process, which a container has that is given none.
+/// Score of this process, which is inherited by a container without one of its own.
 pub fn own() -> i32 {
     let text = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
     text.trim().parse().unwrap_or_default()
 }
 
-/// What a container can be created with that is to have score `wanted` instead of `own`: the OCI
-/// runtime fails when the kernel refuses a score, which it does below that of a process without
-/// `CAP_SYS_RESOURCE`.
+/// Returns the score with which a container can be created when `wanted` replaces `instead_of`.
+/// Without `CAP_SYS_RESOURCE` the kernel refuses a score below the process's own, and the OCI
+/// runtime fails.
 pub fn allowed(wanted: i32, instead_of: i32) -> i32 {
     match may_lower() {
         true => wanted,
@@ -179,7 +179,7 @@ pub fn allowed(wanted: i32, instead_of: i32) -> i32 {
     }
 }
 
-/// Whether this process may lower scores below its own: with the capability, in the first user
+/// True if this process may lower scores below its own: with the capability, in the initial user
 /// namespace.
 fn may_lower() -> bool {
     static MAY_LOWER: OnceLock<bool> = OnceLock::new();
@@ -189,13 +189,13 @@ fn may_lower() -> bool {
     })
 }
 
-/// Whether a `uid_map` is that of the first user namespace.
+/// True for the `uid_map` of the initial user namespace.
 pub(super) fn is_first(users: &str) -> bool {
     let mut users = users.split_whitespace();
     [users.next(), users.next(), users.next()] == [Some("0"), Some("0"), Some("4294967295")]
 }
 
-/// Whether a `status` has `CAP_SYS_RESOURCE` in it.
+/// True if a `status` has `CAP_SYS_RESOURCE`.
 pub(super) fn has_resource(status: &str) -> bool {
     let mut lines = status.lines();
     let capabilities = lines
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lowering_reaches_all_that_have_more_and_a_raising_those_that_were_given_less() {
+    fn lowering_changes_all_higher_scores_and_raising_only_the_previous_score() {
         let lower = Change { from: 990, to: 500 };
         let concerned: Vec<_> = [1000, 990, 600, 500, 400]
             .into_iter()
@@ -227,9 +227,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_superseded_does_not_wait_for_what_may_still_be_born() {
+    async fn a_superseded_change_does_not_wait_for_further_children() {
         let cgroup = Cgroup::of(nix::unistd::getpid().as_raw()).expect("the cgroup of the test");
-        // Nobody has more than the highest score, so nobody is concerned.
+        // No process has more than the highest score, so none has to be changed.
         let nothing = Change {
             from: 1000,
             to: 1000,
@@ -244,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_can_have_anyway_is_allowed() {
+    fn the_score_that_a_container_would_have_anyway_is_allowed() {
         assert_eq!(allowed(1000, 1000), 1000);
         assert_eq!(allowed(own(), 1000), own());
-        // Its own was given by the caller: whether it can be is not for us to say.
+        // The bundle's own score stays the caller's responsibility.
         assert!(allowed(-1000, own()) <= own());
     }
 }

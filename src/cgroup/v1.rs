@@ -1,4 +1,4 @@
-//! A cgroup of version 1: one directory in the hierarchy of each controller.
+//! A v1 cgroup: a directory in the hierarchy of each controller.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use super::hierarchy::Hierarchy;
 use super::read::{Setter, number, set, text, value};
 use super::{blkio, devices};
 
-/// The kernel counts the CPU time that `cpuacct.stat` gives in ticks of this length, in
-/// nanoseconds (`USER_HZ` is 100 on every architecture that containers run on).
+/// Nanoseconds in a tick, the unit of CPU time in `cpuacct.stat` (`USER_HZ` is 100 on all
+/// architectures that containers run on).
 const NANOS_PER_TICK: u64 = 10_000_000;
 
-/// `cpu.stat` (<https://docs.kernel.org/scheduler/sched-bwc.html>).
+/// Fields of the message in `cpu.stat` (<https://docs.kernel.org/scheduler/sched-bwc.html>).
 pub(super) const THROTTLE: [Setter<Throttle>; 3] = [
     ("nr_periods", Throttle::set_periods),
     ("nr_throttled", Throttle::set_throttled_periods),
     ("throttled_time", Throttle::set_throttled_time),
 ];
 
-/// `memory.stat`, as far as the message has it
+/// Fields of the message in `memory.stat`
 /// (<https://docs.kernel.org/admin-guide/cgroup-v1/memory.html>, section 5.2).
 pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 32] = [
     ("cache", MemoryStat::set_cache),
@@ -67,7 +67,7 @@ pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 32] = [
     ("total_unevictable", MemoryStat::set_total_unevictable),
 ];
 
-/// `memory.oom_control` (the same, section 10).
+/// Fields of the message in `memory.oom_control` (section 10 there).
 pub(super) const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
     ("oom_kill_disable", MemoryOomControl::set_oom_kill_disable),
     ("under_oom", MemoryOomControl::set_under_oom),
@@ -76,14 +76,14 @@ pub(super) const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
 
 #[derive(Debug)]
 pub(super) struct V1 {
-    /// Below the mount point of nearly every controller.
+    /// Path below the mount point, common to nearly all controllers.
     below: Box<Path>,
-    /// Of the other ones.
+    /// Paths of the other controllers.
     others: Box<[(Controllers, Box<Path>)]>,
 }
 
 impl V1 {
-    /// From what `/proc/<pid>/cgroup` says: a path for each controller.
+    /// Makes a cgroup of the paths in `/proc/<pid>/cgroup`, one for each controller.
     pub fn new(paths: &HashMap<String, String>) -> Option<V1> {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return None;
@@ -100,7 +100,7 @@ impl V1 {
         })
     }
 
-    /// The one at this path in the hierarchy of each controller; none if none is mounted.
+    /// Makes the cgroup at this path in all hierarchies; `None` if none is mounted.
     pub fn at(path: &str) -> Option<V1> {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return None;
@@ -111,7 +111,7 @@ impl V1 {
         })
     }
 
-    /// The cgroup above it; none if that is the first one.
+    /// Its parent; `None` if that is the root cgroup.
     pub fn parent(&self) -> Option<V1> {
         let above = |path: &Path| -> Option<Box<Path>> { path.parent().map(Box::from) };
         let below = above(&self.below).filter(|below| !below.as_os_str().is_empty())?;
@@ -123,7 +123,7 @@ impl V1 {
         })
     }
 
-    /// The directory of a controller; none if the machine does not have it.
+    /// Directory of a controller; `None` if the machine does not have the controller.
     pub fn directory(&self, controller: &Controllers) -> Option<PathBuf> {
         let mut others = self.others.iter();
         let other = others.find(|(name, _)| name == controller);
@@ -132,7 +132,7 @@ impl V1 {
         Some(mount.directory(below))
     }
 
-    /// The cgroup's directories, one in each hierarchy that is mounted.
+    /// Its directories, one in each mounted hierarchy.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return BTreeSet::new();
@@ -143,7 +143,7 @@ impl V1 {
             .collect()
     }
 
-    /// What containerd's metrics of version 1 have of it. What the kernel does not give is left out.
+    /// Its metrics, as containerd's message for v1; values that the kernel lacks are left out.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.set_cpu(self.cpu());
@@ -226,7 +226,7 @@ fn entry(memory: &Path, prefix: &str) -> MemoryEntry {
 }
 
 fn pids_of(pids: &Path) -> Option<PidsStat> {
-    // Of this version containerd's shim takes zero for no limit.
+    // containerd's shim reports no limit as 0 for v1.
     let limit = number(&pids.join("pids.max")).filter(|limit| *limit != u64::MAX);
     Some(PidsStat {
         current: number(&pids.join("pids.current"))?,
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_cgroup_is_nobodys_parent() {
+    fn a_child_of_the_root_cgroup_has_no_parent() {
         let parent = |path: &str| {
             let cgroup = V1 {
                 below: Path::new(path).into(),

@@ -1,4 +1,4 @@
-//! A cgroup of version 2: one directory with the files of all controllers.
+//! A v2 cgroup: one directory with the files of all controllers.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,8 @@ use super::devices;
 use super::hierarchy::unified;
 use super::read::{Setter, number, set, text, value};
 
-/// `cpu.stat` (<https://docs.kernel.org/admin-guide/cgroup-v2.html>, as for all that follows).
+/// Fields of the message in `cpu.stat` (<https://docs.kernel.org/admin-guide/cgroup-v2.html>, as
+/// for all that follow).
 pub(super) const CPU_STAT: [Setter<CPUStat>; 8] = [
     ("usage_usec", CPUStat::set_usage_usec),
     ("user_usec", CPUStat::set_user_usec),
@@ -23,7 +24,7 @@ pub(super) const CPU_STAT: [Setter<CPUStat>; 8] = [
     ("burst_usec", CPUStat::set_burst_usec),
 ];
 
-/// `memory.stat`, as far as the message has it.
+/// Fields of the message in `memory.stat`.
 pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 31] = [
     ("anon", MemoryStat::set_anon),
     ("file", MemoryStat::set_file),
@@ -61,7 +62,7 @@ pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 31] = [
     ("thp_collapse_alloc", MemoryStat::set_thp_collapse_alloc),
 ];
 
-/// `memory.events`.
+/// Fields of the message in `memory.events`.
 pub(super) const MEMORY_EVENTS: [Setter<MemoryEvents>; 6] = [
     ("low", MemoryEvents::set_low),
     ("high", MemoryEvents::set_high),
@@ -77,7 +78,7 @@ pub(super) struct V2 {
 }
 
 impl V2 {
-    /// From what `/proc/<pid>/cgroup` says.
+    /// Makes a cgroup of the path in `/proc/<pid>/cgroup`.
     pub fn new(path: &str) -> V2 {
         let below = path.trim_start_matches('/');
         V2 {
@@ -85,7 +86,7 @@ impl V2 {
         }
     }
 
-    /// The cgroup above it; none if that is the first one.
+    /// Its parent; `None` if that is the root cgroup.
     pub fn parent(&self) -> Option<V2> {
         let above = self.directory.parent()?;
         let is_one = above.starts_with(unified()) && above != unified();
@@ -102,7 +103,7 @@ impl V2 {
         self.directory.join(name)
     }
 
-    /// What containerd's metrics of version 2 have of it. What the kernel does not give is left out.
+    /// Its metrics, as containerd's message for v2; values that the kernel lacks are left out.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.set_pids(PidsStat {
@@ -157,7 +158,7 @@ impl V2 {
         number(&self.file(name)).unwrap_or_default()
     }
 
-    /// None where the kernel does not account for it.
+    /// Pressure of a resource; `None` if the kernel does not account for it.
     fn pressure(&self, name: &str) -> Option<PSIStats> {
         let text = text(&self.file(name))?;
         let data = |kind| {
@@ -198,7 +199,7 @@ impl V2 {
     }
 }
 
-/// `avg10=0.00 avg60=0.12 avg300=0.00 total=1234`
+/// Parses `avg10=0.00 avg60=0.12 avg300=0.00 total=1234`.
 pub(super) fn pressure(fields: &str) -> PSIData {
     let field = |key| {
         let mut fields = fields.split_whitespace();
@@ -219,7 +220,7 @@ pub(super) fn pressure(fields: &str) -> PSIData {
     }
 }
 
-/// `8:16 rbytes=1459200 wbytes=314773504 rios=192 wios=353 dbytes=0 dios=0`
+/// Parses lines such as `8:16 rbytes=1459200 wbytes=314773504 rios=192 wios=353 dbytes=0 dios=0`.
 pub(super) fn io(text: &str) -> Vec<IOEntry> {
     let entry = |line: &str| {
         let (device, fields) = line.split_once(' ')?;
@@ -249,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_cgroup_is_nobodys_parent() {
+    fn a_child_of_the_root_cgroup_has_no_parent() {
         let parent = |path| V2::new(path).parent().map(|parent| parent.directory);
         assert_eq!(parent("/pod/a"), Some(unified().join("pod").into()));
         assert_eq!(parent("/pod"), None);
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_with_no_figures_yet_are_no_entries() {
+    fn devices_without_metrics_are_skipped() {
         let text = "8:0 \n254:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n7:0\n";
         let entries = io(text);
         let values: Vec<_> = entries

@@ -1,4 +1,4 @@
-//! What bounds all that is in a cgroup together: its values, by the names of either version.
+//! The limits of a cgroup, in the files of v1 and v2.
 
 #[cfg(test)]
 use std::path::Path;
@@ -10,42 +10,43 @@ use cgroups_rs::fs::Controllers;
 use super::read::{number, text};
 use super::{Cgroup, Version};
 
-/// No bound. The kernel has other words for it.
+/// No limit; the kernel writes it as `max` or -1.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// From here on a limit of memory of version 1 is none: the kernel says the largest multiple of its
-/// page size.
+/// Value from which a v1 memory limit means none: the kernel shows the largest multiple of its page
+/// size.
 const UNLIMITED_MEMORY_V1: u64 = 1 << 62;
 
-/// One of the values of a cgroup.
+/// A value of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
-    /// Bytes; [`UNLIMITED`] for no bound.
+    /// Bytes; [`UNLIMITED`] for no limit.
     Memory,
-    /// Microseconds of CPU time in each period; [`UNLIMITED`] for no bound.
+    /// Microseconds of CPU time in each period; [`UNLIMITED`] for no limit.
     CpuQuota,
-    /// How much of the CPU it gets when others want it too: shares in version 1, a weight in 2.
+    /// Part of the CPU when others want it too: shares in v1, a weight in v2.
     CpuWeight,
 }
 
-/// The values of a cgroup, by the directories that they are in.
+/// The values of a cgroup, with the directories of their files.
 #[derive(Debug)]
 pub struct Values {
-    /// Where memory is accounted for, and CPU time; the same in version 2.
+    /// Directory of the memory controller.
     pub(super) memory: Option<PathBuf>,
+    /// Directory of the CPU controller; the same in v2.
     pub(super) cpu: Option<PathBuf>,
-    /// Where CPU time is counted; the same as that in version 2, and mostly in 1.
+    /// Directory in which CPU time is counted; the same as `cpu` in v2, and usually in v1.
     pub(super) cpuacct: Option<PathBuf>,
     pub(super) is_v2: bool,
 }
 
 impl Values {
-    /// Those of a cgroup. None if it has neither memory nor CPU time accounted for.
+    /// Values of a cgroup; `None` without both memory and CPU controllers.
     pub fn of(cgroup: &Cgroup) -> Option<Values> {
         Values::in_directories_of(cgroup, Some)
     }
 
-    /// Those of the cgroups that are chosen by the directories of this one.
+    /// Values of the cgroups whose directories `choose` returns for those of this cgroup.
     pub(super) fn in_directories_of(
         cgroup: &Cgroup,
         choose: impl Fn(PathBuf) -> Option<PathBuf>,
@@ -73,7 +74,7 @@ impl Values {
         (values.memory.is_some() || values.cpu.is_some()).then_some(values)
     }
 
-    /// Files in a directory, as they are in version 1.
+    /// Values of files in a directory, as in v1.
     #[cfg(test)]
     pub(super) fn in_directory(directory: &Path) -> Values {
         Values {
@@ -84,7 +85,7 @@ impl Values {
         }
     }
 
-    /// How many CPUs it may use; none without a bound.
+    /// CPU limit in CPUs; `None` without one.
     pub fn cpus(&self) -> Option<f64> {
         let quota = self
             .read(Knob::CpuQuota)
@@ -92,12 +93,12 @@ impl Values {
         Some(quota as f64 / self.period()? as f64)
     }
 
-    /// How much memory it may use, in bytes; none without a bound.
+    /// Memory limit in bytes; `None` without one.
     pub fn memory(&self) -> Option<u64> {
         self.read(Knob::Memory).filter(|bytes| *bytes != UNLIMITED)
     }
 
-    /// How much memory is charged to it and to all below it, in bytes.
+    /// Bytes of memory charged to it and to all cgroups below it.
     pub fn memory_usage(&self) -> Option<u64> {
         let name = if self.is_v2 {
             "memory.current"
@@ -107,7 +108,7 @@ impl Values {
         number(&self.memory.as_ref()?.join(name))
     }
 
-    /// The value that is in force; none if there is no such value.
+    /// Reads a current value; `None` if the kernel has no such value.
     pub fn read(&self, knob: Knob) -> Option<u64> {
         let file = self.file(knob)?;
         match (knob, self.is_v2) {
@@ -128,14 +129,14 @@ impl Values {
         }
     }
 
-    /// Puts a value in force.
+    /// Sets a value.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
         let file = self.file(knob).ok_or(io::ErrorKind::NotFound)?;
-        // In version 2 a quota that is written without a period keeps the one that there is.
+        // In v2 a quota that is written without a period keeps the current period.
         fs::write(file, self.words(value))
     }
 
@@ -163,7 +164,7 @@ impl Values {
         Some(directory.join(name))
     }
 
-    /// How long a quota lasts, in microseconds.
+    /// Period of the quota, in microseconds.
     pub(super) fn period(&self) -> Option<u64> {
         let cpu = self.cpu.as_ref()?;
         let period = match self.is_v2 {
@@ -173,14 +174,14 @@ impl Values {
         Some(period).filter(|period| *period > 0)
     }
 
-    /// The quota that is enough for each of the cgroups in it: version 1 refuses one that is not.
+    /// Lowest quota that is not below that of any child: v1 refuses a lower one.
     pub(super) fn largest_child(&self) -> u64 {
         let (Some(cpu), Some(period), false) = (&self.cpu, self.period(), self.is_v2) else {
             return 0;
         };
         let children = fs::read_dir(cpu).into_iter().flatten().flatten();
         let quota = |directory: PathBuf| {
-            // Without a bound it has none of its own.
+            // A child without a limit has -1, which is no u64.
             let quota: u64 = number(&directory.join("cpu.cfs_quota_us"))?;
             let own = number(&directory.join("cpu.cfs_period_us"))?.max(1);
             Some(quota.saturating_mul(period).div_ceil(own))
@@ -193,7 +194,7 @@ impl Values {
     }
 }
 
-/// `cpu.max`: a quota and its period.
+/// Parses `cpu.max`: a quota and its period.
 pub(super) fn quota_v2(text: &str) -> Option<(u64, u64)> {
     let (quota, period) = text.trim().split_once(' ')?;
     let quota = match quota {

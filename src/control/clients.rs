@@ -1,11 +1,11 @@
-//! Those who ask about the pod: never so many, so loud or so slow that the pod would notice, or that
-//! one who comes and asks is kept out.
+//! Clients of the control sockets, with limits on their number, size and time. However many clients
+//! connect, the pod does not suffer, and a new client still gets an answer.
 //!
-//! The sockets are root's, and so is whoever gets this far. But root may give up every right and still be
-//! root by number, as in the container that `kubectl usher` asks a node by: its group tells it from others,
-//! and a process without rights cannot take another one. So a client that comes with another group than
-//! root's is read-only. It has a seat among those of read-only clients, is let in and heard as far as their
-//! share of a core pays for it, and never takes the place of root.
+//! Only UID 0 can connect to the sockets. But a process may keep UID 0 and give up all
+//! capabilities, as in the container through which `kubectl usher` asks a node. That container has
+//! another group than root's, and a process without capabilities cannot change its group. So a
+//! client with another group is read-only. Read-only clients have their own slots, are accepted and
+//! read only while their share of a core lasts, and never take the slot of a client of root.
 
 use std::io;
 use std::net::Shutdown;
@@ -21,132 +21,135 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::meter::{Meter, Turn};
+use super::meter::{Meter, Wait};
 
-/// The most clients of root, and read-only ones, that are let in at once. A further one takes the place of the
-/// one of its kind that was told nothing for the longest time.
-const CLIENTS_AT_MOST: usize = 16;
-const READ_ONLY_AT_MOST: usize = 8;
+/// Most clients of root at a time. A further one evicts the one that has been sent nothing for the
+/// longest time.
+const MAX_CLIENTS: usize = 16;
+/// The same limit for read-only clients.
+const MAX_READ_ONLY_CLIENTS: usize = 8;
 
-/// What one may say in all. A question has some dozen bytes, and a client few questions.
-const SAYS_AT_MOST: usize = 64 * 1024;
+/// Most bytes that a client may send in all. A request has some dozen bytes, and a client makes
+/// few.
+const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
-/// How much of it is taken at once.
-const CHUNK: usize = 1024;
+/// Most bytes taken by one read.
+const MAX_READ_BYTES: usize = 1024;
 
-/// How long a client may go without being told anything, and take to take it. A question is answered
-/// at once, so whoever has not been told anything for that long has not asked, or not to the end;
-/// who watches hears twice as often.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time for which a client may be sent nothing, or may not read what it is sent. Requests
+/// are answered at once, so a client that has been sent nothing for that long has not sent a whole
+/// request. A watcher is sent something twice as often.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The clients who may tell the pod what to do, by either socket.
+/// Clients of root, which may command the pod, from either socket.
 pub struct Clients<C> {
-    /// Callers at the socket for root alone, if there is one.
+    /// Connections to the socket for root alone, if it exists.
     roots: Option<C>,
-    /// Callers at the socket for all.
+    /// Connections to the socket for all.
     anyone: C,
-    /// The turn of the next of those: nobody knows who it is before it is let in.
-    turn: Turn,
+    /// The wait before the next of those is accepted: only then is its group known.
+    wait: Wait,
     meter: Meter,
-    seats: Seats,
-    read_only_seats: Seats,
-    /// The way to those who serve read-only clients: as many as there are seats for.
+    slots: Slots,
+    read_only_slots: Slots,
+    /// Queue to [`ReadOnlyClients`]; its length is bounded by the slots.
     read_only: mpsc::UnboundedSender<Client>,
 }
 
-/// Those who may only look.
+/// Clients that may only look at the pod.
 pub struct ReadOnlyClients(mpsc::UnboundedReceiver<Client>);
 
-/// A connection to one of them.
+/// The connection of a client.
 pub struct Client {
-    seat: Arc<Seat>,
-    may_say: usize,
-    /// While it is told nothing.
-    patience: Pin<Box<Sleep>>,
-    /// While it does not take what it is told.
-    deaf: Option<Pin<Box<Sleep>>>,
-    /// The meter and the turn that a read-only client is heard by; `None` for root.
-    metered: Option<(Meter, Turn)>,
+    slot: Arc<Slot>,
+    /// Bytes that it may still send.
+    may_send: usize,
+    /// Timer since it was last sent something.
+    idle: Pin<Box<Sleep>>,
+    /// Timer since a write to it blocked.
+    blocked: Option<Pin<Box<Sleep>>>,
+    /// Meter and wait of a read-only client; `None` for root.
+    metered: Option<(Meter, Wait)>,
 }
 
-/// The seats of clients of one kind.
-struct Seats {
-    at_most: usize,
-    taken: Vec<Weak<Seat>>,
+/// Slots of clients of one kind.
+struct Slots {
+    limit: usize,
+    taken: Vec<Weak<Slot>>,
 }
 
-/// What a client and those who come after it know of it.
-struct Seat {
+/// The part of a client that later clients need in order to evict it.
+struct Slot {
     stream: UnixStream,
-    heard: Mutex<Heard>,
+    activity: Mutex<LastActivity>,
 }
 
-/// When a client was told something for the last time, or came. In the order in which clients are
-/// sent away.
+/// The last time at which a client was sent something, or connected; the least is evicted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Heard {
-    leaves: bool,
-    /// It has asked something.
-    anything: bool,
+struct LastActivity {
+    is_evicted: bool,
+    was_answered: bool,
     at: Instant,
 }
 
 impl<C> Clients<C> {
-    /// The clients among those who call at the socket for root alone, and at the one for all, of which `meter`
-    /// pays for the read-only ones. Neither kind of callers ends before its server is shut down: callers that
-    /// end before make a server panic when it is told to stop (ttrpc 0.10, `stop_listen`).
+    /// Splits the connections to the socket for root alone, and to the one for all, into clients of
+    /// root and read-only clients. The latter are charged to `meter`. Neither stream ends before
+    /// its server is shut down: with ttrpc 0.10, a server whose listener has ended panics in
+    /// `stop_listen`.
     pub fn new(roots: Option<C>, anyone: C, meter: Meter) -> (Clients<C>, ReadOnlyClients) {
         let (read_only, others) = mpsc::unbounded_channel();
         let clients = Clients {
             roots,
             anyone,
-            turn: Turn::default(),
+            wait: Wait::default(),
             meter,
-            seats: Seats::new(CLIENTS_AT_MOST),
-            read_only_seats: Seats::new(READ_ONLY_AT_MOST),
+            slots: Slots::new(MAX_CLIENTS),
+            read_only_slots: Slots::new(MAX_READ_ONLY_CLIENTS),
             read_only,
         };
         (clients, ReadOnlyClients(others))
     }
 
-    /// Gives a caller a seat. Returns root's client; a read-only one goes to those who serve its kind.
+    /// Gives a connection a slot. Returns it if it is root's; a read-only one goes to
+    /// [`ReadOnlyClients`].
     fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
-        let (seats, metered) = match is_root {
-            true => (&mut self.seats, None),
+        let (slots, metered) = match is_root {
+            true => (&mut self.slots, None),
             false => {
-                let metered = (self.meter.clone(), Turn::default());
-                (&mut self.read_only_seats, Some(metered))
+                let metered = (self.meter.clone(), Wait::default());
+                (&mut self.read_only_slots, Some(metered))
             }
         };
         let client = Client {
-            seat: seats.take(stream)?,
-            may_say: SAYS_AT_MOST,
-            patience: Box::pin(sleep(PATIENCE)),
-            deaf: None,
+            slot: slots.take(stream)?,
+            may_send: MAX_REQUEST_BYTES,
+            idle: Box::pin(sleep(IDLE_TIMEOUT)),
+            blocked: None,
             metered,
         };
         if is_root {
             return Some(client);
         }
-        // If nobody hears them any more all of it ends.
+        // If ReadOnlyClients is gone, the shim is shutting down.
         let _ = self.read_only.send(client);
         None
     }
 }
 
 impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Clients<C> {
-    /// The next caller: at root's socket at once, at the other when its turn has come.
-    fn poll_caller(&mut self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
+    /// Accepts the next connection: to root's socket at once, to the other when the meter allows.
+    fn poll_connection(&mut self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
         if let Some(roots) = &mut self.roots
-            && let Poll::Ready(Some(caller)) = Pin::new(roots).poll_next(context)
+            && let Poll::Ready(Some(connection)) = Pin::new(roots).poll_next(context)
         {
-            return Poll::Ready(caller);
+            return Poll::Ready(connection);
         }
-        ready!(self.meter.poll_turn(&mut self.turn, context));
+        ready!(self.meter.poll_ready(&mut self.wait, context));
         match Pin::new(&mut self.anyone).poll_next(context) {
-            Poll::Ready(Some(caller)) => {
-                self.meter.begin();
-                Poll::Ready(caller)
+            Poll::Ready(Some(connection)) => {
+                self.meter.begin_work();
+                Poll::Ready(connection)
             }
             _ => Poll::Pending,
         }
@@ -158,7 +161,7 @@ impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Stream for Clients<C> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            let stream = match ready!(self.poll_caller(context)) {
+            let stream = match ready!(self.poll_connection(context)) {
                 Ok(stream) => stream,
                 Err(error) => return Poll::Ready(Some(Err(error))),
             };
@@ -170,7 +173,7 @@ impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Stream for Clients<C> {
     }
 }
 
-/// True if the process at the other end came with the group of root, as seen from here.
+/// True if the peer had root's group, in the shim's user namespace, when it connected.
 fn has_roots_group(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.gid() == 0)
 }
@@ -181,71 +184,71 @@ impl Stream for ReadOnlyClients {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match ready!(self.0.poll_recv(context)) {
             Some(client) => Poll::Ready(Some(Ok(client))),
-            // The others' server has been shut down first.
+            // The server of `Clients` has been shut down first; this stream must not end.
             None => Poll::Pending,
         }
     }
 }
 
-// === impl Seats ===
+// === impl Slots ===
 
-impl Seats {
-    fn new(at_most: usize) -> Seats {
-        Seats {
-            at_most,
+impl Slots {
+    fn new(limit: usize) -> Slots {
+        Slots {
+            limit,
             taken: Vec::new(),
         }
     }
 
-    /// A seat, if need be that of another client. None while as many as there are seats were sent away and
-    /// have not gone.
-    fn take(&mut self, stream: UnixStream) -> Option<Arc<Seat>> {
-        self.taken.retain(|seat| seat.strong_count() > 0);
-        if self.taken.len() >= self.at_most.saturating_mul(2) {
+    /// Takes a slot; if all are taken, evicts a client. `None` while as many evicted clients as
+    /// there are slots have not gone yet.
+    fn take(&mut self, stream: UnixStream) -> Option<Arc<Slot>> {
+        self.taken.retain(|slot| slot.strong_count() > 0);
+        if self.taken.len() >= self.limit.saturating_mul(2) {
             return None;
         }
-        let seats = self.taken.iter().filter_map(Weak::upgrade);
-        let staying: Vec<_> = seats.filter(|seat| !seat.heard().leaves).collect();
-        if staying.len() >= self.at_most
-            && let Some(seat) = staying.iter().min_by_key(|seat| seat.heard())
+        let slots = self.taken.iter().filter_map(Weak::upgrade);
+        let staying: Vec<_> = slots.filter(|slot| !slot.activity().is_evicted).collect();
+        if staying.len() >= self.limit
+            && let Some(slot) = staying.iter().min_by_key(|slot| slot.activity())
         {
-            seat.send_away();
+            slot.evict();
         }
-        let seat = Arc::new(Seat::new(stream));
-        self.taken.push(Arc::downgrade(&seat));
-        Some(seat)
+        let slot = Arc::new(Slot::new(stream));
+        self.taken.push(Arc::downgrade(&slot));
+        Some(slot)
     }
 }
 
-// === impl Seat ===
+// === impl Slot ===
 
-impl Seat {
-    fn new(stream: UnixStream) -> Seat {
-        let heard = Heard {
-            leaves: false,
-            anything: false,
+impl Slot {
+    fn new(stream: UnixStream) -> Slot {
+        let activity = LastActivity {
+            is_evicted: false,
+            was_answered: false,
             at: Instant::now(),
         };
-        Seat {
+        Slot {
             stream,
-            heard: Mutex::new(heard),
+            activity: Mutex::new(activity),
         }
     }
 
-    fn heard(&self) -> Heard {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn activity(&self) -> LastActivity {
+        *self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hears(&self) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.anything = true;
-        heard.at = Instant::now();
+    fn record_write(&self) {
+        let mut activity = self.activity.lock().unwrap_or_else(PoisonError::into_inner);
+        activity.was_answered = true;
+        activity.at = Instant::now();
     }
 
-    /// As if it had hung up: its connection is over for both ends.
-    fn send_away(&self) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.leaves = true;
+    /// Shuts the connection down for both ends, as if the client had hung up.
+    fn evict(&self) {
+        let mut activity = self.activity.lock().unwrap_or_else(PoisonError::into_inner);
+        activity.is_evicted = true;
         self.shut(Shutdown::Both);
     }
 
@@ -254,7 +257,7 @@ impl Seat {
             Shutdown::Write => nix::sys::socket::Shutdown::Write,
             Shutdown::Read | Shutdown::Both => nix::sys::socket::Shutdown::Both,
         };
-        // It fails if the other end has gone already.
+        // Fails if the other end has gone already.
         let _ = nix::sys::socket::shutdown(self.stream.as_raw_fd(), how);
     }
 }
@@ -262,23 +265,23 @@ impl Seat {
 // === impl Client ===
 
 impl Client {
-    /// When a client that is told nothing has been here for too long.
-    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the client has been sent nothing for [`IDLE_TIMEOUT`].
+    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            ready!(self.patience.as_mut().poll(context));
-            // It may have been told something meanwhile.
-            match self.seat.heard().at.checked_add(PATIENCE) {
-                Some(end) if end > Instant::now() => self.patience.as_mut().reset(end),
+            ready!(self.idle.as_mut().poll(context));
+            // Something may have been sent meanwhile.
+            match self.slot.activity().at.checked_add(IDLE_TIMEOUT) {
+                Some(end) if end > Instant::now() => self.idle.as_mut().reset(end),
                 _ => return Poll::Ready(()),
             }
         }
     }
 
-    /// Ready when the bytes of a client may be read.
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some((meter, turn)) = &mut self.metered {
-            ready!(meter.poll_turn(turn, context));
-            meter.begin();
+    /// Ready when the client's bytes may be read.
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some((meter, wait)) = &mut self.metered {
+            ready!(meter.poll_ready(wait, context));
+            meter.begin_work();
         }
         Poll::Ready(())
     }
@@ -290,27 +293,27 @@ impl AsyncRead for Client {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.may_say == 0 {
-            // As if it had hung up.
+        if self.may_send == 0 {
+            // End of file, as if it had hung up.
             return Poll::Ready(Ok(()));
         }
-        // Also while it says something, byte by byte.
-        if self.poll_patience(context).is_ready() {
+        // Checked at each read, so that a client cannot stay by sending single bytes.
+        if self.poll_idle(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        let mut chunk = [0; CHUNK];
-        let room = buffer.remaining().min(self.may_say).min(CHUNK);
+        let mut chunk = [0; MAX_READ_BYTES];
+        let room = buffer.remaining().min(self.may_send).min(MAX_READ_BYTES);
         let chunk = chunk.get_mut(..room).unwrap_or_default();
-        let said = loop {
-            ready!(self.seat.stream.poll_read_ready(context))?;
-            ready!(self.poll_turn(context));
-            match self.seat.stream.try_read(chunk) {
+        let count = loop {
+            ready!(self.slot.stream.poll_read_ready(context))?;
+            ready!(self.poll_ready(context));
+            match self.slot.stream.try_read(chunk) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 outcome => break outcome?,
             }
         };
-        buffer.put_slice(chunk.get(..said).unwrap_or_default());
-        self.may_say = self.may_say.saturating_sub(said);
+        buffer.put_slice(chunk.get(..count).unwrap_or_default());
+        self.may_send = self.may_send.saturating_sub(count);
         Poll::Ready(Ok(()))
     }
 }
@@ -322,19 +325,21 @@ impl AsyncWrite for Client {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if let Some((meter, _)) = &self.metered {
-            meter.begin();
+            meter.begin_work();
         }
         loop {
-            if self.seat.stream.poll_write_ready(context)?.is_pending() {
-                let deaf = self.deaf.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
-                ready!(deaf.as_mut().poll(context));
+            if self.slot.stream.poll_write_ready(context)?.is_pending() {
+                let blocked = self
+                    .blocked
+                    .get_or_insert_with(|| Box::pin(sleep(IDLE_TIMEOUT)));
+                ready!(blocked.as_mut().poll(context));
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            match self.seat.stream.try_write(bytes) {
+            match self.slot.stream.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 outcome => {
-                    self.deaf = None;
-                    self.seat.hears();
+                    self.blocked = None;
+                    self.slot.record_write();
                     return Poll::Ready(outcome);
                 }
             }
@@ -346,7 +351,7 @@ impl AsyncWrite for Client {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.seat.shut(Shutdown::Write);
+        self.slot.shut(Shutdown::Write);
         Poll::Ready(Ok(()))
     }
 }

@@ -1,6 +1,8 @@
-//! What the kernel says of a pod's containers, by their init processes: the truth, whoever has set it.
+//! The kernel's values of a pod's containers, read by their init processes: the values in force,
+//! whoever has set them.
 //!
-//! The shim asks it, not `usher`: so whoever looks at a pod needs to see no process and no cgroup of the node.
+//! The shim reads them, not `usher`, so a user of `usher` needs no access to the node's processes
+//! and cgroups.
 
 use protobuf::MessageField;
 
@@ -8,8 +10,8 @@ use crate::api;
 use crate::cgroup::Cgroup;
 use crate::cgroup::values::Values;
 
-/// Adds it to what is told of a pod; of a container without a process nothing.
-pub(super) fn tell(pod: &mut api::Pod) {
+/// Adds OOM scores and cgroup values to a pod, except for containers without a process.
+pub(super) fn add_values(pod: &mut api::Pod) {
     for container in pod.containers.iter_mut().filter(|one| one.pid != 0) {
         container.oom_score = oom_score(container.pid);
         let Some(cgroup) = cgroup_of(container.pid) else {
@@ -17,7 +19,7 @@ pub(super) fn tell(pod: &mut api::Pod) {
         };
         container.cgroup = values(&cgroup);
         if pod.cgroup.is_none() {
-            // That of the pod, unless it is the root.
+            // The parent of a container's cgroup is the pod's.
             let parent = cgroup.parent();
             pod.cgroup = parent.map_or_else(MessageField::none, |parent| values(&parent));
         }
@@ -50,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_with_a_process_has_a_score_and_a_cgroup_and_one_without_has_none() {
+    fn only_a_container_with_a_process_gets_values() {
         let of = |pid| api::Container {
             pid,
             ..api::Container::new()
@@ -59,11 +61,11 @@ mod tests {
             containers: vec![of(std::process::id()), of(0)],
             ..api::Pod::new()
         };
-        tell(&mut pod);
-        let [ours, nobodys] = &pod.containers[..] else {
+        add_values(&mut pod);
+        let [running, exited] = &pod.containers[..] else {
             panic!("two containers")
         };
-        assert!(ours.oom_score.is_some());
-        assert!(nobodys.oom_score.is_none() && nobodys.cgroup.is_none());
+        assert!(running.oom_score.is_some());
+        assert!(exited.oom_score.is_none() && exited.cgroup.is_none());
     }
 }

@@ -1,9 +1,11 @@
-//! The CPU time that read-only clients cost the pod's shim, and the share of a core that it is held to.
+//! The CPU meter of read-only clients: limits the CPU time that they cost the shim to a share of a
+//! core.
 //!
-//! One thread serves the pod, and most of the work for a client is done by tasks of the ttrpc library and by
-//! the pod's actor. So the meter does not time tasks: it reads the thread's CPU clock when work for a
-//! read-only client begins, and again each time the thread has run out of tasks, until no more such work has
-//! begun. Work for others that falls in between counts too: the share is an upper bound.
+//! One thread serves the pod, and tasks of the ttrpc library and the pod's actor do most of the
+//! work for a client. So the meter does not time tasks. It reads the thread's CPU clock when work
+//! for a read-only client begins, and again each time the thread has run all ready tasks, until no
+//! such work has begun since the last reading. Other work in between is charged too, so read-only
+//! clients get their share or less.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,44 +19,47 @@ use crate::clock::{Clock, Timebase};
 use crate::lifecycle::Time;
 use crate::share::Share;
 
-/// Seconds in which one second of CPU time is paid off: a thirtieth of a core. The rest of the promised
-/// twentieth is for what no task sees, as waking the thread up.
-const PACE: u32 = 30;
+/// Seconds in which one second of CPU time is paid off: a thirtieth of a core. The documented limit
+/// is a twentieth; the difference covers costs that no task sees, such as waking the thread.
+const SECONDS_PER_CPU_SECOND: u32 = 30;
 
-/// CPU time that may be spent ahead: some dozen questions, so that a person waits for nothing.
-const AHEAD: Duration = Duration::from_millis(50);
+/// CPU time that may be used at once after a rest: some dozen requests, so that a person need not
+/// wait.
+const BURST: Duration = Duration::from_millis(50);
 
-/// Work that waits begins at multiples of this time, all of it together: each time that the thread wakes up
-/// costs CPU time that no task of it sees.
-const ROUND: Duration = Duration::from_millis(50);
+/// Waiting work begins at multiples of this time, all of it together, because each wake-up of the
+/// thread costs CPU time that no task sees.
+const TICK: Duration = Duration::from_millis(50);
 
-/// The meter of all read-only clients of a pod. Clones share it.
+/// The meter of all read-only clients of a pod; clones share it.
 #[derive(Clone, Debug)]
-pub struct Meter(Arc<Mutex<Reading>>);
+pub struct Meter(Arc<Mutex<MeterState>>);
 
-/// The turn of one client, or of the socket that they call at.
+/// The wait of a client, or of the socket for new connections.
 ///
-/// A wait lasts until the CPU time that was owed at its beginning is paid off, however much others have spent
-/// since. So all get their turns, and what is owed grows no further than what one turn of each costs.
+/// A wait lasts until the CPU time that was owed when it began is paid off, however much others
+/// have used since. So each client gets its turn, and the debt never exceeds the cost of one turn
+/// of each.
 #[derive(Debug, Default)]
-pub struct Turn(Option<Pin<Box<Sleep>>>);
+pub struct Wait(Option<Pin<Box<Sleep>>>);
 
 #[derive(Debug)]
-struct Reading {
+struct MeterState {
     share: Share,
     time: Timebase,
     clock: Arc<dyn Clock>,
-    /// Up to where the thread's CPU time is charged, while work is under way.
+    /// Reading of the thread's CPU clock up to which time is charged; `None` while no work is under
+    /// way.
     charged: Option<Duration>,
-    /// Work has begun since the thread ran out of tasks.
+    /// True if work has begun since the thread last ran out of tasks.
     is_new: bool,
 }
 
 impl Meter {
-    /// A meter that nothing is charged to, for the thread that calls it.
+    /// Makes a meter for the current thread.
     pub fn new(clock: Arc<dyn Clock>) -> Meter {
-        Meter(Arc::new(Mutex::new(Reading {
-            share: Share::new(PACE, AHEAD),
+        Meter(Arc::new(Mutex::new(MeterState {
+            share: Share::new(SECONDS_PER_CPU_SECOND, BURST),
             time: Timebase::begin(),
             clock,
             charged: None,
@@ -62,58 +67,59 @@ impl Meter {
         })))
     }
 
-    /// Notes that work for a read-only client begins.
-    pub fn begin(&self) {
-        let mut reading = self.reading();
-        reading.is_new = true;
-        if reading.charged.is_none() {
-            reading.charged = Some(reading.clock.cpu());
+    /// Starts charging: work for a read-only client begins.
+    pub fn begin_work(&self) {
+        let mut state = self.state();
+        state.is_new = true;
+        if state.charged.is_none() {
+            state.charged = Some(state.clock.cpu());
             let meter = self.clone();
             tokio::spawn(async move {
-                while meter.is_under_way() {
-                    // Comes back when the thread has run out of tasks.
+                while meter.charge_and_check() {
+                    // Resumes when all other ready tasks have run.
                     tokio::task::yield_now().await;
                 }
             });
         }
     }
 
-    /// Ready when a piece of work may begin.
-    pub fn poll_turn(&self, turn: &mut Turn, context: &mut Context<'_>) -> Poll<()> {
-        if turn.0.is_none() {
-            turn.0 = self.reading().pause().map(|pause| Box::pin(sleep(pause)));
+    /// Ready when work may begin.
+    pub fn poll_ready(&self, wait: &mut Wait, context: &mut Context<'_>) -> Poll<()> {
+        if wait.0.is_none() {
+            wait.0 = self.state().pause().map(|pause| Box::pin(sleep(pause)));
         }
-        if let Some(sleep) = &mut turn.0 {
+        if let Some(sleep) = &mut wait.0 {
             ready!(sleep.as_mut().poll(context));
-            turn.0 = None;
-            self.begin();
+            wait.0 = None;
+            self.begin_work();
         }
         Poll::Ready(())
     }
 
-    /// Waits until a piece of work may begin, and begins it.
-    pub async fn turn(&self) {
-        let mut turn = Turn::default();
-        poll_fn(|context| self.poll_turn(&mut turn, context)).await;
-        self.begin();
+    /// Waits until work may begin, and begins it.
+    pub async fn wait(&self) {
+        let mut wait = Wait::default();
+        poll_fn(|context| self.poll_ready(&mut wait, context)).await;
+        self.begin_work();
     }
 
-    /// Charges what the work under way has taken; it is over if none has begun since the last time.
-    fn is_under_way(&self) -> bool {
-        let mut reading = self.reading();
-        reading.charge();
-        if !std::mem::take(&mut reading.is_new) {
-            reading.charged = None;
+    /// Charges the CPU time since the last charge; false if no work has begun since then, so that
+    /// charging ends.
+    fn charge_and_check(&self) -> bool {
+        let mut state = self.state();
+        state.charge();
+        if !std::mem::take(&mut state.is_new) {
+            state.charged = None;
         }
-        reading.charged.is_some()
+        state.charged.is_some()
     }
 
-    fn reading(&self) -> MutexGuard<'_, Reading> {
+    fn state(&self) -> MutexGuard<'_, MeterState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Reading {
+impl MeterState {
     fn charge(&mut self) {
         if let Some(charged) = self.charged {
             let cpu = self.clock.cpu();
@@ -123,19 +129,19 @@ impl Reading {
         }
     }
 
-    /// The wait before the next piece of work, if there is one.
+    /// Time to wait before the next work, or `None`.
     fn pause(&mut self) -> Option<Duration> {
         self.charge();
         let (now, free_at) = (self.time.now(), self.share.free_at(Duration::ZERO));
-        (free_at > now).then(|| next_round(free_at).since(now))
+        (free_at > now).then(|| next_tick(free_at).since(now))
     }
 }
 
-/// The beginning of the first round after `at`.
-fn next_round(at: Time) -> Time {
-    let into = at.since_origin().as_nanos().checked_rem(ROUND.as_nanos());
+/// The first tick after `at`.
+fn next_tick(at: Time) -> Time {
+    let into = at.since_origin().as_nanos().checked_rem(TICK.as_nanos());
     let into = into.and_then(|into| u64::try_from(into).ok()).unwrap_or(0);
-    at.after(ROUND.saturating_sub(Duration::from_nanos(into)))
+    at.after(TICK.saturating_sub(Duration::from_nanos(into)))
 }
 
 #[cfg(test)]
@@ -146,17 +152,17 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A thread's CPU clock that a test turns.
+    /// A CPU clock that a test advances.
     #[derive(Debug, Default)]
-    pub struct TurnedClock(Mutex<Duration>);
+    pub struct ManualClock(Mutex<Duration>);
 
-    impl TurnedClock {
+    impl ManualClock {
         pub fn spend(&self, cost: Duration) {
             *self.0.lock().unwrap() += cost;
         }
     }
 
-    impl Clock for TurnedClock {
+    impl Clock for ManualClock {
         fn wall(&self) -> SystemTime {
             SystemTime::UNIX_EPOCH
         }
@@ -166,7 +172,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Runs a test in time that passes when everything waits.
+    /// Runs a test in virtual time, which passes while all tasks wait.
     pub fn in_virtual_time(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -179,9 +185,9 @@ pub(super) mod tests {
     pub const TWENTIETH: u32 = 20;
 
     #[test]
-    fn workers_that_never_rest_take_a_twentieth_of_a_core_and_each_gets_its_turns() {
+    fn busy_workers_together_take_at_most_a_twentieth_of_a_core_and_each_gets_turns() {
         in_virtual_time(async {
-            let clock = Arc::new(TurnedClock::default());
+            let clock = Arc::new(ManualClock::default());
             let meter = Meter::new(clock.clone());
             let begun = Instant::now();
             let end = begun + Duration::from_secs(60);
@@ -190,8 +196,8 @@ pub(super) mod tests {
                 tokio::spawn(async move {
                     let mut turns = 0;
                     while Instant::now() < end {
-                        meter.turn().await;
-                        // Of the work of a turn a part is done by another task.
+                        meter.wait().await;
+                        // Another task does half of the work of a turn.
                         let part = Duration::from_micros(50 * cost);
                         clock.spend(part);
                         let other = clock.clone();
@@ -214,17 +220,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn work_that_is_rare_never_waits_and_nothing_is_charged_for_what_others_do() {
+    fn rare_work_never_waits_and_other_work_is_not_charged() {
         in_virtual_time(async {
-            let clock = Arc::new(TurnedClock::default());
+            let clock = Arc::new(ManualClock::default());
             let meter = Meter::new(clock.clone());
             for _ in 0..100 {
                 let before = Instant::now();
-                meter.turn().await;
+                meter.wait().await;
                 assert_eq!(before.elapsed(), Duration::ZERO);
                 clock.spend(Duration::from_millis(1));
                 sleep(Duration::from_secs(1)).await;
-                // No read-only client is served at that moment.
+                // Not charged: no read-only client is being served.
                 clock.spend(Duration::from_secs(1));
             }
         });

@@ -1,9 +1,9 @@
-//! What a person may ask of a pod and tell it: the service behind `usher`.
+//! The Control service, which `usher` calls: it shows a pod and takes commands for it.
 //!
-//! Each shim listens on a socket of its own in [`directory`], named like the one that containerd
-//! knows; so `usher` finds all of them without containerd. It listens on a second one beside it, for root
-//! alone: the kernel keeps one queue of callers for each socket, and a shim that lets read-only clients wait
-//! there would let root wait behind them.
+//! Each shim listens on a control socket in [`directory`], named after the shim's socket for
+//! containerd, so that `usher` finds all shims without containerd. It listens on a second control
+//! socket for root alone: the kernel keeps one queue of connections per socket, so on a shared one
+//! root would wait behind read-only clients.
 
 mod clients;
 mod kernel;
@@ -23,51 +23,51 @@ pub use clients::{Clients, ReadOnlyClients};
 pub use meter::Meter;
 pub use service::{ReadOnlyService, Service};
 
-/// So many characters of the name of a shim's socket, a hash, are its name here: a path to a socket
-/// has 107 characters at most.
+/// Length of a control socket's name: the first characters of the name of the shim's socket, which
+/// is a hash. Shortened because the path of a socket has at most 107 characters.
 const NAME: usize = 32;
 
-/// The socket that belongs to the shim whose own socket is at `path`.
+/// Path of the control socket of the shim whose own socket is at `path`.
 pub fn socket_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let name: String = name.chars().take(NAME).collect();
     Some(directory().join(name))
 }
 
-/// The mode of the socket that everybody may connect to who has root's number, as the container has by which
-/// `kubectl usher` asks a node.
-const ROOTS_NUMBER: u32 = 0o600;
+/// Mode of the socket for all processes with UID 0, including the container through which `kubectl
+/// usher` asks a node.
+const FOR_UID_0: u32 = 0o600;
 
-/// The mode of root's own socket. It lets nobody in but a process with `CAP_DAC_OVERRIDE`, which that
-/// container does not have.
-const ROOTS_RIGHTS: u32 = 0o000;
+/// Mode of the socket for root alone: only a process with `CAP_DAC_OVERRIDE` can connect, and that
+/// container does not have it.
+const FOR_CAPABLE_ROOT: u32 = 0o000;
 
-/// The most callers that may wait at the socket for all. They are let in one by one, so a long queue would only
-/// make the last of them wait long.
-const QUEUE: i32 = 64;
+/// Backlog of the socket for all. Connections are accepted one by one, so a longer queue would only
+/// make the last client wait longer.
+const BACKLOG: i32 = 64;
 
-/// Listens at `path`. Whoever listened there before has died: only one shim at a time has the socket
-/// that this one is named after.
+/// Listens at `path`. A socket that is left there belonged to a shim that has died: only one shim
+/// at a time has the socket after which this one is named.
 ///
 /// # Errors
 ///
 /// If the directory or the socket cannot be made.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    let listener = listen_for(path, ROOTS_NUMBER)?;
-    nix::sys::socket::listen(&listener, Backlog::new(QUEUE)?)?;
+    let listener = listen_with_mode(path, FOR_UID_0)?;
+    nix::sys::socket::listen(&listener, Backlog::new(BACKLOG)?)?;
     Ok(listener)
 }
 
-/// Listens at root's own socket, which belongs to the one at `path`.
+/// Listens on the socket for root alone that belongs to the one at `path`.
 ///
 /// # Errors
 ///
 /// If the directory or the socket cannot be made.
 pub fn listen_for_root(path: &Path) -> io::Result<UnixListener> {
-    listen_for(&roots_socket(path), ROOTS_RIGHTS)
+    listen_with_mode(&roots_socket(path), FOR_CAPABLE_ROOT)
 }
 
-fn listen_for(path: &Path, mode: u32) -> io::Result<UnixListener> {
+fn listen_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
     make_directory(path.parent().unwrap_or(Path::new("/")))?;
     remove(path)?;
     let listener = UnixListener::bind(path)?;
@@ -76,13 +76,13 @@ fn listen_for(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes the socket at `path` and the one that belongs to it.
+/// Removes the socket at `path` and the one for root alone that belongs to it.
 ///
 /// # Errors
 ///
-/// If the one at `path` cannot be removed though it is there.
+/// If the one at `path` exists and cannot be removed.
 pub fn forget(path: &Path) -> io::Result<()> {
-    // Without it clients connect to the other one.
+    // If it stays, `usher` fails to connect to it and uses the other one.
     let _ = remove(&roots_socket(path));
     remove(path)
 }

@@ -1,4 +1,4 @@
-//! The Control service: every call asks the pod's actor and awaits the answer, as in
+//! The Control service. Each call asks the pod's actor and awaits the answer, as in
 //! [the Task service](crate::task).
 
 use std::sync::Arc;
@@ -21,19 +21,21 @@ use crate::task;
 use super::Meter;
 use super::kernel;
 
-/// How many calls of root, and of read-only clients, are answered at the same time.
-const CALLS_AT_MOST: usize = 32;
-const READ_ONLY_CALLS_AT_MOST: usize = 8;
+/// Most concurrent calls of root.
+const MAX_CALLS: usize = 32;
+/// Most concurrent calls of read-only clients.
+const MAX_READ_ONLY_CALLS: usize = 8;
 
-/// How many of each watch; each costs the pod an answer whenever something happens.
-const WATCHERS_AT_MOST: usize = 8;
-const READ_ONLY_WATCHERS_AT_MOST: usize = 4;
+/// Most watchers of root. Each watcher costs the pod an answer whenever something happens.
+const MAX_WATCHERS: usize = 8;
+/// Most read-only watchers.
+const MAX_READ_ONLY_WATCHERS: usize = 4;
 
-/// A watcher hears at least this often, so that one that has gone away is noticed.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+/// Longest pause between two updates of a watcher, so that one that has gone is noticed.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What happens at once is told at once.
-const TELL_TOGETHER: Duration = Duration::from_millis(50);
+/// Shortest pause between two updates, which combines events that follow closely.
+const UPDATE_DELAY: Duration = Duration::from_millis(50);
 
 /// The Control service of one pod, for root.
 #[derive(Clone, Debug)]
@@ -41,21 +43,22 @@ pub struct Service {
     pod: Pod,
     calls: Arc<Semaphore>,
     watchers: Arc<Semaphore>,
-    /// What is charged with its answers; none for root's.
+    /// Meter that its answers are charged to; `None` for root.
     meter: Option<Meter>,
 }
 
-/// The same for read-only clients. No call and no watcher of theirs takes the place of one of root's.
+/// The Control service of one pod, for read-only clients, which have their own limits of calls and
+/// watchers.
 #[derive(Clone, Debug)]
 pub struct ReadOnlyService(Service);
 
 impl Service {
-    /// The service in front of `pod`.
+    /// Makes the service of `pod`.
     pub fn new(pod: Pod) -> Service {
         Service {
             pod,
-            calls: Arc::new(Semaphore::new(CALLS_AT_MOST)),
-            watchers: Arc::new(Semaphore::new(WATCHERS_AT_MOST)),
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
             meter: None,
         }
     }
@@ -67,31 +70,31 @@ impl Service {
             .ask(move |actor, reply| actor.status(events, reply))
             .await;
         if let Some(meter) = &self.meter {
-            meter.begin();
+            meter.begin_work();
         }
         pod.map(|mut pod| {
             if req.kernel {
-                kernel::tell(&mut pod);
+                kernel::add_values(&mut pod);
             }
             pod
         })
     }
 
-    /// Waits until the pod may be told again.
-    async fn turn(&self) {
+    /// Waits until the meter allows the next update.
+    async fn wait(&self) {
         if let Some(meter) = &self.meter {
-            meter.turn().await;
+            meter.wait().await;
         }
     }
 }
 
 impl ReadOnlyService {
-    /// The service in front of `pod`, whose answers are charged to `meter`.
+    /// Makes the service of `pod`; its answers are charged to `meter`.
     pub fn new(pod: Pod, meter: Meter) -> ReadOnlyService {
         ReadOnlyService(Service {
             pod,
-            calls: Arc::new(Semaphore::new(READ_ONLY_CALLS_AT_MOST)),
-            watchers: Arc::new(Semaphore::new(READ_ONLY_WATCHERS_AT_MOST)),
+            calls: Arc::new(Semaphore::new(MAX_READ_ONLY_CALLS)),
+            watchers: Arc::new(Semaphore::new(MAX_READ_ONLY_WATCHERS)),
             meter: Some(meter),
         })
     }
@@ -105,12 +108,12 @@ fn response(pod: PodMessage) -> StatusResponse {
 }
 
 fn too_many() -> ttrpc::Error {
-    let message = "too many ask about this pod at the same time".to_owned();
+    let message = "too many requests about this pod at the same time; try again".to_owned();
     ttrpc::Error::RpcStatus(get_status(Code::RESOURCE_EXHAUSTED, message))
 }
 
-fn is_read_only() -> ttrpc::Error {
-    let message = "a client with another group than root's may only look; expected group 0";
+fn permission_denied() -> ttrpc::Error {
+    let message = "a client whose group is not root may only look; expected group 0";
     ttrpc::Error::RpcStatus(get_status(Code::PERMISSION_DENIED, message.to_owned()))
 }
 
@@ -135,15 +138,15 @@ impl Control for Service {
             .await;
         let mut changes = changes.map_err(task::status)?;
         loop {
-            self.turn().await;
+            self.wait().await;
             match self.pod(&req).await {
                 Ok(pod) => watcher.send(&response(pod)).await?,
-                // Of a pod that is over there is nothing more to be told.
+                // The pod has ended.
                 Err(error) if error.kind == Kind::NotFound => return Ok(()),
                 Err(error) => return Err(task::status(error)),
             }
-            tokio::time::sleep(TELL_TOGETHER).await;
-            if let Ok(Err(_gone)) = timeout(TELL_EVERY, changes.changed()).await {
+            tokio::time::sleep(UPDATE_DELAY).await;
+            if let Ok(Err(_gone)) = timeout(UPDATE_INTERVAL, changes.changed()).await {
                 return Ok(());
             }
         }
@@ -196,10 +199,10 @@ impl Control for ReadOnlyService {
     }
 
     async fn stop(&self, _: &TtrpcContext, _: StopRequest) -> ttrpc::Result<StopResponse> {
-        Err(is_read_only())
+        Err(permission_denied())
     }
 
     async fn release(&self, _: &TtrpcContext, _: ReleaseRequest) -> ttrpc::Result<ReleaseResponse> {
-        Err(is_read_only())
+        Err(permission_denied())
     }
 }

@@ -1,34 +1,34 @@
-//! Why an engine does not do what it is asked for.
+//! Errors of engines.
 
 use thiserror::Error;
 
-/// One sentence, and what follows from it.
+/// A sentence, with the kind of error, which decides what the caller is told.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EngineError {
-    /// What the caller has given is not what it should be.
+    /// The caller's input is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// It is not the time for it.
+    /// The container is not in the state that the call needs.
     #[error("{0}")]
     Precondition(String),
-    /// What is meant has ended.
+    /// The process or container has exited.
     #[error("{0}")]
     Gone(String),
-    /// It was ended before it was done: halted, or too late.
+    /// The work was canceled or took too long.
     #[error("{0}")]
     CutShort(String),
-    /// Anything else.
+    /// Any other failure.
     #[error("{0}")]
     Failed(String),
 }
 
 impl EngineError {
-    /// Any failure, in its own words.
+    /// Makes a [`Failed`](EngineError::Failed) with the cause's message.
     pub fn failed(cause: impl ToString) -> EngineError {
         EngineError::Failed(cause.to_string())
     }
 
-    /// Whether it was ended before it was done.
+    /// True if the work was canceled or took too long.
     pub fn is_cut_short(&self) -> bool {
         matches!(self, EngineError::CutShort(_))
     }

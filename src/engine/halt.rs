@@ -1,25 +1,24 @@
-//! Ending what is under way.
+//! Cancellation of work in progress.
 
 use tokio_util::sync::CancellationToken;
 
-/// Says that what is under way is of no use any more: what the engine does under it ends, with all that
-/// it has begun. Clones are the same one. What must be done in any case, kills and deletions, is done
-/// under none.
+/// A cancellation token: once it is called, the engine ends the work that it does under it, with
+/// all processes started for that. Clones share one state. Work that has to be done in any case,
+/// kills and deletions, takes none.
 #[derive(Clone, Debug, Default)]
 pub struct Halt(CancellationToken);
 
 impl Halt {
-    /// One for a part of what is done under this one: it can be called alone, and is with this one.
+    /// Makes a child token: it can be called alone, and is called with this one.
     pub fn part(&self) -> Halt {
         Halt(self.0.child_token())
     }
 
-    /// Calls it. There is no way back; what begins anew does so under another.
+    /// Cancels the work, for good; new work needs a new token.
     pub fn call(&self) {
         self.0.cancel();
     }
 
-    /// Whether it was called.
     pub fn is_called(&self) -> bool {
         self.0.is_cancelled()
     }

@@ -1,5 +1,5 @@
-//! What every engine has to keep, as tests: the same for the simulated one, in a unit test, and for OCI
-//! runtimes, among the integration tests. `docs/engine.md` says it in words.
+//! Conformance tests: the laws of engines, which `docs/engine.md` lists. They run on the simulated
+//! engine as a unit test, and on OCI runtimes as integration tests.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,47 +16,47 @@ use usher::plan::Signal;
 use usher::process::ExitStatus;
 use usher::stdio::Streams;
 
-/// Longer than anything takes.
+/// Generous limit for anything that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// After this, what has not happened will not.
+/// Time after which an event counts as not happening.
 const A_WHILE: Duration = Duration::from_millis(300);
 
-/// Where an engine is tried.
+/// The environment in which an engine is tested.
 pub trait Ground {
     fn engine(&self) -> Arc<dyn Engine>;
 
-    /// A container of this id that runs one program, and another in each of its execs.
+    /// An order for a container with this ID that runs one program, and another in each exec.
     fn order(&self, id: &str, has_own_pid_namespace: bool, runs: Runs, execs: Runs) -> Order;
 
     /// An order for a container that cannot be created.
     fn broken_order(&self, id: &str) -> Order;
 
-    /// What its exec is asked for with.
+    /// An order for an exec.
     fn exec(&self, exec_id: &str, execs: Runs) -> ExecOrder;
 
-    /// Whether its program has been executed, in any of its lives.
+    /// True if the container's program has ever been executed.
     fn was_executed(&self, id: &str) -> bool;
 
-    /// Whether there is a process with that number, a zombie included.
+    /// True if a process has this PID, or it is held; a zombie counts.
     fn is_there(&self, pid: i32) -> bool;
 
-    /// What of the container is still there, but for its bundle; empty if nothing is.
+    /// Description of all that is left of the container, except its bundle; empty if nothing is.
     fn left_of(&self, id: &str) -> String;
 }
 
 /// A program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// Until SIGTERM, which it answers with exit code 7.
+    /// Runs until SIGTERM, and then exits with 7.
     UntilTold,
-    /// Until it is killed.
+    /// Runs until it is killed.
     UntilKilled,
-    /// Not at all: it exits with this code.
+    /// Exits with this code at once.
     AndExits(u8),
 }
 
-/// A container on trial.
+/// A container under test.
 struct Trial<'a> {
     ground: &'a dyn Ground,
     id: String,
@@ -67,27 +67,27 @@ struct Trial<'a> {
     streams: Streams,
 }
 
-/// All of them.
+/// Tests all laws.
 pub async fn hold(ground: &dyn Ground) {
     a_created_container_is_parked_until_it_is_released(ground).await;
-    an_exit_is_told_as_it_was(ground).await;
-    what_has_ended_cannot_be_signalled_and_says_so(ground).await;
-    a_signal_is_answered_by_the_program(ground).await;
-    a_parked_container_can_be_killed_and_is_not_released_then(ground).await;
-    a_frozen_container_answers_nothing_until_it_is_thawed(ground).await;
+    an_exit_status_is_reported_unchanged(ground).await;
+    a_signal_after_the_exit_yields_gone(ground).await;
+    a_signal_reaches_the_program(ground).await;
+    a_parked_container_can_be_killed_and_is_then_not_released(ground).await;
+    a_frozen_container_reacts_to_no_signal_until_it_is_thawed(ground).await;
     a_frozen_container_can_be_killed(ground).await;
-    no_program_of_a_frozen_container_is_executed(ground).await;
-    the_number_of_a_process_is_held(ground).await;
-    an_exec_runs_and_its_end_is_told(ground).await;
+    the_program_of_a_frozen_container_is_not_executed(ground).await;
+    a_held_pid_is_not_reused(ground).await;
+    an_exec_runs_and_its_exit_is_reported(ground).await;
     everything_in_a_pid_namespace_ends_with_its_init(ground).await;
-    what_an_init_leaves_behind_is_ended(ground).await;
-    what_is_halted_does_not_begin_but_kills_and_deletions_do(ground).await;
-    a_container_has_another_life_without_anything_of_the_last(ground).await;
+    processes_left_by_an_init_are_killed(ground).await;
+    canceled_work_does_not_begin_but_kills_and_deletions_do(ground).await;
+    a_container_restarts_in_place_without_earlier_processes(ground).await;
     a_creation_that_fails_leaves_nothing(ground).await;
-    a_deletion_by_force_ends_what_runs(ground).await;
+    a_deletion_by_force_kills_all_processes(ground).await;
     deletions_and_forgetting_are_idempotent(ground).await;
-    a_bundle_that_is_not_there_is_invalid(ground).await;
-    a_container_that_runs_is_not_deleted_without_force(ground).await;
+    a_missing_bundle_is_invalid(ground).await;
+    a_running_container_is_only_deleted_by_force(ground).await;
 }
 
 async fn a_created_container_is_parked_until_it_is_released(ground: &dyn Ground) {
@@ -95,7 +95,10 @@ async fn a_created_container_is_parked_until_it_is_released(ground: &dyn Ground)
     let Born { init, ending } = born;
     assert!(ground.is_there(init.pid()));
     let mut ending = told(ending);
-    assert!(timeout(A_WHILE, &mut ending).await.is_err(), "it has ended");
+    assert!(
+        timeout(A_WHILE, &mut ending).await.is_err(),
+        "it has exited"
+    );
     assert!(!ground.was_executed("parked"));
     release(&*init).await.expect("a release");
     assert_eq!(soon(ending).await, ExitStatus::Code(3));
@@ -103,7 +106,7 @@ async fn a_created_container_is_parked_until_it_is_released(ground: &dyn Ground)
     trial.delete(Deletion::Usual).await;
 }
 
-async fn an_exit_is_told_as_it_was(ground: &dyn Ground) {
+async fn an_exit_status_is_reported_unchanged(ground: &dyn Ground) {
     for (runs, signal, expected) in [
         (Runs::AndExits(0), None, ExitStatus::Code(0)),
         (Runs::AndExits(42), None, ExitStatus::Code(42)),
@@ -119,7 +122,7 @@ async fn an_exit_is_told_as_it_was(ground: &dyn Ground) {
     }
 }
 
-async fn what_has_ended_cannot_be_signalled_and_says_so(ground: &dyn Ground) {
+async fn a_signal_after_the_exit_yields_gone(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "gone", Runs::AndExits(0)).await;
     soon(told(born.ending)).await;
     for signal in [Signal::TERM, Signal::KILL] {
@@ -130,21 +133,24 @@ async fn what_has_ended_cannot_be_signalled_and_says_so(ground: &dyn Ground) {
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_signal_is_answered_by_the_program(ground: &dyn Ground) {
+async fn a_signal_reaches_the_program(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "deaf", Runs::UntilKilled).await;
     let mut ending = told(born.ending);
     kill(&*born.init, Signal::TERM, false).await.expect("TERM");
-    assert!(timeout(A_WHILE, &mut ending).await.is_err(), "it has ended");
+    assert!(
+        timeout(A_WHILE, &mut ending).await.is_err(),
+        "it has exited"
+    );
     kill(&*born.init, Signal::KILL, false).await.expect("KILL");
     assert_eq!(soon(ending).await, ExitStatus::Signal(9));
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_parked_container_can_be_killed_and_is_not_released_then(ground: &dyn Ground) {
+async fn a_parked_container_can_be_killed_and_is_then_not_released(ground: &dyn Ground) {
     let (mut trial, born) = Trial::create(ground, "unborn", Runs::UntilTold).await;
     kill(&*born.init, Signal::KILL, false).await.expect("KILL");
     assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
-    // Who waits for the release has been told of the end.
+    // The exit was reported to the release.
     let (told_of_it, gone) = oneshot::channel();
     drop(told_of_it);
     let released = soon(born.init.release(gone, &Halt::default())).await;
@@ -153,13 +159,16 @@ async fn a_parked_container_can_be_killed_and_is_not_released_then(ground: &dyn 
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_frozen_container_answers_nothing_until_it_is_thawed(ground: &dyn Ground) {
+async fn a_frozen_container_reacts_to_no_signal_until_it_is_thawed(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "frozen", Runs::UntilTold).await;
     let halt = Halt::default();
     soon(born.init.pause(&halt)).await.expect("a pause");
     let mut ending = told(born.ending);
     kill(&*born.init, Signal::TERM, false).await.expect("TERM");
-    assert!(timeout(A_WHILE, &mut ending).await.is_err(), "it has ended");
+    assert!(
+        timeout(A_WHILE, &mut ending).await.is_err(),
+        "it has exited"
+    );
     soon(born.init.resume(&halt)).await.expect("a resumption");
     assert_eq!(soon(ending).await, ExitStatus::Code(7));
     trial.delete(Deletion::Usual).await;
@@ -175,14 +184,14 @@ async fn a_frozen_container_can_be_killed(ground: &dyn Ground) {
     trial.delete(Deletion::Usual).await;
 }
 
-async fn no_program_of_a_frozen_container_is_executed(ground: &dyn Ground) {
+async fn the_program_of_a_frozen_container_is_not_executed(ground: &dyn Ground) {
     let (mut trial, born) = Trial::create(ground, "waits", Runs::AndExits(0)).await;
     let halt = Halt::default();
     soon(born.init.pause(&halt)).await.expect("a pause");
     let init = Arc::clone(&born.init);
     let released = tokio::spawn(async move { release(&*init).await });
     sleep(A_WHILE).await;
-    // Some do not wait for that, and say that it is released.
+    // Some engines report the release before the thaw; the program must not run in any case.
     assert!(!ground.was_executed("waits"));
     soon(born.init.resume(&halt)).await.expect("a resumption");
     let released = soon(released).await.expect("no panic");
@@ -191,7 +200,7 @@ async fn no_program_of_a_frozen_container_is_executed(ground: &dyn Ground) {
     trial.delete(Deletion::Usual).await;
 }
 
-async fn the_number_of_a_process_is_held(ground: &dyn Ground) {
+async fn a_held_pid_is_not_reused(ground: &dyn Ground) {
     let (mut trial, born) = Trial::create(ground, "held", Runs::AndExits(0)).await;
     let hold = born.init.hold_pid();
     let pid = hold.pid();
@@ -201,16 +210,16 @@ async fn the_number_of_a_process_is_held(ground: &dyn Ground) {
     trial.delete(Deletion::Usual).await;
     let (mut other, next) = Trial::run(ground, "next", Runs::UntilTold).await;
     assert_ne!(next.init.pid(), pid);
-    assert!(ground.is_there(pid), "nobody holds it");
+    assert!(ground.is_there(pid), "the PID is held");
     let killed = kill(&*born.init, Signal::KILL, false).await;
     assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
     drop(hold);
-    assert!(!ground.is_there(pid), "somebody holds it");
+    assert!(!ground.is_there(pid), "the PID is free");
     other.delete(Deletion::Forced).await;
     soon(told(next.ending)).await;
 }
 
-async fn an_exec_runs_and_its_end_is_told(ground: &dyn Ground) {
+async fn an_exec_runs_and_its_exit_is_reported(ground: &dyn Ground) {
     for (execs, signal, expected) in [
         (Runs::AndExits(5), None, ExitStatus::Code(5)),
         (Runs::UntilTold, Some(Signal::TERM), ExitStatus::Code(7)),
@@ -224,7 +233,7 @@ async fn an_exec_runs_and_its_end_is_told(ground: &dyn Ground) {
         } = executed.expect("an exec");
         assert_ne!(process.pid(), born.init.pid());
         if let Some(signal) = signal {
-            // It has to get as far as answering it.
+            // Time to install its signal handler.
             sleep(A_WHILE).await;
             signalled(process.kill(signal)).await.expect("a signal");
         }
@@ -245,7 +254,7 @@ async fn everything_in_a_pid_namespace_ends_with_its_init(ground: &dyn Ground) {
     assert_eq!(soon(told(executed.ending)).await, ExitStatus::Signal(9));
 }
 
-async fn what_an_init_leaves_behind_is_ended(ground: &dyn Ground) {
+async fn processes_left_by_an_init_are_killed(ground: &dyn Ground) {
     let execs = Runs::UntilKilled;
     let order = ground.order("shared", false, Runs::UntilTold, execs);
     let (mut trial, born) = Trial::created(ground, "shared", order).await;
@@ -258,13 +267,13 @@ async fn what_an_init_leaves_behind_is_ended(ground: &dyn Ground) {
     init.end().expect("KILL");
     soon(told(ending)).await;
     let mut rest = told(executed.ending);
-    assert!(timeout(A_WHILE, &mut rest).await.is_err(), "it has ended");
+    assert!(timeout(A_WHILE, &mut rest).await.is_err(), "it has exited");
     soon(init.end_the_rest()).await;
     assert_eq!(soon(rest).await, ExitStatus::Signal(9));
     trial.delete(Deletion::Usual).await;
 }
 
-async fn what_is_halted_does_not_begin_but_kills_and_deletions_do(ground: &dyn Ground) {
+async fn canceled_work_does_not_begin_but_kills_and_deletions_do(ground: &dyn Ground) {
     let execs = Runs::UntilTold;
     let (mut trial, born) = Trial::run_with(ground, "halted", Runs::UntilTold, execs).await;
     let all = Halt::default();
@@ -281,7 +290,7 @@ async fn what_is_halted_does_not_begin_but_kills_and_deletions_do(ground: &dyn G
     trial.end(born).await;
 }
 
-async fn a_container_has_another_life_without_anything_of_the_last(ground: &dyn Ground) {
+async fn a_container_restarts_in_place_without_earlier_processes(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "again", Runs::UntilTold).await;
     for is_forgotten in [false, true] {
         let _ = born.init.end();
@@ -321,7 +330,7 @@ async fn a_creation_that_fails_leaves_nothing(ground: &dyn Ground) {
     let created = soon(container.create(&order, wishes, &halt)).await;
     assert!(created.is_err());
     assert_eq!(ground.left_of("broken"), "");
-    // Nor when it is halted, before it begins.
+    // A creation that is canceled before it begins leaves nothing either.
     let order = ground.order("broken", true, Runs::UntilTold, Runs::UntilTold);
     let (container, _) = ground.engine().read(&order, None).expect("a bundle");
     halt.call();
@@ -330,7 +339,7 @@ async fn a_creation_that_fails_leaves_nothing(ground: &dyn Ground) {
     assert_eq!(ground.left_of("broken"), "");
 }
 
-async fn a_deletion_by_force_ends_what_runs(ground: &dyn Ground) {
+async fn a_deletion_by_force_kills_all_processes(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "forced", Runs::UntilKilled).await;
     trial.delete(Deletion::Forced).await;
     assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
@@ -347,7 +356,7 @@ async fn deletions_and_forgetting_are_idempotent(ground: &dyn Ground) {
     }
 }
 
-async fn a_bundle_that_is_not_there_is_invalid(ground: &dyn Ground) {
+async fn a_missing_bundle_is_invalid(ground: &dyn Ground) {
     let order = Order {
         id: "nowhere".to_owned(),
         bundle: "/nowhere/at/all".into(),
@@ -358,7 +367,7 @@ async fn a_bundle_that_is_not_there_is_invalid(ground: &dyn Ground) {
     assert!(matches!(error, EngineError::Invalid(_)), "{error:?}");
 }
 
-async fn a_container_that_runs_is_not_deleted_without_force(ground: &dyn Ground) {
+async fn a_running_container_is_only_deleted_by_force(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "lives", Runs::UntilTold).await;
     assert!(soon(trial.container.forget()).await.is_err());
     kill(&*born.init, Signal::TERM, false).await.expect("TERM");
@@ -382,7 +391,7 @@ impl<'a> Trial<'a> {
         let created = soon(container.create(&order, wishes, &halt)).await;
         let created = created.unwrap_or_else(|error| panic!("creation of {id}: {error}"));
         let Beginning::Parked(born) = created.beginning else {
-            panic!("{id} was to be restored from nothing");
+            panic!("{id} is to be restored, without a checkpoint");
         };
         let trial = Trial {
             ground,
@@ -410,13 +419,13 @@ impl<'a> Trial<'a> {
         let (trial, born) = Trial::created(ground, id, order).await;
         release(&*born.init).await.expect("a release");
         if !matches!(runs, Runs::AndExits(_)) {
-            // It has to get as far as answering signals.
+            // Time to install its signal handler.
             sleep(A_WHILE).await;
         }
         (trial, born)
     }
 
-    /// Kills it and deletes it.
+    /// Kills and deletes the container.
     async fn end(&mut self, born: Born) {
         born.init.end().expect("KILL");
         assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
@@ -432,7 +441,9 @@ impl<'a> Trial<'a> {
 }
 
 async fn soon<T>(work: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, work).await.expect("it never ends")
+    timeout(PATIENCE, work)
+        .await
+        .expect("it does not end in time")
 }
 
 fn told(ending: Ending) -> std::pin::Pin<Box<dyn Future<Output = ExitStatus> + Send>> {

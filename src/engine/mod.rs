@@ -1,18 +1,19 @@
-//! What makes, starts, kills, freezes, changes, writes down and removes containers, as the actor sees it.
+//! The engine: makes, starts, kills, freezes, updates, checkpoints and removes containers for the
+//! actor.
 //!
-//! Nobody above this seam knows what runc is, nor that there are processes to fork, files in `/proc` or
-//! directories of cgroups. [`oci`] is the real engine: OCI runtimes that are run as commands. `sim` is a
-//! model of one for tests; `sandbox` makes what a pod shares without any container. Whoever adds an engine adds a directory here. What every engine has to keep is
-//! said where it is asked for, as a law; `docs/engine.md` has all of them on one page, and the same
-//! conformance tests hold both engines to them.
+//! Code above these traits knows nothing of runc, processes, `/proc` or cgroup directories. [`oci`]
+//! is the real engine, which runs an OCI runtime's commands. `sim` is a model of one, for tests.
+//! `sandbox` makes a pod's shared resources without a pause container. A new engine is a new
+//! directory here. Each requirement on engines is stated at its method, as a law; `docs/engine.md`
+//! lists all laws, and the same conformance tests check both engines.
 //!
-//! | handle | what it is |
+//! | handle | purpose |
 //! |---|---|
 //! | [`Engine`] | reads bundles |
-//! | [`Container`] | a bundle and what is made of it, through all lives of the container |
-//! | [`Init`] | one life: its first process |
-//! | [`Process`] | a further process in it |
-//! | [`Cgroup`], [`PodCgroup`] | the container's, and its pod's |
+//! | [`Container`] | a container, from its bundle on, through all its restarts in place |
+//! | [`Init`] | its current init process |
+//! | [`Process`] | an exec in it |
+//! | [`Cgroup`], [`PodCgroup`] | the cgroup of the container, and that of its pod |
 
 mod error;
 mod halt;
@@ -57,125 +58,125 @@ pub use halt::Halt;
 pub use namespaces::{NamespaceError, Namespaces};
 pub use resources::Resources;
 
-/// Work that goes on beside everything else.
+/// Work that runs concurrently with everything else.
 pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Where containers come from. A shim has one.
+/// The engine of a shim, from which its containers come.
 pub trait Engine: fmt::Debug + Send + Sync {
-    /// Reads the file that an order's options name, which a disk can stall. Returns the options with its
-    /// content; `None` if they name no file.
+    /// Reads the file that an order's options name, and returns the options with its content;
+    /// `None` if they name no file. A disk can stall the read.
     fn read_options_file(&self, _order: &Order) -> Option<Work<Result<Any, EngineError>>> {
         None
     }
 
-    /// Reads what a caller wants made. Nothing is made or changed by it. `sandbox` is that of the pod, if
-    /// it has had one.
+    /// Reads the bundle of a container that is to be created; changes nothing. `sandbox` is that of
+    /// the pod, if it has had one.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] if it cannot be read, or is not what it should be;
-    /// [`EngineError::Precondition`] if the container would be in other namespaces than it is to join.
+    /// [`EngineError::Invalid`] if the bundle cannot be read or is invalid;
+    /// [`EngineError::Precondition`] if the namespaces that the container has to join are gone.
     fn read(
         &self,
         order: &Order,
         sandbox: Option<&Sandbox>,
     ) -> Result<(Arc<dyn Container>, Facts), EngineError>;
 
-    /// What a container can have whose processes are to have OOM score `wanted` in the place of
-    /// `instead_of`: without the right to lower it, nothing below what it would have anyway.
+    /// Returns the OOM score that a process can get when `wanted` is to replace `instead_of`. A
+    /// shim without the right to lower scores cannot go below the score that the process would have
+    /// anyway.
     fn allowed_score(&self, wanted: i32, instead_of: i32) -> i32;
 
-    /// Something is about to be made: what can be done beforehand is done. It never waits, and it is no harm if
-    /// nothing comes.
+    /// Prepares for a creation that is likely to follow; never waits, and does no harm if none
+    /// follows.
     fn get_ready(&self, _coming: Coming) {}
 }
 
-/// What is about to be made.
+/// The kind of creation that is likely to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coming {
     Container,
     Exec,
 }
 
-/// What a caller wants made, as its Create says it.
+/// The request to create a container, as in the caller's Create.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
     pub id: String,
     pub bundle: PathBuf,
-    /// The mounts of its root file system.
+    /// Mounts of its root file system.
     pub rootfs: Vec<Mount>,
     pub paths: Paths,
     /// The engine's own options.
     pub options: Option<Any>,
-    /// The directory of a checkpoint to make it from; empty for none.
+    /// Directory of the checkpoint to restore it from; empty for none.
     pub checkpoint: String,
-    /// It is the sandbox of a pod, without a container; its bundle is empty.
+    /// Set for a pod's sandbox without a pause container, whose bundle is empty.
     pub sandbox: Option<SandboxOrder>,
 }
 
-/// A sandbox that is to be made without a container.
+/// The request to create a sandbox without a pause container.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxOrder {
     pub config: PodSandboxConfig,
-    /// The network namespace that was made for it; none for the node's.
+    /// The network namespace made for it; `None` for the node's.
     pub netns: Option<PathBuf>,
-    /// Its caller joins containers to namespaces by [their paths](Sandbox::paths), and needs no process that
-    /// holds them.
+    /// True if the caller joins containers to namespaces by [their paths](Sandbox::paths), so that
+    /// no process has to hold them.
     pub takes_paths: bool,
 }
 
-/// What the containers of a pod share.
+/// The sandbox of a pod: the namespaces and files that its containers share.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
-    /// Its process, which may have ended; zero where it needs none.
+    /// Its process, which may have exited; 0 if it needs none.
     pub pid: i32,
-    /// Those that this was in.
+    /// The namespaces that this process was in.
     pub namespaces: Namespaces,
-    /// The parts that the shim has made; none where a pause container stands for the sandbox.
+    /// The parts that the shim has made; `None` with a pause container.
     pub own: Option<Arc<OwnSandbox>>,
 }
 
-/// A sandbox that the shim has made. The annotations of its pod were read from all there are.
+/// A sandbox that the shim has made. Its annotations are all those of the pod.
 #[derive(Clone, Debug, Default)]
 pub struct OwnSandbox {
-    /// The files that its containers share: where a container has each, and where that is on the node.
+    /// Files that its containers share: the path in a container, and the path on the node.
     pub files: Vec<(&'static str, PathBuf)>,
-    /// The namespaces that are its own: the OCI specification's type of each, and its path.
+    /// The sandbox's own namespaces: type as in the OCI specification, and path.
     pub namespaces: Vec<(&'static str, PathBuf)>,
     pub annotations: BTreeMap<String, String>,
-    /// The host name of its own.
+    /// Host name, if it has its own.
     pub hostname: Option<String>,
 }
 
-/// What a bundle says that others than the engine have to know.
+/// Facts of a bundle that the code above the engine needs.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub annotations: BTreeMap<String, String>,
-    /// Everything in the container dies with its init.
+    /// True if all processes of the container die with its init.
     pub has_own_pid_namespace: bool,
-    /// Its deletion runs programs of the container's owner, and takes as long as they do.
+    /// True if its deletion runs OCI hooks, and takes as long as they do.
     pub has_poststop_hooks: bool,
-    /// The OOM score of its processes.
+    /// OOM score of its processes.
     pub oom_score: i32,
-    /// What it asks for and may use.
+    /// Its requests and limits.
     pub size: Size,
 }
 
 /// A container, from the reading of its bundle until it is deleted.
 ///
-/// Laws: what is asked under a [`Halt`] ends soon after that is called, and what is asked under one that
-/// was called does not begin. Kills and deletions are under none: what there is of it is to go.
+/// Laws: a call with a [`Halt`] ends soon after that is called, and does not begin if it was called
+/// before. Kills and deletions take none: they have to be done in any case.
 #[async_trait]
 pub trait Container: fmt::Debug + Send + Sync {
-    /// Makes the container as it was [read](Engine::read), with its root file system and its streams. Its
-    /// program is not executed: its
-    /// init process is parked, or it waits to be restored.
+    /// Creates the container as it was [read](Engine::read), with its root file system and streams.
+    /// Its program is not executed yet: its init process is parked, or it is still to be restored.
     ///
-    /// Law: what fails leaves nothing behind, neither a process nor a mount nor a cgroup.
+    /// Law: a failure leaves no process, mount or cgroup behind.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words.
+    /// [`EngineError`], with the engine's message.
     async fn create(
         &self,
         order: &Order,
@@ -183,15 +184,16 @@ pub trait Container: fmt::Debug + Send + Sync {
         halt: &Halt,
     ) -> Result<Created, EngineError>;
 
-    /// Makes it anew after its init has ended, in the same root file system, with the streams of before,
-    /// and with what was changed of its resources since. Its init is parked.
+    /// Restarts the container in place after its init has exited: with the same root file system
+    /// and streams, and with all updates of its resources. The new init is parked.
     ///
-    /// Law: no process of the last life is there any more when the next begins. What fails leaves neither
-    /// a process nor a cgroup. Halted it waits for nothing else: the container's exit waits for it.
+    /// Laws: no earlier process of the container is left when the new one is created. A failure
+    /// leaves no process or cgroup behind. Once halted it waits for nothing more, because the
+    /// container's exit waits for it.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words.
+    /// [`EngineError`], with the engine's message.
     async fn create_again(
         &self,
         last: LastLife,
@@ -199,101 +201,101 @@ pub trait Container: fmt::Debug + Send + Sync {
         halt: &Halt,
     ) -> Result<Born, EngineError>;
 
-    /// Forgets a container whose init has ended, but for its root file system: what
-    /// [`delete`](Container::delete) would have to do first.
+    /// Removes the runtime state of a container whose init has exited, except its root file system:
+    /// the first part of [`delete`](Container::delete).
     ///
-    /// Law: idempotent; a container that is not known is forgotten.
+    /// Law: idempotent; succeeds for a container that the engine does not know.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words; [`EngineError::CutShort`] if it took too long.
+    /// [`EngineError`], with the engine's message; [`EngineError::CutShort`] if it took too long.
     async fn forget(&self) -> Result<(), EngineError>;
 
-    /// Removes what there is of it, when all output of these streams has been passed on.
+    /// Removes all that is left of the container, after all output of `streams` has been passed on.
     ///
-    /// Law: idempotent; a container that is not known has been deleted. Whatever comes of it, nothing stays
-    /// mounted, and no output is lost.
+    /// Laws: idempotent; succeeds for a container that the engine does not know. Whether it
+    /// succeeds or fails, nothing stays mounted, and no output is lost.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words.
+    /// [`EngineError`], with the engine's message.
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError>;
 
-    /// Writes down how it has ended, as its caller is about to be told, for whoever removes what is left
-    /// should this shim die before its deletion. `pid` is that of its init; none is zero.
+    /// Writes the exit status down before the caller learns of it: if this shim dies before the
+    /// container is deleted, the shim's `delete` command reports it. `pid` is that of its init, or
+    /// 0.
     ///
-    /// Law: it does not wait for anybody, and what cannot be written down is no reason to keep the exit.
+    /// Law: never waits; a failure does not delay the exit.
     fn record_exit(&self, pid: i32, code: u32, at: SystemTime);
 
-    /// Says something to the owner of the container, in the stream for its errors; `last_words`, why it
-    /// was ended, are left where its caller reads them as well. It never waits, and what nobody can hear
-    /// is lost. `streams` are those of its init. What is given back ends when last words are left that a
-    /// disk may stall: the caller reads them when it hears of the exit.
+    /// Writes a message to the container's owner on its standard error. With `last_words` the
+    /// message says why the container is ended, and also goes into its termination message. Never
+    /// waits; a message that cannot be written is lost. `streams` are those of its init. Returns
+    /// the write of a termination message that a disk may stall: kubelet reads it after the exit.
     fn tell(&self, streams: Option<&Streams>, words: &str, last_words: bool) -> Option<Work<()>>;
 }
 
-/// What a container is to be created with, beside what its bundle says.
+/// Settings of a creation that are not in the bundle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wishes {
-    /// The OOM score of its processes, where it is not the bundle's; in all its lives.
+    /// OOM score of its processes instead of the bundle's; also after restarts in place.
     pub oom_score: Option<i32>,
-    /// It may be created again, with the streams of its first life.
+    /// True if it may be restarted in place, with the same streams.
     pub may_live_again: bool,
-    /// How long the caller waits has a bound of its own. Without, ten minutes are one.
+    /// True if the caller's wait has a deadline; otherwise ten minutes are the limit.
     pub has_deadline: bool,
 }
 
-/// What a container has been made.
+/// A created container.
 #[derive(Debug)]
 pub struct Created {
     pub beginning: Beginning,
     pub streams: Streams,
 }
 
-/// How a container begins.
+/// The state in which a container is created.
 #[derive(Debug)]
 pub enum Beginning {
-    /// Its init process is there.
+    /// Its init process exists and does not execute its program yet.
     Parked(Born),
-    /// It is still to be restored.
+    /// It is still to be restored from its checkpoint.
     ToRestore(Box<dyn Restoration>),
 }
 
-/// A life that has begun.
+/// A new init process.
 #[derive(Debug)]
 pub struct Born {
     pub init: Arc<dyn Init>,
     pub ending: Ending,
 }
 
-/// How a process ends. Law: told once, to whoever has this; that it is a future which is consumed sees to
-/// that. It is told after the process has ended, whatever ended it, and never stays away.
+/// The exit of a process. Law: resolves exactly once, after the process has exited, for whatever
+/// reason; it always resolves.
 pub struct Ending(pub Work<io::Result<ExitStatus>>);
 
-/// What a container's next life is to have of the one before.
+/// Facts of the previous init that a restart in place needs.
 #[derive(Debug, Default)]
 pub struct LastLife {
-    /// Where its processes were.
+    /// Cgroup of its processes.
     pub cgroup: Option<Arc<dyn Cgroup>>,
-    /// It has been [forgotten](Container::forget).
+    /// True if the container was [forgotten](Container::forget) since.
     pub is_forgotten: bool,
-    /// The OOM score of its processes, where it has changed.
+    /// OOM score of its processes, if it has changed.
     pub oom_score: Option<i32>,
-    /// What its caller has changed of its resources: the OCI specification's `LinuxResources`.
+    /// The caller's updates of its resources: the OCI specification's `LinuxResources`.
     pub resources: Option<Value>,
 }
 
-/// A container that is made from a checkpoint, when its turn comes.
+/// A container that is restored from a checkpoint when it is released.
 #[async_trait]
 pub trait Restoration: fmt::Debug + Send {
-    /// Restores it: its program goes on. A terminal comes with the process, to the streams that are given
-    /// for it.
+    /// Restores the container: its program continues. A terminal is connected to the given streams.
     ///
-    /// Law: what fails leaves no process.
+    /// Law: a failure leaves no process.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words.
+    /// [`EngineError`], with the engine's message.
     async fn restore(
         self: Box<Self>,
         terminal: Option<&mut Streams>,
@@ -301,99 +303,100 @@ pub trait Restoration: fmt::Debug + Send {
     ) -> Result<Born, EngineError>;
 }
 
-/// One life of a container, from the moment that its init process is there.
+/// An init process of a container, from its creation on; a restart in place makes a new one.
 ///
-/// Laws: its verbs can be asked for after its end, and say so then. A container that is frozen answers no
+/// Laws: all methods may be called after its exit, and report it. A frozen container reacts to no
 /// signal but SIGKILL, and is not released, until it is thawed.
 #[async_trait]
 pub trait Init: fmt::Debug + Send + Sync {
-    /// The number of its process; another process may have it as soon as it has ended, unless it is
+    /// PID of the process. Another process may get it after the exit, unless it is
     /// [held](Init::hold_pid).
     fn pid(&self) -> i32;
 
-    /// Keeps the number from being another process's when this one has ended. Asked for while it lives.
+    /// Keeps the PID from being reused after the exit. Only valid while the process is alive.
     fn hold_pid(&self) -> PidHold;
 
-    /// Where its processes are; none if that cannot be found out now.
+    /// Cgroup of its processes; `None` if it cannot be found now.
     fn cgroup(&self) -> Option<Arc<dyn Cgroup>>;
 
-    /// The cgroup of its pod, if there is one that carries this UID in its name.
+    /// Cgroup of its pod, if there is one with this UID in its name.
     fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>>;
 
-    /// What other containers have of it, if it is the sandbox of their pod.
+    /// What the pod's other containers share with it, if it is their sandbox.
     fn shared(&self) -> Sandbox;
 
-    /// Lets its program be executed, and gives back when it has been. `gone` ends when it was told that
-    /// the init has ended: this ends soon after.
+    /// Releases the container, and returns once its program is executed. `gone` resolves when the
+    /// init's exit was reported; then this returns soon.
     ///
-    /// Laws: it is not cancelled. While the container is frozen its program is not executed. Where this
-    /// succeeds the program has been executed, also if it has ended by then, or will be as soon as the
-    /// container is thawed.
+    /// Laws: its future is never dropped early (that would kill a container of runc's). The program
+    /// of a frozen container is not executed. On success the program has been executed, even if it
+    /// has exited since, or will be when the container is thawed.
     ///
     /// # Errors
     ///
-    /// One sentence if it cannot be released, as when its init process has died.
+    /// A sentence if the container cannot be released, for example because its init has died.
     async fn release(&self, gone: oneshot::Receiver<()>, halt: &Halt) -> Result<(), String>;
 
-    /// Sends a signal to its init, or to `all` of its processes.
+    /// Sends a signal to its init, or to `all` processes of the container.
     ///
-    /// Laws: of one that has ended it says [`EngineError::Gone`]. SIGKILL ends it, whoever has frozen it.
+    /// Laws: returns [`EngineError::Gone`] after the exit. SIGKILL also ends a frozen container.
     fn kill(&self, signal: Signal, all: bool) -> Killing;
 
-    /// Kills its init at once, whoever has frozen it.
+    /// Kills its init at once, even if it is frozen.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Gone`] if it has ended.
+    /// [`EngineError::Gone`] after the exit.
     fn end(&self) -> Result<(), EngineError>;
 
-    /// Kills what its init has left behind, where that had no PID namespace of its own. When it gives
-    /// back, nothing of it runs.
+    /// Kills the processes that its init has left behind if the container has no PID namespace of
+    /// its own. When this returns, no process of the container runs.
     async fn end_the_rest(&self);
 
-    /// Freezes all its processes.
+    /// Freezes all processes of the container.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words. None is frozen then.
+    /// [`EngineError`], with the engine's message; then no process is frozen.
     async fn pause(&self, halt: &Halt) -> Result<(), EngineError>;
 
-    /// Thaws them.
+    /// Thaws all processes of the container.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words.
+    /// [`EngineError`], with the engine's message.
     async fn resume(&self, halt: &Halt) -> Result<(), EngineError>;
 
-    /// Changes its resources: the OCI specification's `LinuxResources` as JSON.
+    /// Updates the container's resources: the OCI specification's `LinuxResources` as JSON.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words.
+    /// [`EngineError`], with the engine's message.
     async fn update(&self, resources: &[u8], halt: &Halt) -> Result<(), EngineError>;
 
-    /// Writes it to files, with which it ends if that is asked for.
+    /// Writes a checkpoint of the container to files.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words. Nothing is frozen then that was not before.
+    /// [`EngineError`], with the engine's message; then the container is frozen only if it was
+    /// before.
     async fn checkpoint(&self, checkpoint: &Checkpoint, halt: &Halt) -> Result<(), EngineError>;
 
-    /// Executes a further process in it.
+    /// Executes a process in the container.
     ///
-    /// Law: what fails leaves no process.
+    /// Law: a failure leaves no process.
     ///
     /// # Errors
     ///
-    /// [`EngineError`], in the engine's own words.
+    /// [`EngineError`], with the engine's message.
     async fn exec(&self, order: ExecOrder, halt: &Halt) -> Result<Executed, EngineError>;
 
-    /// Executes once more in it what was executed as its postStart handler, with an OOM score that is no
-    /// higher than this, and gives back when that is over.
+    /// Executes the container's postStart handler again, as its caller has executed it before, with
+    /// an OOM score of at most this; returns when it has finished.
     ///
     /// # Errors
     ///
-    /// Why it has failed, in one sentence.
+    /// Why it failed, in one sentence.
     async fn post_start(
         &self,
         process: Vec<u8>,
@@ -401,14 +404,14 @@ pub trait Init: fmt::Debug + Send + Sync {
         halt: &Halt,
     ) -> Result<(), String>;
 
-    /// Makes one attempt of a probe, bounded by the probe's timeout.
+    /// Makes one attempt of a probe, within the probe's timeout.
     async fn probe(&self, probe: &Probe, from: &Vantage, halt: &Halt) -> Attempted;
 
-    /// Runs a hook, bounded by `limit`.
+    /// Runs a hook, for `limit` at most.
     ///
     /// # Errors
     ///
-    /// Why it has failed, in one sentence.
+    /// Why it failed, in one sentence.
     async fn hook(
         &self,
         hook: &Hook,
@@ -418,46 +421,46 @@ pub trait Init: fmt::Debug + Send + Sync {
     ) -> Result<(), String>;
 }
 
-/// What has become of a signal.
+/// Progress of sending a signal.
 pub enum Killing {
-    /// It was sent, or could not be.
+    /// The signal was sent, or could not be.
     Done(Result<(), EngineError>),
-    /// It takes a moment.
+    /// The signal is still being sent.
     UnderWay(Work<Result<(), EngineError>>),
 }
 
-/// Keeps the number of a process from being another's as long as it is there.
+/// Keeps a PID from being reused until it is dropped.
 pub struct PidHold {
     pid: i32,
     free: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// A further process in a container, that was executed.
+/// An exec of a container.
 pub trait Process: fmt::Debug + Send + Sync {
-    /// Its number; another process may have it as soon as it has ended.
+    /// PID of the process. Another process may get it after the exit.
     fn pid(&self) -> i32;
 
-    /// Sends a signal to it: but for SIGKILL not before it executes its own program.
+    /// Sends a signal to the process. Signals other than SIGKILL are delivered only once it
+    /// executes its own program.
     ///
-    /// Law: of one that has ended it says [`EngineError::Gone`].
+    /// Law: returns [`EngineError::Gone`] after the exit.
     fn kill(&self, signal: Signal) -> Killing;
 }
 
-/// A process that is to be executed in a container.
+/// The request to execute a process in a container.
 #[derive(Clone, Debug, Default)]
 pub struct ExecOrder {
-    /// What its caller knows it by.
     pub exec_id: String,
     /// The OCI specification's process as JSON.
     pub spec: Vec<u8>,
-    /// What its terminal is to have.
+    /// Size of its terminal.
     pub size: Option<stdio::Size>,
-    /// Its OOM score is to be no higher.
+    /// Upper limit of its OOM score.
     pub oom_score: Option<i32>,
     pub paths: Paths,
 }
 
-/// A process that was executed.
+/// A new exec.
 #[derive(Debug)]
 pub struct Executed {
     pub process: Arc<dyn Process>,
@@ -465,65 +468,66 @@ pub struct Executed {
     pub streams: Streams,
 }
 
-/// Where probes and hooks of a container come from.
+/// The environment in which probes and hooks of a container run.
 #[derive(Clone, Debug, Default)]
 pub struct Vantage {
-    /// Where what is started for them runs.
+    /// Cgroup for the processes that they start.
     pub place: Option<Place>,
     /// The container's named ports.
     pub ports: BTreeMap<String, u16>,
-    /// The OOM score of what is executed in the container for them is to be no higher.
+    /// Upper limit of the OOM score of commands executed in the container.
     pub oom_score: Option<i32>,
 }
 
-/// What is to be written of a container, and how.
+/// The request for a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The directory for the files.
+    /// Directory for the files.
     pub image: PathBuf,
-    /// The directory for criu's own files; none for one that is removed afterwards.
+    /// Directory for criu's own files; `None` for a temporary one.
     pub work: Option<PathBuf>,
-    /// The container ends with it.
+    /// True if the container is to exit after the checkpoint.
     pub exit: bool,
     pub open_tcp: bool,
     pub external_unix_sockets: bool,
     pub terminal: bool,
     pub file_locks: bool,
-    /// Namespaces that are made empty when it is restored.
+    /// Namespaces that are created empty when it is restored.
     pub empty_namespaces: Vec<String>,
-    /// How cgroups are treated (`soft`, `full`, `strict`); empty for criu's own way.
+    /// criu's mode for cgroups (`soft`, `full`, `strict`); empty for its default.
     pub cgroups_mode: String,
 }
 
-/// The cgroup of a container.
+/// Cgroup of a container.
 #[async_trait]
 pub trait Cgroup: fmt::Debug + Send + Sync {
-    /// Its figures, as containerd's metrics.
+    /// Its metrics, as containerd's message.
     ///
     /// # Errors
     ///
-    /// One sentence if they cannot be encoded.
+    /// A sentence if they cannot be encoded.
     fn metrics(&self) -> Result<Any, String>;
 
-    /// The processes in it, and in the cgroups below it.
+    /// PIDs of the processes in it and in the cgroups below it; empty if it is gone.
     ///
     /// # Errors
     ///
-    /// One sentence if they cannot be read; not if it is gone.
+    /// A sentence if they cannot be read.
     fn processes(&self) -> Result<Vec<u32>, String>;
 
-    /// How much memory is charged to it, in bytes; none where that is not accounted for.
+    /// Bytes of memory charged to it; `None` without memory accounting.
     fn memory_usage(&self) -> Option<u64>;
 
-    /// Has `tell` called when the kernel has killed a process in it because memory ran out, until what is
-    /// given back is dropped. None where memory is not accounted for.
+    /// Calls `tell` whenever the kernel has OOM-killed a process in it, until the returned watch is
+    /// dropped. `None` without memory accounting.
     fn watch_oom(self: Arc<Self>, tell: Box<dyn Fn() + Send + Sync>) -> Option<Box<dyn OomWatch>>;
 
-    /// Gives all its processes an OOM score, also those that come meanwhile; `superseded` ends it early.
+    /// Sets the OOM score of all its processes, including those that start meanwhile; `superseded`
+    /// ends it early.
     ///
     /// # Errors
     ///
-    /// One sentence if it cannot be found out which processes there are.
+    /// A sentence if its processes cannot be listed.
     async fn change_scores(
         &self,
         change: Change,
@@ -531,64 +535,66 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
     ) -> Result<ScoreOutcome, String>;
 }
 
-/// Watches for kills for want of memory.
+/// Watches for OOM kills.
 pub trait OomWatch: fmt::Debug + Send {
-    /// Looks now. Law: when the end of a process is known, so is whether this was the reason.
+    /// Checks now. Law: once the exit of a process is known, so is an OOM kill that caused it.
     fn look(&self);
 }
 
-/// The cgroup of a pod, which is the shim's to size.
+/// Cgroup of a pod, whose limits the shim sets.
 #[async_trait]
 pub trait PodCgroup: fmt::Debug + Send + Sync {
-    /// Where commands run whose CPU time is to be the pod's; there as long as somebody has it.
+    /// A cgroup for commands whose CPU time is charged to the pod; it exists while a clone of this
+    /// is held.
     fn place(&self) -> Option<Place>;
 
-    /// How much memory is charged to it and to all below it, in bytes.
+    /// Bytes of memory charged to it and to all cgroups below it.
     fn memory_usage(&self) -> Option<u64>;
 
-    /// The value that is in force; none if there is no such value.
+    /// Reads a current value; `None` if the kernel has no such value.
     fn read(&self, knob: Knob) -> Option<u64>;
 
-    /// Puts a value in force.
+    /// Sets a value.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// The kernel's error.
     fn write(&self, knob: Knob, value: u64) -> io::Result<()>;
 
-    /// Lowers the limit of memory. The kernel first reclaims what is above it, which may have to reach a disk.
+    /// Lowers the memory limit. The kernel first reclaims memory above the new limit, which a disk
+    /// can stall.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal.
+    /// The kernel's error.
     async fn lower_memory(&self, bytes: u64) -> io::Result<()>;
 
-    /// How much of a value that was found is for none of the pod's containers, in its own unit.
+    /// The part of the value `found` that belongs to no container of the pod, in the knob's unit.
     fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64;
 
-    /// What of CPU is to be in force for these limits and requests: a quota and a weight.
+    /// CPU quota and weight for these limits and requests.
     fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)>;
 
-    /// Somebody else, systemd, puts in force again what it knows, and has to be
-    /// [told](PodCgroup::tell_manager).
+    /// True if a cgroup manager (systemd) may restore the values that it knows, so that it has to
+    /// be [told](PodCgroup::tell_manager) of changes.
     fn is_managed(&self) -> bool;
 
-    /// Has that know what is in force.
+    /// Tells the cgroup manager the current values.
     ///
     /// # Errors
     ///
-    /// One sentence if it does not take it.
+    /// A sentence if it rejects them.
     async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), String>;
 
-    /// Leaves a note in a bundle, for whoever comes when this shim has died: of these values, in force now,
-    /// what they were before.
+    /// Writes the values from `before` the shim's changes into a bundle, so that the shim's
+    /// `delete` command can restore them if this shim dies.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// If the note cannot be written.
     fn leave_note(&self, bundle: &Path, before: &[(Knob, u64)]) -> io::Result<()>;
 
-    /// Removes it again.
+    /// Removes the note again.
     fn remove_note(&self, bundle: &Path);
 }
 
@@ -603,7 +609,7 @@ impl fmt::Debug for Ending {
 // === impl PidHold ===
 
 impl PidHold {
-    /// Holds a number until `free` is called, which it is when this is dropped.
+    /// Holds a PID; `free` is called when this is dropped.
     pub fn new(pid: i32, free: impl FnOnce() + Send + 'static) -> PidHold {
         PidHold {
             pid,
@@ -611,7 +617,6 @@ impl PidHold {
         }
     }
 
-    /// The number.
     pub fn pid(&self) -> i32 {
         self.pid
     }

@@ -1,8 +1,8 @@
-//! Which namespaces a container is to join, told by more than a process's number: that may be
-//! another's by the time somebody uses it.
+//! The namespaces that a container joins, checked by their inodes, because PIDs are reused.
 //!
-//! A pod's containers join those of its sandbox, by paths below `/proc/<pid>/ns`. When the sandbox has
-//! died, the number is free, and whatever has it next has namespaces too: the host's, as a rule.
+//! A pod's containers join the namespaces of its sandbox by paths below `/proc/<pid>/ns`. After the
+//! sandbox has died another process may get this PID, and then the path leads to that process's
+//! namespaces, usually the host's.
 
 use std::fs;
 use std::io;
@@ -13,8 +13,8 @@ use thiserror::Error;
 
 use super::Sandbox;
 
-/// A namespace's file in `/proc/<pid>/ns`, by its type in the OCI specification
-/// (`config-linux.md`, `namespaces(7)`).
+/// Types of namespaces in the OCI specification (`config-linux.md`) with their files in
+/// `/proc/<pid>/ns` (`namespaces(7)`).
 const FILES: [(&str, &str); 8] = [
     ("network", "net"),
     ("ipc", "ipc"),
@@ -26,14 +26,14 @@ const FILES: [(&str, &str); 8] = [
     ("time", "time"),
 ];
 
-/// What tells one namespace from every other that there is at the same time: its device and inode.
+/// Device and inode of a namespace: unique among those that exist at the same time.
 type Identity = (u64, u64);
 
-/// Some namespaces, each by the name of its file.
+/// Namespaces, by the names of their files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(Vec<(&'static str, Identity)>);
 
-/// A container would be, or is, in other namespaces than it was to join.
+/// A container would join, or is in, namespaces other than it was to join.
 #[derive(Debug, Error)]
 pub enum NamespaceError {
     #[error("{kind} namespace {path}: {source}")]
@@ -44,12 +44,13 @@ pub enum NamespaceError {
     },
     #[error("{kind} namespace {path} is not that of the pod's sandbox, which has ended")]
     NotTheSandboxs { kind: String, path: String },
-    #[error("process {pid} is in another {file} namespace than it was to join, which has gone")]
+    #[error("process {pid} is not in the {file} namespace that it was to join, which is gone")]
     Elsewhere { pid: i32, file: &'static str },
 }
 
 impl Namespaces {
-    /// Those of a process that cannot have been replaced: a child that has not been collected.
+    /// Reads the namespaces of a process whose PID cannot have been reused: a child that is not
+    /// reaped yet.
     pub fn of(pid: i32) -> Namespaces {
         let found = FILES.iter().filter_map(|(_, file)| {
             let path = format!("/proc/{pid}/ns/{file}");
@@ -58,12 +59,12 @@ impl Namespaces {
         Namespaces(found.collect())
     }
 
-    /// Those that a configuration names by type and path. Where a path leads to the pod's sandbox, they have
-    /// to be the sandbox's.
+    /// Reads the namespaces that a configuration names by type and path. A path of the pod's
+    /// sandbox must still lead to the sandbox's namespace.
     ///
     /// # Errors
     ///
-    /// [`NamespaceError`] if one cannot be looked at, or is another's.
+    /// [`NamespaceError`] if a namespace cannot be read, or is not the sandbox's.
     pub fn named<'a>(
         namespaces: impl Iterator<Item = (&'a str, &'a str)>,
         sandbox: Option<&Sandbox>,
@@ -71,7 +72,7 @@ impl Namespaces {
         let mut named = Vec::new();
         for (kind, path) in namespaces.filter(|(_, path)| !path.is_empty()) {
             let Some((_, file)) = FILES.iter().find(|(word, _)| *word == kind) else {
-                // The runtime will say what it thinks of that.
+                // An unknown type: the OCI runtime reports it.
                 continue;
             };
             let its = |sandbox: &Sandbox| {
@@ -98,7 +99,7 @@ impl Namespaces {
         Ok(Namespaces(named))
     }
 
-    /// Whether a process is in all of them.
+    /// Checks that a process is in all of these namespaces.
     ///
     /// # Errors
     ///
@@ -133,19 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_in_the_namespaces_that_a_path_leads_to() {
+    fn namespaces_named_by_path_are_compared_with_those_of_a_process() {
         let path = format!("/proc/{}/ns/ipc", own());
         let named = Namespaces::named([("ipc", path.as_str())].into_iter(), None).unwrap();
         assert!(named.hold(own()).is_ok());
         let elsewhere = Namespaces(vec![("ipc", (0, 0))]);
         assert!(elsewhere.hold(own()).is_err());
-        // Those that are made for it are not named.
+        // A new namespace has no path.
         let new = [("ipc", ""), ("pid", "")].into_iter();
         assert_eq!(Namespaces::named(new, None).unwrap(), Namespaces::default());
     }
 
     #[test]
-    fn a_number_that_was_the_sandboxs_does_not_lead_to_another_process() {
+    fn a_reused_pid_of_the_sandbox_is_rejected() {
         let path = format!("/proc/{}/ns/ipc", own());
         let named = |sandbox| Namespaces::named([("ipc", path.as_str())].into_iter(), sandbox);
         let of = |namespaces| Sandbox {

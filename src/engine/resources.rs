@@ -1,16 +1,17 @@
-//! The OCI specification's `LinuxResources`, as far as a pod's cgroup is sized by them.
+//! The parts of the OCI specification's `LinuxResources` that the size of a pod's cgroup depends
+//! on.
 
 use serde::Deserialize;
 
 use crate::sizing::{Bytes, Limit, Millicores, Size};
 
-/// How long a quota lasts if nothing is said: the kernel's default, in microseconds.
+/// The kernel's default of a quota's period, in microseconds.
 const DEFAULT_PERIOD: u64 = 100_000;
 
-/// What kubelet gives a container that asks for no CPU (its `MinShares`).
+/// CPU shares of a container without a CPU request (kubelet's `MinShares`).
 const MIN_SHARES: u64 = 2;
 
-/// Of the resources of a container what is said about them, in `config.json` or in an Update.
+/// Resources in a container's `config.json` or in an Update; both may leave any of them out.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Resources {
@@ -22,7 +23,7 @@ pub struct Resources {
 #[serde(default)]
 struct Cpu {
     shares: Option<u64>,
-    /// Microseconds in each period; not positive for no bound.
+    /// Microseconds in each period; zero or negative for no limit.
     quota: Option<i64>,
     period: Option<u64>,
 }
@@ -30,17 +31,17 @@ struct Cpu {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Memory {
-    /// Bytes; not positive for no bound.
+    /// Bytes; zero or negative for no limit.
     limit: Option<i64>,
 }
 
 impl Resources {
-    /// What an Update says; nothing if it is no JSON, which the OCI runtime will complain of.
+    /// Parses an Update. Malformed JSON counts as no change: the OCI runtime will report it.
     pub fn parse(json: &[u8]) -> Resources {
         serde_json::from_slice(json).unwrap_or_default()
     }
 
-    /// The size of a container that had size `before`.
+    /// Returns the size of a container that had size `before`.
     pub fn change(&self, before: Size) -> Size {
         let mut size = before;
         let cpu = self.cpu.unwrap_or_default();
@@ -58,8 +59,8 @@ impl Resources {
     }
 }
 
-/// The request that kubelet makes shares of (`MilliCPUToShares`): 1024 for each CPU, rounded down,
-/// so that from the shares it is known exactly.
+/// Inverse of kubelet's `MilliCPUToShares`, which gives 1024 shares per CPU, rounded down.
+/// Different requests have different shares, so the request is known exactly.
 fn request(shares: u64) -> Millicores {
     let shares = if shares <= MIN_SHARES { 0 } else { shares };
     Millicores(shares.saturating_mul(1000).div_ceil(1024))
@@ -80,17 +81,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_what_kubelet_made_shares_of() {
+    fn a_cpu_request_is_computed_from_kubelets_shares() {
         for millis in (3..5_000).chain([64_000, 256_000]) {
             let shares = millis * 1024 / 1000;
             assert_eq!(request(shares), Millicores(millis));
         }
-        // At least two shares, whatever was asked for.
+        // kubelet gives at least two shares, even without a request.
         assert_eq!(request(2), Millicores(0));
     }
 
     #[test]
-    fn what_is_not_said_stays_and_what_is_not_positive_is_no_bound() {
+    fn a_missing_value_changes_nothing_and_one_that_is_not_positive_is_no_limit() {
         let all = r#"{"cpu":{"shares":102,"quota":15000,"period":10000},"memory":{"limit":4096}}"#;
         let size = Resources::parse(all.as_bytes()).change(Size::UNLIMITED);
         assert_eq!(size.requests.cpu, Millicores(100));
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_has_the_kernels_period_if_none_is_said() {
+    fn a_quota_without_a_period_has_the_kernels_default() {
         assert_eq!(cpu_limit(25_000, None), Limit::Of(Millicores(250)));
         assert_eq!(cpu_limit(1, Some(3)), Limit::Of(Millicores(334)));
     }

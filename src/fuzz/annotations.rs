@@ -1,4 +1,4 @@
-//! Whatever is written into annotations: nothing panics, and it costs little.
+//! Fuzz targets for annotations: no value causes a panic or costs much.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,12 @@ use crate::plan::{ContainerSetting, Identity, KubeletFacts, Plan, Word, identity
 
 use super::cost;
 
-/// The longest sentence with which annotations are refused, in characters.
-const SENTENCE_AT_MOST: usize = 4_000;
+/// Limit of an error message about annotations, in characters.
+const MAX_MESSAGE_CHARS: usize = 4_000;
 
-/// An input is text: annotations that end with a form feed, each a key and a value with a tab
-/// between them. Neither is of use in a key or in JSON, so nothing is out of reach.
+/// Parses the input as annotations: text in which a form feed ends each annotation, and a tab
+/// separates key and value. No valid key or JSON needs either character, so the fuzzer can reach
+/// all cases.
 pub(crate) fn annotations(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -23,7 +24,7 @@ pub(crate) fn annotations(input: &[u8]) {
     );
 }
 
-/// The value of each setting of one container that is JSON, or a word.
+/// Parses the input as the value of each setting of one container.
 pub(crate) fn handlers(input: &[u8]) {
     let Ok(value) = std::str::from_utf8(input) else {
         return;
@@ -49,7 +50,7 @@ fn read(annotations: BTreeMap<String, String>) {
     if let Err(error) = Plan::parse(&annotations) {
         let sentence = error.to_string();
         assert!(
-            !sentence.contains('\n') && sentence.chars().count() < SENTENCE_AT_MOST,
+            !sentence.contains('\n') && sentence.chars().count() < MAX_MESSAGE_CHARS,
             "{sentence}"
         );
     }

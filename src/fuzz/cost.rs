@@ -1,28 +1,31 @@
-//! What reading something may cost, whatever it is.
+//! Bounds on the memory and CPU time of parsing untrusted input.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// For each [`SHARE`] of annotations that is begun.
+/// CPU time allowed for each [`SHARE`] of annotations, rounded up.
 const TIME: Duration = Duration::from_millis(1);
-/// As much as usher reads of its own annotations on one container, in bytes.
+/// Most bytes that usher reads of its own annotations on one container.
 const SHARE: usize = 32 * 1024;
-/// What a program takes longer that was not optimized.
+/// Factor by which a program without optimization is slower.
 const SLOWNESS: u32 = if cfg!(debug_assertions) { 15 } else { 1 };
-/// How many bytes may be allocated at once for each that is read of annotations, and in any case.
+/// Bytes that may be allocated at once for each byte of annotations.
 const MEMORY: usize = 48;
+/// Bytes that may be allocated at once in any case.
 const MEMORY_ANYWAY: usize = 8 * 1024;
-/// Attempts to stay within a bound of time. Interrupts and other threads only ever make a measurement
-/// longer, so one attempt that is short enough counts.
+/// Attempts to stay within a time bound. One success suffices, because interrupts and other threads
+/// only make a measurement longer.
 const TRIES: u32 = 20;
-/// CPU time of [`yardstick`] on the machine that the bounds of time hold for.
+/// CPU time of [`yardstick`] on the machine for which the time bounds were chosen.
 const YARDSTICK: Duration = Duration::from_micros(if cfg!(debug_assertions) { 2000 } else { 250 });
 
+/// Asserts that `read`, which parses `annotations`, takes little time and memory.
+///
 /// # Panics
 ///
-/// If `read`, which reads `annotations`, takes too much time or memory, or keeps some.
+/// If `read` takes too much time or memory, or does not free all memory.
 pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
     let size: usize = annotations
         .iter()
@@ -35,7 +38,10 @@ pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
         "{} bytes of memory for {size} of annotations: {annotations:?}",
         memory.bytes_max
     );
-    assert_eq!(memory.bytes_current, 0, "memory is kept: {annotations:?}");
+    assert_eq!(
+        memory.bytes_current, 0,
+        "memory is not freed: {annotations:?}"
+    );
 
     let shares = u32::try_from(1 + size / SHARE).expect("annotations of a pod");
     let allowed = TIME * SLOWNESS * shares;
@@ -44,16 +50,17 @@ pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
     }
 }
 
-/// The CPU time that judging one pod may take, whatever it says.
+/// CPU time that judging one pod may take.
 const JUDGED_IN: Duration = Duration::from_millis(50);
-/// Reading JSON suffers most from not being optimized.
+/// As [`SLOWNESS`]; parsing JSON suffers most without optimization.
 const JUDGING_SLOWNESS: u32 = if cfg!(debug_assertions) { 40 } else { 1 };
-/// Bytes allocated at once for each byte of a review or a manifest, and in any case: a pod has at most
-/// 1,000 containers.
+/// Bytes that may be allocated at once for each byte of a review or a manifest.
 const JUDGED: usize = 4;
+/// Bytes that may be allocated at once in any case: a pod has at most 1,000 containers.
 const JUDGED_ANYWAY: usize = 8 << 20;
-/// Bytes allocated in all, one after another: a step that repeats allocates each time.
+/// As [`JUDGED`], for the sum of all allocations, which finds steps that are repeated too often.
 const JUDGED_IN_ALL: usize = 16;
+/// As [`JUDGED_ANYWAY`], for the sum of all allocations.
 const JUDGED_IN_ALL_ANYWAY: usize = 128 << 20;
 
 /// Returns the outcome of `judge`, which reads and judges a pod of `size` bytes.
@@ -80,14 +87,17 @@ pub fn assert_cheap<T>(size: usize, judge: impl Fn() -> T) -> T {
     outcome.expect("it was called")
 }
 
-/// As much memory, in bytes, is reserved for a field of a message that says it is that long, before
-/// the field is there: a constant of the library. Nothing of it is touched.
+/// Bytes that the protobuf library reserves at most for a field of a message, by the length that
+/// the message announces: a constant of the library. The memory is not touched before the field has
+/// arrived.
 pub const RESERVED_FOR_A_MESSAGE: usize = 10_000_000;
 
+/// Returns the outcome of `read`, which parses `size` bytes.
+///
 /// # Panics
 ///
-/// If `read` takes more memory at once than `each` bytes for each of the `size` bytes that it reads,
-/// and `anyway` in any case.
+/// If `read` has more memory allocated at once than `anyway` bytes and `each` bytes for each of
+/// `size`.
 pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnOnce() -> T) -> T {
     let mut outcome = None;
     let memory = allocation_counter::measure(|| outcome = Some(read()));
@@ -100,12 +110,12 @@ pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnO
     outcome.expect("it was called")
 }
 
-/// Reads something, again if it was slow, and returns what the last reading did.
+/// Calls `read`, which parses `size` bytes, up to [`TRIES`] times until it is quick; returns its
+/// last outcome.
 ///
 /// # Panics
 ///
-/// If each time `read` takes more CPU time of this thread than `each` for each of the `size` bytes that it
-/// reads, and `anyway` in any case.
+/// If each call takes more CPU time of this thread than `anyway` and `each` for each of `size`.
 #[allow(
     dead_code,
     reason = "not every crate that has this file reads messages"
@@ -125,8 +135,8 @@ pub fn assert_quick<T>(
 
 /// Returns the outcome of the first attempt that takes no more CPU time than `allowed`.
 ///
-/// A machine that is slower than the one the bound holds for, an emulated one above all, is allowed more in
-/// proportion.
+/// A slower machine than the one for which the bound was chosen, such as an emulated one, is
+/// allowed more in proportion.
 ///
 /// # Errors
 ///
@@ -145,7 +155,7 @@ fn try_within<T>(allowed: Duration, mut work: impl FnMut() -> T) -> Result<T, Du
     Err(shortest)
 }
 
-/// Returns how many times as long as expected this thread takes for a known piece of work, at least 1.
+/// Returns how much slower than expected this thread does a known piece of work, at least 1.
 fn slowness() -> f64 {
     let begin = cpu_time();
     std::hint::black_box(yardstick());

@@ -1,5 +1,5 @@
-//! Any bytes at a socket that speaks ttrpc: the server is the real one, behind it the real services.
-//! The pod's actor is gone, so that no call gets further than to be understood.
+//! Any bytes on a ttrpc socket, with the real server and the real services. The pod's actor is
+//! gone, so that calls are parsed but not executed.
 
 use std::io;
 use std::pin::Pin;
@@ -27,32 +27,35 @@ use crate::task;
 
 use super::cost;
 
-/// A frame's header: the length of what follows, a stream, a kind, flags.
+/// Bytes of a frame's header: payload length, stream, type, flags.
 const HEADER: usize = 10;
 
-/// The most that the library takes for one frame, in bytes, and with it for whoever says that so much
-/// will come. It is not touched before it does.
+/// Bytes that the library reserves at most for a frame, by the length that its header announces.
+/// The memory is not touched before the payload arrives.
 const FRAME: usize = 4 << 20;
 
-/// What a connection takes for itself, and a call, in bytes.
+/// Bytes that a connection may take in any case.
 const ANYWAY: usize = 2 * FRAME + cost::RESERVED_FOR_A_MESSAGE;
+/// Bytes that it may take for each byte of input.
 const EACH: usize = 2048;
 
-/// The same in CPU time. The shortest message is a header, so each of its bytes pays for a tenth of a call.
+/// CPU time that a connection may take in any case.
 const TIME_ANYWAY: Duration = Duration::from_micros(200);
+/// CPU time for each byte of input. The shortest message is a header of ten bytes, so a call has
+/// ten times as much.
 const TIME_EACH: Duration = Duration::from_micros(1);
 
-/// Far more than an answer takes, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit of an answer, generous even for a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A server that lives as long as its thread.
+/// A server that runs as long as its thread.
 struct Peer<S> {
     runtime: Runtime,
     callers: mpsc::UnboundedSender<S>,
     _server: Server,
 }
 
-/// Callers as they come.
+/// The listener: connections from a queue.
 struct Callers<S>(mpsc::UnboundedReceiver<S>);
 
 impl<S> Stream for Callers<S> {
@@ -83,15 +86,15 @@ impl<S: Send + 'static> Peer<S> {
         }
     }
 
-    /// Says it all by a new connection, hangs up, and hears what is answered.
-    fn hear<O: AsyncRead + AsyncWrite>(&self, input: &[u8], connect: impl Fn() -> (O, S)) {
+    /// Sends the input on a new connection, hangs up, and checks the answers.
+    fn exchange<O: AsyncRead + AsyncWrite>(&self, input: &[u8], connect: impl Fn() -> (O, S)) {
         let answers = cost::assert_quick(input.len(), TIME_EACH, TIME_ANYWAY, || {
-            self.hear_once(input, &connect)
+            self.exchange_once(input, &connect)
         });
         assert_frames(&answers);
     }
 
-    fn hear_once<O: AsyncRead + AsyncWrite>(
+    fn exchange_once<O: AsyncRead + AsyncWrite>(
         &self,
         input: &[u8],
         connect: &impl Fn() -> (O, S),
@@ -101,25 +104,25 @@ impl<S: Send + 'static> Peer<S> {
                 let (ours, theirs) = connect();
                 assert!(self.callers.send(theirs).is_ok(), "the server has ended");
                 let (mut read, mut write) = tokio::io::split(ours);
-                let say = async {
-                    // Whoever is no client any more hears no more.
+                let send = async {
+                    // Fails if the server has closed the connection.
                     let _ = write.write_all(input).await;
                     let _ = write.shutdown().await;
                 };
-                let hear = async {
+                let receive = async {
                     let mut answers = Vec::new();
-                    let heard = read.read_to_end(&mut answers);
-                    let heard = tokio::time::timeout(PATIENCE, heard).await;
-                    let _ = heard.expect("the server hangs up");
+                    let end = read.read_to_end(&mut answers);
+                    let end = tokio::time::timeout(TIMEOUT, end).await;
+                    let _ = end.expect("the server hangs up");
                     answers
                 };
-                tokio::join!(say, hear).1
+                tokio::join!(send, receive).1
             })
         })
     }
 }
 
-/// Frames, all of them whole.
+/// Asserts that the answers are complete frames.
 fn assert_frames(mut answers: &[u8]) {
     while !answers.is_empty() {
         let header = answers.first_chunk::<HEADER>().expect("a whole header");
@@ -130,7 +133,7 @@ fn assert_frames(mut answers: &[u8]) {
     }
 }
 
-/// The Task service, for a caller who may say whatever it likes for as long as it likes.
+/// The Task service, whose clients have no limits.
 pub(super) fn task(input: &[u8]) {
     thread_local! {
         static PEER: Peer<tokio::io::DuplexStream> = Peer::new(|callers, pod| {
@@ -140,16 +143,16 @@ pub(super) fn task(input: &[u8]) {
                 .register_service(create_task(service))
         });
     }
-    PEER.with(|peer| peer.hear(input, || tokio::io::duplex(1 << 16)));
+    PEER.with(|peer| peer.exchange(input, || tokio::io::duplex(1 << 16)));
 }
 
-/// The Control service, as [`Clients`] lets callers in.
+/// The Control service behind [`Clients`] and their limits.
 pub(super) fn control(input: &[u8]) {
     thread_local! {
         static PEER: Peer<UnixStream> = Peer::new(|callers, pod| {
             let service = Arc::new(control::Service::new(pod));
-            // Read-only clients are heard in the same way, but for the time they wait; whoever runs this as
-            // another than root is one.
+            // Without root's group, connections become read-only clients, which are read in the
+            // same way but may wait.
             let (_, nobody) = mpsc::unbounded_channel();
             let meter = Meter::new(Arc::new(SystemClock));
             let (clients, _) = Clients::new(Some(callers), Callers(nobody), meter);
@@ -159,6 +162,6 @@ pub(super) fn control(input: &[u8]) {
         });
     }
     PEER.with(|peer| {
-        peer.hear(input, || UnixStream::pair().expect("a pair of sockets"));
+        peer.exchange(input, || UnixStream::pair().expect("a pair of sockets"));
     });
 }

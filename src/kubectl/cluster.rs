@@ -1,4 +1,4 @@
-//! The API server, as the user's kubeconfig has it.
+//! The API server, reached by the user's kubeconfig.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use kube::core::params::GetParams;
 use kube::{Client, Config};
 use usher::text::causes;
 
-use crate::arguments::Whereabouts;
+use crate::arguments::ClusterOptions;
 
 /// An API server, and the user's namespace there.
 #[derive(Clone)]
@@ -18,72 +18,69 @@ pub struct Cluster {
     pub namespace: String,
 }
 
-/// What the API server said that is no answer.
+/// Why a request to the API server failed, with its message.
 #[derive(Debug)]
-pub enum No {
-    /// The user may not ask that.
+pub enum ApiError {
     Forbidden(String),
-    /// There is no such thing.
     Missing(String),
-    /// Anything else, or nothing.
-    Because(String),
+    /// Another error, or no response.
+    Other(String),
 }
 
 impl Cluster {
-    /// Nothing is asked yet, unless the user's credentials come from a program.
+    /// Reads the kubeconfig. No request is sent, but a credential plugin of the kubeconfig may run.
     ///
     /// # Errors
     ///
-    /// In a sentence, if there is no kubeconfig, or it does not tell where to go and as whom.
-    pub async fn of(whereabouts: &Whereabouts) -> Result<Cluster, String> {
-        let wrong = |error: &dyn Error| format!("the kubeconfig cannot be used: {}", causes(error));
-        let file = match &whereabouts.kubeconfig {
+    /// If there is no kubeconfig, or it lacks a cluster or a user.
+    pub async fn connect(options: &ClusterOptions) -> Result<Cluster, String> {
+        let wrong = |error: &dyn Error| format!("cannot use the kubeconfig: {}", causes(error));
+        let file = match &options.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
         };
-        let options = KubeConfigOptions {
-            context: whereabouts.context.clone(),
+        let kube_options = KubeConfigOptions {
+            context: options.context.clone(),
             ..KubeConfigOptions::default()
         };
         let file = file.map_err(|error| wrong(&error))?;
-        let config = Config::from_custom_kubeconfig(file, &options).await;
+        let config = Config::from_custom_kubeconfig(file, &kube_options).await;
         let config = config.map_err(|error| wrong(&error))?;
-        let namespace = whereabouts.namespace.clone();
+        let namespace = options.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| wrong(&error))?;
         Ok(Cluster { client, namespace })
     }
 
-    /// A pod, with every field that the API server has of it.
+    /// Gets a pod as JSON, with all its fields.
     ///
     /// # Errors
     ///
-    /// If it is not there, or cannot be had.
-    pub async fn pod(&self, namespace: &str, name: &str) -> Result<String, No> {
+    /// If it does not exist or cannot be read.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<String, ApiError> {
         let path = Pod::url_path(&(), Some(namespace));
         let request = kube::core::Request::new(path).get(name, &GetParams::default());
-        let request = request.map_err(|error| No::Because(causes(&error)))?;
+        let request = request.map_err(|error| ApiError::Other(causes(&error)))?;
         let text = self.client.request_text(request).await;
-        text.map_err(No::from)
+        text.map_err(ApiError::from)
     }
 }
 
-impl From<kube::Error> for No {
-    fn from(error: kube::Error) -> No {
+impl From<kube::Error> for ApiError {
+    fn from(error: kube::Error) -> ApiError {
         match error {
-            kube::Error::Api(status) if status.code == 403 => No::Forbidden(status.message),
-            kube::Error::Api(status) if status.code == 404 => No::Missing(status.message),
-            kube::Error::Api(status) => No::Because(status.message),
-            error => No::Because(causes(&error)),
+            kube::Error::Api(status) if status.code == 403 => ApiError::Forbidden(status.message),
+            kube::Error::Api(status) if status.code == 404 => ApiError::Missing(status.message),
+            kube::Error::Api(status) => ApiError::Other(status.message),
+            error => ApiError::Other(causes(&error)),
         }
     }
 }
 
-impl No {
-    /// What was said.
-    pub fn words(&self) -> &str {
+impl ApiError {
+    pub fn message(&self) -> &str {
         match self {
-            No::Forbidden(words) | No::Missing(words) | No::Because(words) => words,
+            ApiError::Forbidden(text) | ApiError::Missing(text) | ApiError::Other(text) => text,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From what nodes say to what is shown, which is all [`usher::cli`]'s.
+//! The commands: they collect the nodes' answers, and show them by [`usher::cli`].
 
 use std::process::ExitCode;
 
@@ -10,65 +10,65 @@ use usher::cli::json::message;
 use usher::cli::output::{Failure, Stdout, warn};
 use usher::cli::ps::List;
 
-use crate::arguments::{Arguments, Command, Whereabouts};
-use crate::cluster::{Cluster, No};
-use crate::view::{Node, Parse, Silence, View};
+use crate::arguments::{Arguments, ClusterOptions, Command};
+use crate::cluster::{ApiError, Cluster};
+use crate::view::{NoAnswer, Node, Parse, View};
 
-/// A pod, and the node that it is on.
+/// A pod and its node.
 type Placed = (api::Pod, String);
 
-/// What nodes have told.
-struct Told {
+/// The answers of nodes.
+struct Listing {
     pods: Vec<Placed>,
-    /// How many have not answered.
-    silent: usize,
+    /// Nodes without an answer, or with an incomplete one.
+    unanswered: usize,
 }
 
-/// Does what is asked for.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// In a sentence.
+/// If the API server or all nodes fail, or no pod has the name that was given.
 pub fn run(arguments: Arguments, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::because(format!("this process cannot wait: {error}")))?;
-    let whereabouts = arguments.whereabouts;
+        .map_err(|error| Failure::because(format!("cannot start the async runtime: {error}")))?;
+    let options = arguments.options;
     runtime.block_on(async {
         match arguments.command {
             Command::Ps {
                 all_namespaces,
                 list,
-            } => ps(&whereabouts, all_namespaces, &list, stdout).await,
+            } => ps(&options, all_namespaces, &list, stdout).await,
             Command::Inspect(inspect) => {
-                let (pod, node) = find(&whereabouts, inspect.pod()).await?;
+                let (pod, node) = find(&options, inspect.pod()).await?;
                 inspect.show(&pod, Some(&node), stdout)?;
                 Ok(ExitCode::SUCCESS)
             }
             Command::Timeline(timeline) => {
-                let (pod, node) = find(&whereabouts, timeline.pod()).await?;
+                let (pod, node) = find(&options, timeline.pod()).await?;
                 timeline.show(&pod, Some(&node), stdout)?;
                 Ok(ExitCode::SUCCESS)
             }
             Command::Explain { pod, files, how } => match pod {
-                Some(pod) => explain(&whereabouts, &pod, &how, stdout).await,
+                Some(pod) => explain(&options, &pod, &how, stdout).await,
                 None => how.files(&files, stdout),
             },
         }
     })
 }
 
-async fn connect(whereabouts: &Whereabouts) -> Result<Cluster, Failure> {
-    Cluster::of(whereabouts).await.map_err(Failure::because)
+async fn connect(options: &ClusterOptions) -> Result<Cluster, Failure> {
+    Cluster::connect(options).await.map_err(Failure::because)
 }
 
-async fn view(cluster: &Cluster, whereabouts: &Whereabouts) -> Result<View, Failure> {
-    let view = View::find(cluster, &whereabouts.view_namespace).await;
+async fn view(cluster: &Cluster, options: &ClusterOptions) -> Result<View, Failure> {
+    let view = View::find(cluster, &options.view_namespace).await;
     let view = view.map_err(Failure::because)?;
-    if view.is_cut {
+    if view.is_truncated {
         warn(&format!(
-            "there are more than {} nodes, which are all that are asked",
+            "the cluster has more nodes; only {} of them are asked",
             view.nodes.len()
         ));
     }
@@ -78,44 +78,45 @@ async fn view(cluster: &Cluster, whereabouts: &Whereabouts) -> Result<View, Fail
 // === ps ===
 
 async fn ps(
-    whereabouts: &Whereabouts,
+    options: &ClusterOptions,
     all_namespaces: bool,
     list: &List,
     stdout: &mut Stdout,
 ) -> Result<ExitCode, Failure> {
-    let cluster = connect(whereabouts).await?;
-    let view = view(&cluster, whereabouts).await?;
-    let mut told = listed(&view, view.nodes.clone(), list.all()).await?;
+    let cluster = connect(options).await?;
+    let view = view(&cluster, options).await?;
+    let mut listing = list_pods(&view, view.nodes.clone(), list.all()).await?;
     if !all_namespaces {
-        told.pods
+        listing
+            .pods
             .retain(|(pod, _)| namespace(pod) == cluster.namespace);
     }
-    let pods = told.pods.iter().map(|(pod, node)| (pod, Some(&**node)));
-    let pods: Vec<_> = pods.collect();
-    let nobody = match all_namespaces {
-        true => "no pods of usher in the cluster".to_owned(),
-        false => format!("no pods of usher in namespace {}", cluster.namespace),
+    let pods = listing.pods.iter();
+    let pods: Vec<_> = pods.map(|(pod, node)| (pod, Some(&**node))).collect();
+    let if_none = match all_namespaces {
+        true => "no pods run under usher in the cluster".to_owned(),
+        false => format!("no pods run under usher in namespace {}", cluster.namespace),
     };
-    list.show(&pods, told.silent, &nobody, stdout)
+    list.show(&pods, listing.unanswered, &if_none, stdout)
 }
 
-/// The pods of nodes, in the order of their names; also those that have ended, if `all`.
-async fn listed(view: &View, nodes: Vec<Node>, all: bool) -> Result<Told, Failure> {
+/// Lists the pods of nodes, sorted by name; with `all`, also those that have ended.
+async fn list_pods(view: &View, nodes: Vec<Node>, all: bool) -> Result<Listing, Failure> {
     let words: &[&str] = match all {
         true => &["ps", "-o", "json", "--all"],
         false => &["ps", "-o", "json"],
     };
-    let mut told = told(view, nodes, words, pods_of).await?;
+    let mut listing = query(view, nodes, words, parse_pods).await?;
     let key = |pod: &api::Pod| (namespace(pod).to_owned(), pod.name.clone());
-    told.pods.sort_by_cached_key(|(pod, _)| key(pod));
-    Ok(told)
+    listing.pods.sort_by_cached_key(|(pod, _)| key(pod));
+    Ok(listing)
 }
 
-/// What `usher ps -o json` has printed, without what has happened to pods that have ended.
-fn pods_of(answer: &str) -> Result<Vec<api::Pod>, String> {
+/// Parses the output of `usher ps -o json`, and drops the events.
+fn parse_pods(answer: &str) -> Result<Vec<api::Pod>, String> {
     let mut answer = value(answer)?;
     let Some(Value::Array(pods)) = answer.get_mut("pods").map(Value::take) else {
-        return Err("expected pods".to_owned());
+        return Err("expected a field pods with a list".to_owned());
     };
     let pods = pods.into_iter().map(|pod| {
         let mut pod: api::Pod = message(pod)?;
@@ -125,8 +126,8 @@ fn pods_of(answer: &str) -> Result<Vec<api::Pod>, String> {
     pods.collect()
 }
 
-/// What `usher inspect -o json` has printed.
-fn pod_of(answer: &str) -> Result<Vec<api::Pod>, String> {
+/// Parses the output of `usher inspect -o json`.
+fn parse_pod(answer: &str) -> Result<Vec<api::Pod>, String> {
     Ok(vec![message(value(answer)?)?])
 }
 
@@ -134,62 +135,66 @@ fn value(answer: &str) -> Result<Value, String> {
     serde_json::from_str(answer).map_err(|error| error.to_string())
 }
 
-/// Asks nodes. Says which have not answered and why; what the user may not do only once.
-async fn told(
+/// Runs a command of `usher` on nodes. Warns of each node that does not answer, and once if the
+/// user lacks a right.
+async fn query(
     view: &View,
     nodes: Vec<Node>,
     words: &[&str],
     parse: Parse<Vec<api::Pod>>,
-) -> Result<Told, Failure> {
-    let mut told = Told {
+) -> Result<Listing, Failure> {
+    let mut listing = Listing {
         pods: Vec::new(),
-        silent: 0,
+        unanswered: 0,
     };
     let asked = nodes.len();
     let mut forbidden = None;
     for (node, answer) in view.ask(nodes, words, parse).await {
-        let is_silent = match answer {
-            Ok(said) => {
-                for complaint in &said.complaints {
-                    warn(&format!("node {}: {complaint}", node.name));
+        let is_incomplete = match answer {
+            Ok(answer) => {
+                for warning in &answer.warnings {
+                    warn(&format!("node {}: {warning}", node.name));
                 }
-                let pods = said.answer.into_iter();
-                told.pods.extend(pods.map(|pod| (pod, node.name.clone())));
-                !said.complaints.is_empty()
+                let pods = answer.value.into_iter();
+                listing
+                    .pods
+                    .extend(pods.map(|pod| (pod, node.name.clone())));
+                !answer.warnings.is_empty()
             }
-            Err(Silence::Forbidden(said)) => {
-                forbidden = Some(said);
+            Err(NoAnswer::Forbidden(message)) => {
+                forbidden = Some(message);
                 true
             }
-            Err(Silence::Because(why)) => {
+            Err(NoAnswer::Other(why)) => {
                 warn(&format!("node {} does not answer: {why}", node.name));
                 true
             }
         };
-        told.silent = told.silent.saturating_add(usize::from(is_silent));
+        let incomplete = usize::from(is_incomplete);
+        listing.unanswered = listing.unanswered.saturating_add(incomplete);
     }
-    match forbidden.map(|said| view.forbidden(&said)) {
-        Some(sentence) if told.silent == asked => Err(Failure::because(sentence)),
+    match forbidden.map(|message| view.forbidden(&message)) {
+        Some(sentence) if listing.unanswered == asked => Err(Failure::because(sentence)),
         Some(sentence) => {
             warn(&sentence);
-            Ok(told)
+            Ok(listing)
         }
-        None => Ok(told),
+        None => Ok(listing),
     }
 }
 
 // === one pod ===
 
-/// The pod that is called so, with all that is known of it.
-async fn find(whereabouts: &Whereabouts, which: &str) -> Result<Placed, Failure> {
-    let cluster = connect(whereabouts).await?;
-    let view = view(&cluster, whereabouts).await?;
+/// Finds a pod by its name or id, and inspects it.
+async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> {
+    let cluster = connect(options).await?;
+    let view = view(&cluster, options).await?;
     let full = full_name(&cluster, which);
     let nodes = nodes_of(&cluster, &view, &full).await;
-    let Told { pods, silent } = listed(&view, nodes, true).await?;
+    let Listing { pods, unanswered } = list_pods(&view, nodes, true).await?;
     let found = match choose(&full, pods.clone(), |(pod, _)| pod)? {
         Some(found) => Some(found),
-        // Not by its name alone, which is that of another namespace.
+        // By id. A bare name that matches is a pod of another namespace.
         None => {
             let by_id = |(pod, _): &Placed| pod.name != which;
             let pods = pods.into_iter().filter(by_id).collect();
@@ -197,25 +202,31 @@ async fn find(whereabouts: &Whereabouts, which: &str) -> Result<Placed, Failure>
         }
     };
     let Some((pod, name)) = found else {
-        return Err(Failure::because(match silent {
+        return Err(Failure::because(match unanswered {
             0 => format!(
-                "there is no pod {full} under usher, nor was there in the last hour; see kubectl usher ps \
+                "no pod {full} runs under usher, or did in the last hour; see kubectl usher ps \
                  --all"
             ),
             1 => format!("no node that answers has a pod {full} under usher; one does not answer"),
             _ => {
-                format!("no node that answers has a pod {full} under usher; {silent} do not answer")
+                format!(
+                    "no node that answers has a pod {full} under usher; {unanswered} do not answer"
+                )
             }
         }));
     };
     let nodes = view.nodes.iter().filter(|node| node.name == name).cloned();
     let words = ["inspect", "-o", "json", "--", &pod.id];
-    let told = told(&view, nodes.collect(), &words, pod_of);
-    let pod = told.await?.pods.pop();
-    pod.ok_or_else(|| Failure::because(format!("nothing more can be said about {full}")))
+    let listing = query(&view, nodes.collect(), &words, parse_pod);
+    let pod = listing.await?.pods.pop();
+    pod.ok_or_else(|| {
+        Failure::because(format!(
+            "cannot inspect pod {full}: its node does not answer"
+        ))
+    })
 }
 
-/// With its namespace.
+/// Adds the namespace to a name without one.
 fn full_name(cluster: &Cluster, which: &str) -> String {
     match which.contains('/') {
         true => which.to_owned(),
@@ -223,13 +234,13 @@ fn full_name(cluster: &Cluster, which: &str) -> String {
     }
 }
 
-/// Where a pod may be: where the API server says so, if it says anything; else anywhere.
+/// Nodes on which a pod may be: the one that the API server names, or else all.
 async fn nodes_of(cluster: &Cluster, view: &View, full: &str) -> Vec<Node> {
     let all = || view.nodes.clone();
     let Some((namespace, name)) = full.split_once('/') else {
         return all();
     };
-    // Whoever may not ask that need not.
+    // A user without the right to get pods can still ask all nodes.
     let Ok(text) = cluster.pod(namespace, name).await else {
         return all();
     };
@@ -241,7 +252,7 @@ async fn nodes_of(cluster: &Cluster, view: &View, full: &str) -> Vec<Node> {
     nodes.retain(|one| one.name == node);
     if nodes.is_empty() {
         warn(&format!(
-            "node {node}, which pod {full} is on, has no pod of usher-view, by which it could be asked"
+            "node {node}, which pod {full} is on, cannot be asked: it has no pod of usher-view"
         ));
         return all();
     }
@@ -251,21 +262,21 @@ async fn nodes_of(cluster: &Cluster, view: &View, full: &str) -> Vec<Node> {
 // === explain ===
 
 async fn explain(
-    whereabouts: &Whereabouts,
+    options: &ClusterOptions,
     which: &str,
     how: &How,
     stdout: &mut Stdout,
 ) -> Result<ExitCode, Failure> {
-    let cluster = connect(whereabouts).await?;
+    let cluster = connect(options).await?;
     let full = full_name(&cluster, which);
     let (namespace, name) = full.split_once('/').unwrap_or(("", &full));
-    let text = cluster.pod(namespace, name).await.map_err(|no| {
-        Failure::because(match &no {
-            No::Forbidden(said) => {
-                format!("the right to get pods of namespace {namespace} is missing: {said}")
+    let text = cluster.pod(namespace, name).await.map_err(|error| {
+        Failure::because(match &error {
+            ApiError::Forbidden(message) => {
+                format!("the right to get pods of namespace {namespace} is missing: {message}")
             }
-            No::Missing(_) => format!("there is no pod {full} in the cluster"),
-            No::Because(said) => format!("pod {full} cannot be had: {said}"),
+            ApiError::Missing(_) => format!("there is no pod {full} in the cluster"),
+            ApiError::Other(message) => format!("cannot get pod {full}: {message}"),
         })
     })?;
     how.object("in the cluster", &text, stdout)
@@ -278,9 +289,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_lists_is_taken_as_a_whole_or_not_at_all() {
+    fn a_malformed_pod_invalidates_a_nodes_whole_list() {
         let names = |answer: Value| {
-            let pods = pods_of(&answer.to_string())?;
+            let pods = parse_pods(&answer.to_string())?;
             Ok(pods.into_iter().map(|pod| pod.name).collect::<Vec<_>>())
         };
         let listed = json!({ "pods": [{ "name": "a" }, { "name": "b", "status": "Init:1/2" }] });

@@ -1,14 +1,14 @@
-//! `kubectl usher`: what the usher shims of a cluster do, as `usher` shows it on a node.
+//! `kubectl usher`: the commands of `usher` for all nodes of a cluster.
 //!
-//! Nothing is shown here: a node's own `usher` is asked for its facts as JSON, and what they become is
-//! [`usher::cli`]'s, as on the node. Here is what brings them from there:
+//! The plugin runs `usher … -o json` on the nodes and shows the results by [`usher::cli`], which
+//! also formats the output on a node:
 //!
-//! | module | what it is |
+//! | module | purpose |
 //! |---|---|
 //! | [`arguments`] | the command line |
-//! | [`cluster`] | the API server, as the user's kubeconfig has it |
-//! | [`view`] | the pods by which nodes are asked: who they are, what they say, and why one says nothing |
-//! | [`commands`] | from what nodes say to what is shown |
+//! | [`cluster`] | the API server, reached by the user's kubeconfig |
+//! | [`view`] | runs `usher` on nodes, in the pods of the DaemonSet usher-view |
+//! | [`commands`] | the commands |
 
 #![cfg_attr(
     not(test),
@@ -36,9 +36,9 @@ use std::process::ExitCode;
 
 use arguments::Arguments;
 
-/// Runs the program with these arguments, of which the first is its name.
+/// Runs the program; the first argument is its name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    usher::cli::run(arguments, |asked: Arguments, stdout| {
-        commands::run(asked, stdout)
+    usher::cli::run(arguments, |arguments: Arguments, stdout| {
+        commands::run(arguments, stdout)
     })
 }

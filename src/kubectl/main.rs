@@ -1,4 +1,4 @@
-//! `kubectl usher`, as kubectl calls it.
+//! `kubectl-usher`, which kubectl runs for `kubectl usher`.
 
 use std::process::ExitCode;
 

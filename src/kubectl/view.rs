@@ -1,5 +1,5 @@
-//! The pods by which nodes are asked: those of the DaemonSet usher-view, in each of which the node's own
-//! `usher` is executed. One that says nothing does not keep the others.
+//! Runs `usher` on nodes: in each node's pod of the DaemonSet usher-view. A node that does not
+//! answer does not delay the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,76 +14,78 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::cluster::{Cluster, No};
+use crate::cluster::{ApiError, Cluster};
 
 /// The namespace of the DaemonSet in `scripts/kubernetes/kubectl.yaml`.
 pub const NAMESPACE: &str = "usher";
 
-/// Its pods have this label.
+/// Label of the DaemonSet's pods.
 const LABEL: &str = "app=usher-view";
 
-/// The container of each, and `usher` in it.
+/// Container of the DaemonSet's pods.
 const CONTAINER: &str = "view";
+/// Path of `usher` in that container.
 const USHER: &str = "/usher/usher";
 
-/// How many nodes are asked at the same time.
-const AT_ONCE: usize = 16;
+/// Most nodes asked at the same time.
+const CONCURRENT: usize = 16;
 
-/// How long the API server may take to list them, and a node to answer.
-const LISTED_WITHIN: Duration = Duration::from_secs(30);
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit for listing the DaemonSet's pods.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for the answer of a node.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many are listed in one answer, and how many answers are asked for: more nodes than Kubernetes
-/// promises to work with.
+/// Pods in a page of the list.
 const PAGE: u32 = 500;
-const PAGES: usize = 20;
+/// Most pages read: together more nodes than Kubernetes supports.
+const MAX_PAGES: usize = 20;
 
-/// How large an answer may be, in bytes. Those of full nodes have some megabytes.
-const ANSWER_AT_MOST: u64 = 16 << 20;
+/// Largest answer of a node; a full node's has some megabytes.
+const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
-/// How much of what a node complains of is read, in bytes.
-const COMPLAINTS_AT_MOST: u64 = 64 << 10;
+/// Most bytes of a node's standard error.
+const MAX_WARNINGS_BYTES: u64 = 64 << 10;
 
-/// How much may be under way.
-const BUFFER: usize = 64 << 10;
+/// Size of the buffer of each stream.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// The nodes that can be asked.
 pub struct View {
     pods: Api<Pod>,
     namespace: String,
-    /// In the order of their names.
+    /// Sorted by name.
     pub nodes: Vec<Node>,
-    /// Whether there are more than are asked.
-    pub is_cut: bool,
+    /// True if the cluster has more nodes than these.
+    pub is_truncated: bool,
 }
 
-/// A node, and the pod by which it is asked.
+/// A node, and its pod of the DaemonSet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub name: String,
     pod: String,
-    /// Why that pod cannot be asked, if it cannot.
+    /// Why that pod cannot be used, if so.
     trouble: Option<String>,
 }
 
-/// What a node's `usher` has written.
+/// The output of a node's `usher`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Said<T> {
-    pub answer: T,
-    /// Line by line.
-    pub complaints: Vec<String>,
+pub struct Answer<T> {
+    pub value: T,
+    /// Lines of standard error.
+    pub warnings: Vec<String>,
 }
 
-/// What to make of an answer, or why it is none.
+/// Parser of a node's standard output.
 pub type Parse<T> = fn(&str) -> Result<T, String>;
 
-/// Why a node said nothing.
+/// Why a node did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Silence {
-    /// The user may not ask it.
+pub enum NoAnswer {
+    /// The user may not execute commands in its pod; the API server's message.
     Forbidden(String),
-    /// The end of a sentence.
-    Because(String),
+    /// Another reason, as the end of a sentence.
+    Other(String),
 }
 
 impl View {
@@ -91,84 +93,86 @@ impl View {
     ///
     /// # Errors
     ///
-    /// In a sentence, if the user may not list them, or there is none.
+    /// If the user may not list the pods of the DaemonSet, or there are none.
     pub async fn find(cluster: &Cluster, namespace: &str) -> Result<View, String> {
         let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-        let listed = timeout(LISTED_WITHIN, list(&pods)).await;
+        let listed = timeout(LIST_TIMEOUT, list(&pods)).await;
         let listed = listed.unwrap_or_else(|_late| {
-            Err(No::Because(format!(
-                "the API server does not answer within {LISTED_WITHIN:?}"
+            Err(ApiError::Other(format!(
+                "the API server does not answer within {LIST_TIMEOUT:?}"
             )))
         });
-        let (listed, is_cut) = listed.map_err(|no| match no {
-            No::Forbidden(said) => format!(
-                "the right to list the pods of namespace {namespace} is missing, which the Role \
-                 usher-view of scripts/kubernetes/kubectl.yaml has: {said}"
+        let (listed, is_truncated) = listed.map_err(|error| match error {
+            ApiError::Forbidden(message) => format!(
+                "the right to list the pods of namespace {namespace} is missing; the Role usher-view \
+                 of scripts/kubernetes/kubectl.yaml grants it: {message}"
             ),
-            no => format!(
-                "the pods of namespace {namespace} cannot be listed: {}",
-                no.words()
+            error => format!(
+                "cannot list the pods of namespace {namespace}: {}",
+                error.message()
             ),
         })?;
         let nodes = nodes(&listed);
         if nodes.is_empty() {
             return Err(format!(
-                "namespace {namespace} has no pod of usher-view, by which nodes are asked; expected the \
-                 DaemonSet of scripts/kubernetes/kubectl.yaml"
+                "namespace {namespace} has no pod of the DaemonSet usher-view, through which nodes \
+                 are asked; install scripts/kubernetes/kubectl.yaml"
             ));
         }
         Ok(View {
             pods,
             namespace: namespace.to_owned(),
             nodes,
-            is_cut,
+            is_truncated,
         })
     }
 
-    /// Asks nodes, some of them at the same time: none waits for one that says nothing.
+    /// Runs a command of `usher` on nodes, [`CONCURRENT`] at a time, each within
+    /// [`ANSWER_TIMEOUT`].
     pub async fn ask<T: Send + 'static>(
         &self,
         nodes: Vec<Node>,
         words: &[&str],
         parse: Parse<T>,
-    ) -> Vec<(Node, Result<Said<T>, Silence>)> {
-        let mut asked = JoinSet::new();
-        let turns = Arc::new(Semaphore::new(AT_ONCE));
+    ) -> Vec<(Node, Result<Answer<T>, NoAnswer>)> {
+        let mut requests = JoinSet::new();
+        let permits = Arc::new(Semaphore::new(CONCURRENT));
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         for node in nodes {
-            let (pods, turns, words) = (self.pods.clone(), turns.clone(), words.clone());
-            asked.spawn(async move {
-                // It is never closed.
-                let _turn = turns.acquire().await;
-                let answer = timeout(ANSWERS_WITHIN, execute(&pods, &node, words)).await;
+            let (pods, permits, words) = (self.pods.clone(), permits.clone(), words.clone());
+            requests.spawn(async move {
+                // Cannot fail: the semaphore is never closed.
+                let _permit = permits.acquire().await;
+                let answer = timeout(ANSWER_TIMEOUT, execute(&pods, &node, words)).await;
                 let answer = answer.unwrap_or_else(|_late| {
-                    let why = format!("nothing came within {ANSWERS_WITHIN:?}");
-                    Err(Silence::Because(why))
+                    let why = format!("no answer within {ANSWER_TIMEOUT:?}");
+                    Err(NoAnswer::Other(why))
                 });
-                // At once: as text it is many times as large.
-                (node, answer.and_then(|said| said.parse(parse)))
+                // Parsed here, so that not all texts are in memory at a time: they are much larger.
+                (node, answer.and_then(|answer| answer.parse(parse)))
             });
         }
-        let mut answers = asked.join_all().await;
+        let mut answers = requests.join_all().await;
         answers.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
         answers
     }
 
-    /// What is to be said to a user who may not ask.
-    pub fn forbidden(&self, said: &str) -> String {
+    /// Error message for a user who may not execute commands in the DaemonSet's pods.
+    pub fn forbidden(&self, message: &str) -> String {
         format!(
-            "the right to execute commands in the pods of namespace {} is missing (get and create of \
-             pods/exec), which the Role usher-view of scripts/kubernetes/kubectl.yaml has: {said}",
+            "the right to execute commands in the pods of namespace {} is missing (get and create \
+             of pods/exec); the Role usher-view of scripts/kubernetes/kubectl.yaml grants it: \
+             {message}",
             self.namespace
         )
     }
 }
 
-/// All pods of the DaemonSet, and whether there are more.
-async fn list(pods: &Api<Pod>) -> Result<(Vec<Pod>, bool), No> {
+/// Lists the pods of the DaemonSet; true if there are more.
+async fn list(pods: &Api<Pod>) -> Result<(Vec<Pod>, bool), ApiError> {
     let mut listed = Vec::new();
     let mut parameters = ListParams::default().labels(LABEL).limit(PAGE);
-    for _ in 0..PAGES {
+    for _ in 0..MAX_PAGES {
         let page = pods.list(&parameters).await?;
         listed.extend(page.items);
         match page.metadata.continue_.filter(|more| !more.is_empty()) {
@@ -179,10 +183,10 @@ async fn list(pods: &Api<Pod>) -> Result<(Vec<Pod>, bool), No> {
     Ok((listed, true))
 }
 
-// === who can be asked ===
+// === nodes ===
 
-/// For each node the pod by which it is asked: of two, as there are while one takes the other's place,
-/// the one that can be.
+/// Nodes with their pods of the DaemonSet. During a rollout a node may have two; then the usable
+/// one.
 fn nodes(pods: &[Pod]) -> Vec<Node> {
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     for pod in pods {
@@ -207,7 +211,7 @@ impl Node {
     }
 }
 
-/// The node that a pod is on, or waits for: those of a DaemonSet are each for one.
+/// Node that a pod is on, or is meant for: each pod of a DaemonSet has the affinity to one node.
 fn node_of(spec: &PodSpec) -> Option<String> {
     let wanted = || {
         let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
@@ -239,19 +243,19 @@ fn trouble(pod: &Pod) -> Option<String> {
         let state = container.state.as_ref();
         container.name == CONTAINER && state.is_some_and(|state| state.running.is_some())
     });
-    (!ready).then(|| format!("has no container {CONTAINER} that runs"))
+    (!ready).then(|| format!("has no running container {CONTAINER}"))
 }
 
 // === asking ===
 
-impl Said<String> {
-    fn parse<T>(self, parse: Parse<T>) -> Result<Said<T>, Silence> {
-        let answer = parse(&self.answer).map_err(|error| {
-            Silence::Because(format!("what its usher says is not understood: {error}"))
+impl Answer<String> {
+    fn parse<T>(self, parse: Parse<T>) -> Result<Answer<T>, NoAnswer> {
+        let value = parse(&self.value).map_err(|error| {
+            NoAnswer::Other(format!("cannot parse the output of its usher: {error}"))
         })?;
-        Ok(Said {
-            answer,
-            complaints: self.complaints,
+        Ok(Answer {
+            value,
+            warnings: self.warnings,
         })
     }
 }
@@ -260,84 +264,87 @@ async fn execute(
     pods: &Api<Pod>,
     node: &Node,
     words: Vec<String>,
-) -> Result<Said<String>, Silence> {
+) -> Result<Answer<String>, NoAnswer> {
     if let Some(trouble) = &node.trouble {
-        return Err(Silence::Because(trouble.clone()));
+        return Err(NoAnswer::Other(trouble.clone()));
     }
     let parameters = AttachParams::default()
         .container(CONTAINER)
-        .max_stdout_buf_size(BUFFER)
-        .max_stderr_buf_size(BUFFER);
+        .max_stdout_buf_size(BUFFER_BYTES)
+        .max_stderr_buf_size(BUFFER_BYTES);
     let command = std::iter::once(USHER.to_owned()).chain(words);
     let command: Vec<String> = command.collect();
     let process = pods.exec(&node.pod, command, &parameters).await;
-    let mut process = process.map_err(|error| match No::from(error) {
-        No::Forbidden(said) => Silence::Forbidden(said),
-        no => Silence::Because(no.words().to_owned()),
+    let mut process = process.map_err(|error| match ApiError::from(error) {
+        ApiError::Forbidden(message) => NoAnswer::Forbidden(message),
+        error => NoAnswer::Other(error.message().to_owned()),
     })?;
     let (stdout, stderr) = (process.stdout(), process.stderr());
     let status = process.take_status();
-    let (answer, complaints) = tokio::try_join!(
-        read(stdout, ANSWER_AT_MOST),
-        read(stderr, COMPLAINTS_AT_MOST)
+    let (answer, warnings) = tokio::try_join!(
+        read(stdout, MAX_ANSWER_BYTES),
+        read(stderr, MAX_WARNINGS_BYTES)
     )?;
     let status = match status {
         Some(status) => status.await,
         None => None,
     };
-    judge(status, answer, &complaints)
+    judge(status, answer, &warnings)
 }
 
-async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<String, Silence> {
+async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<String, NoAnswer> {
     let Some(stream) = stream else {
         return Ok(String::new());
     };
     let mut bytes = Vec::new();
-    // One more tells that there is more.
+    // One byte more, to notice that the limit is exceeded.
     let mut stream = stream.take(at_most.saturating_add(1));
     let read = stream.read_to_end(&mut bytes).await;
-    read.map_err(|error| Silence::Because(format!("its answer cannot be read: {error}")))?;
+    read.map_err(|error| NoAnswer::Other(format!("cannot read its answer: {error}")))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > at_most {
-        let why = format!("it says more than {at_most} bytes");
-        return Err(Silence::Because(why));
+        let why = format!("its answer exceeds {at_most} bytes");
+        return Err(NoAnswer::Other(why));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What to make of how the command ended, and of what it wrote. `usher` fails if a shim does not answer,
-/// and tells of the others all the same.
+/// Judges the exit status and output of a command. If a shim does not answer, `usher` exits with 1
+/// but prints the other pods: that counts as an answer with warnings.
 fn judge(
     status: Option<Status>,
     answer: String,
-    complaints: &str,
-) -> Result<Said<String>, Silence> {
-    let mut complaints: Vec<String> = complaints.lines().map(plain).collect();
-    complaints.retain(|line| !line.is_empty());
+    warnings: &str,
+) -> Result<Answer<String>, NoAnswer> {
+    let mut warnings: Vec<String> = warnings.lines().map(plain).collect();
+    warnings.retain(|line| !line.is_empty());
     let Some(status) = status else {
-        let why = "the connection was cut before all was said";
-        return Err(Silence::Because(why.to_owned()));
+        let why = "the connection broke before the command ended";
+        return Err(NoAnswer::Other(why.to_owned()));
     };
     let has_exited = status.reason.as_deref() == Some("NonZeroExitCode");
     let is_over = status.status.as_deref() == Some("Success") || has_exited;
-    match complaints.pop() {
+    match warnings.pop() {
         _ if !is_over => {
             let message = status.message.unwrap_or_default();
-            Err(Silence::Because(message.replace('\n', " ")))
+            Err(NoAnswer::Other(message.replace('\n', " ")))
         }
-        Some(last) if answer.is_empty() => Err(Silence::Because(last)),
+        Some(last) if answer.is_empty() => Err(NoAnswer::Other(last)),
         last => {
-            complaints.extend(last);
-            Ok(Said { answer, complaints })
+            warnings.extend(last);
+            Ok(Answer {
+                value: answer,
+                warnings,
+            })
         }
     }
 }
 
-/// A line without what `usher` puts before it.
+/// Strips the prefix that `usher` puts before a message.
 fn plain(line: &str) -> String {
     let line = line.trim();
-    let said = ["usher: ", "warning: "].into_iter();
-    let mut said = said.filter_map(|word| line.strip_prefix(word));
-    said.next().unwrap_or(line).to_owned()
+    let prefixes = ["usher: ", "warning: "].into_iter();
+    let mut messages = prefixes.filter_map(|prefix| line.strip_prefix(prefix));
+    messages.next().unwrap_or(line).to_owned()
 }
 
 #[cfg(test)]
@@ -346,7 +353,7 @@ mod tests {
 
     use super::*;
 
-    /// As the API server has one of the DaemonSet's.
+    /// A pod of the DaemonSet.
     fn pod(name: &str, node: &str, phase: &str, state: &str) -> Pod {
         let container = json!({
             "name": CONTAINER, "image": "", "imageID": "", "ready": true, "restartCount": 0,
@@ -370,12 +377,12 @@ mod tests {
         })
     }
 
-    fn silence(why: &str) -> Result<Said<String>, Silence> {
-        Err(Silence::Because(why.to_owned()))
+    fn no_answer(why: &str) -> Result<Answer<String>, NoAnswer> {
+        Err(NoAnswer::Other(why.to_owned()))
     }
 
     #[test]
-    fn a_node_is_asked_by_the_pod_that_can_be_asked() {
+    fn of_a_nodes_two_pods_the_usable_one_is_chosen() {
         let mut leaves = pod("a-old", "a", "Running", "running");
         let now = "2026-01-01T00:00:00Z";
         leaves.metadata.deletion_timestamp = serde_json::from_value(json!(now)).unwrap();
@@ -395,13 +402,13 @@ mod tests {
         let sentences: Vec<_> = found.iter().filter_map(|(_, _, why)| why.clone()).collect();
         let expected = [
             "its pod b-1 is Pending",
-            "its pod c-1 has no container view that runs",
+            "its pod c-1 has no running container view",
         ];
         assert_eq!(sentences, expected);
     }
 
     #[test]
-    fn a_pod_that_no_node_has_taken_is_that_of_the_node_it_waits_for() {
+    fn an_unscheduled_pod_belongs_to_the_node_of_its_affinity() {
         let mut waits = pod("b-1", "", "Pending", "waiting");
         let terms = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{ "matchFields": [
@@ -417,24 +424,24 @@ mod tests {
     }
 
     #[test]
-    fn what_usher_says_is_an_answer_though_a_shim_did_not_give_one() {
-        let said = |answer: &str, complaints: &[&str]| {
-            let complaints = complaints.iter().map(|line| (*line).to_owned());
-            Ok(Said {
-                answer: answer.to_owned(),
-                complaints: complaints.collect(),
+    fn output_is_an_answer_even_if_a_shim_did_not_answer() {
+        let answer = |value: &str, warnings: &[&str]| {
+            let warnings = warnings.iter().map(|line| (*line).to_owned());
+            Ok(Answer {
+                value: value.to_owned(),
+                warnings: warnings.collect(),
             })
         };
         let success = || status("Success", "", "");
         let failed = || status("Failure", "NonZeroExitCode", "exit code 1");
-        assert_eq!(judge(success(), "{}".to_owned(), ""), said("{}", &[]));
+        assert_eq!(judge(success(), "{}".to_owned(), ""), answer("{}", &[]));
         assert_eq!(
             judge(
                 failed(),
                 "{}".to_owned(),
                 "warning: the shim at x hangs up\n"
             ),
-            said("{}", &["the shim at x hangs up"])
+            answer("{}", &["the shim at x hangs up"])
         );
         assert_eq!(
             judge(
@@ -442,20 +449,23 @@ mod tests {
                 String::new(),
                 "warning: one\nusher: there is no pod\n"
             ),
-            silence("there is no pod")
+            no_answer("there is no pod")
         );
         let broken = status("Failure", "InternalError", "no such\nfile");
-        assert_eq!(judge(broken, "{}".to_owned(), ""), silence("no such file"));
-        let cut = "the connection was cut before all was said";
-        assert_eq!(judge(None, "{".to_owned(), ""), silence(cut));
+        assert_eq!(
+            judge(broken, "{}".to_owned(), ""),
+            no_answer("no such file")
+        );
+        let cut = "the connection broke before the command ended";
+        assert_eq!(judge(None, "{".to_owned(), ""), no_answer(cut));
     }
 
     #[test]
-    fn an_answer_may_be_as_large_as_it_may_be_and_no_larger() {
+    fn an_answer_above_the_limit_is_an_error() {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let read = |bytes: &'static [u8]| runtime.as_ref().unwrap().block_on(read(Some(bytes), 4));
         assert_eq!(read(b"1234"), Ok("1234".to_owned()));
-        let why = "it says more than 4 bytes".to_owned();
-        assert_eq!(read(b"12345"), Err(Silence::Because(why)));
+        let why = "its answer exceeds 4 bytes".to_owned();
+        assert_eq!(read(b"12345"), Err(NoAnswer::Other(why)));
     }
 }

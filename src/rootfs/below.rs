@@ -1,4 +1,4 @@
-//! What is mounted below a directory.
+//! Unmounts everything below a directory.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use super::unmount_at;
 
-/// Unmounts everything at `target` and below it, also where `target` itself is not mounted.
+/// Unmounts everything at `target` and below it, even if `target` itself is no mount point.
 pub(super) fn unmount(target: &Path) {
     unmount_at(target);
-    // What is detached takes along what is mounted on it.
+    // Detaching a mount also detaches those on it.
     let is_empty = std::fs::read_dir(target).map_or(true, |mut entries| entries.next().is_none());
     if is_empty {
         return;
@@ -20,7 +20,7 @@ pub(super) fn unmount(target: &Path) {
     }
 }
 
-/// Where something is mounted by a table of mounts, `/proc/<pid>/mountinfo`.
+/// Mount points in a table of mounts, `/proc/<pid>/mountinfo`.
 pub(super) fn mounts(table: &[u8]) -> impl Iterator<Item = PathBuf> {
     let fields = table
         .split(|byte| *byte == b'\n')
@@ -28,7 +28,8 @@ pub(super) fn mounts(table: &[u8]) -> impl Iterator<Item = PathBuf> {
     fields.map(unescape)
 }
 
-/// A path as `/proc/self/mountinfo` has it: blanks and the like as three octal digits (`proc(5)`).
+/// Unescapes a path of `/proc/self/mountinfo`, in which spaces and some other characters are octal
+/// (`proc(5)`).
 fn unescape(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! File systems that a program mounts and then serves: `fuse.<name>`, `fuse3.<name>`.
+//! FUSE file systems, which a helper program mounts and then serves: `fuse.<name>`, `fuse3.<name>`.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -13,13 +13,13 @@ use tokio::net::unix::pipe;
 use crate::process::ExitStatus;
 use crate::reaper::{Reaper, Waited};
 
-/// How long a helper may take; kubelet gives Create and Start two minutes together.
+/// Time limit of a helper; kubelet allows two minutes for Create and Start together.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// How much of a helper's complaint is passed on, in bytes.
+/// Most bytes of a helper's error message that are passed on.
 const COMPLAINT_AT_MOST: usize = 1024;
 
-/// The program that mounts a type of file system, and what it calls the type.
+/// The program that mounts a type of file system, and the program's name of the type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Helper {
     program: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// The helper for a type of mount; none if the kernel does it by itself.
+    /// Returns the helper for a type of mount; `None` if the kernel mounts it itself.
     pub fn of(kind: &str) -> Option<Helper> {
         let (family, kind) = kind.split_once('.')?;
         let program = match family {
@@ -39,12 +39,12 @@ impl Helper {
         Some(Helper { program, kind })
     }
 
-    /// Has it mount at `target`. The program that serves the file system becomes a child of ours,
-    /// as an orphan does, and ends when it is unmounted.
+    /// Mounts at `target` by the helper. The program that then serves the file system becomes a
+    /// child of the shim, the subreaper, and exits after the unmount.
     ///
     /// # Errors
     ///
-    /// One sentence, with the helper's own words.
+    /// A sentence with the helper's message.
     pub async fn mount(&self, mount: &Mount, target: &Path, reaper: &Reaper) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("{}: {error}", self.program);
         let (stderr, said) = pipe::pipe().map_err(failed)?;
@@ -69,21 +69,21 @@ impl Helper {
         match waited.map_err(failed)? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => Err(format!(
-                "{} ended with {}: {}",
+                "{} exited with {}: {}",
                 self.program,
                 status.code(),
                 complaint.text().trim()
             )),
             Waited::Late | Waited::Halted => Err(format!(
-                "{} did not end within {MOUNTED_WITHIN:?}, and was ended",
+                "{} did not end within {MOUNTED_WITHIN:?} and was killed",
                 self.program
             )),
         }
     }
 }
 
-/// What a helper writes to its stderr. All of it is read, so that the helper never waits for a reader;
-/// the beginning is kept.
+/// A helper's standard error. Everything is read, so that the helper never blocks; the beginning is
+/// kept.
 struct Complaint {
     said: pipe::Receiver,
     kept: Vec<u8>,
@@ -95,14 +95,14 @@ impl Complaint {
         Complaint { said, kept }
     }
 
-    /// Reads for ever: a helper may close its stderr long before it ends, and what it leaves running
-    /// may never close it.
+    /// Reads forever: a helper may close its standard error long before it exits, and the program
+    /// that it leaves running may never close it.
     async fn listen(&mut self) -> Infallible {
         while self.said.readable().await.is_ok() && self.take() {}
         pending().await
     }
 
-    /// Reads what is there by now; false once there will be no more.
+    /// Reads what is available; false at the end of the stream.
     fn take(&mut self) -> bool {
         let mut piece = [0; COMPLAINT_AT_MOST];
         match self.said.try_read(&mut piece) {
@@ -116,9 +116,9 @@ impl Complaint {
         }
     }
 
-    /// The beginning of it.
+    /// Returns the beginning of the message.
     fn text(mut self) -> String {
-        // The last words: the helper may have ended before they were read.
+        // The helper may have written more before it exited.
         self.take();
         String::from_utf8_lossy(&self.kept).into_owned()
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_helper_that_says_much_is_read_and_the_beginning_is_kept() {
+    fn a_long_message_of_a_helper_is_read_and_its_beginning_kept() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

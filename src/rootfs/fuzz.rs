@@ -1,14 +1,15 @@
-//! Mount options as nobody would write them, and tables of mounts.
+//! Fuzz targets: mount options and tables of mounts.
 
 use crate::fuzz::cost::assert_bounded;
 
 use super::{below, idmap, layers, options};
 
-/// How many bytes may be allocated at once for each that is read, and in any case.
+/// Bytes that may be allocated at once for each byte of input.
 const EACH: usize = 96;
+/// Bytes that may be allocated at once in any case.
 const ANYWAY: usize = 16 * 1024;
 
-/// An input is words, with a line break between them.
+/// Parses the input as options, one per line.
 pub(crate) fn mounts(input: &[u8]) {
     let text = &*String::from_utf8_lossy(input);
     let words: Vec<String> = text.lines().map(str::to_owned).collect();

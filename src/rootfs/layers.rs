@@ -8,18 +8,18 @@ use nix::unistd::chdir;
 use super::idmap::UserNamespace;
 use super::unmount_at;
 
-/// Begins the option that lists the lower directories, the topmost first.
+/// Prefix of the option that lists the lower directories, topmost first.
 const LOWERDIR: &str = "lowerdir=";
 
-/// Where layers are mounted for a moment, in the bundle.
+/// Directory in the bundle in which layers are mounted temporarily.
 const DIRECTORY: &str = "usher-layers";
 
-/// Makes the list of lower directories shorter, by naming them from the directory that they have in
-/// common. That becomes the working directory: of a thread that has one of its own.
+/// Shortens the list of lower directories: makes their common directory the working directory, and
+/// their paths relative to it. The calling thread must have a working directory of its own.
 ///
 /// # Errors
 ///
-/// One sentence if there is no such directory.
+/// A sentence if that directory does not exist.
 pub(super) fn shorten(options: &mut [String]) -> Result<(), String> {
     let Some(option) = lower_option(options) else {
         return Ok(());
@@ -39,20 +39,20 @@ pub(super) fn shorten(options: &mut [String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies of lower directories with other owners, mounted for as long as the overlay is being made:
-/// it keeps what it needs of them.
+/// Mounts of the lower directories with other owners. They are needed only until the overlay is
+/// mounted, which keeps its own references.
 #[derive(Debug)]
 pub(super) struct Layers {
     bundle: PathBuf,
 }
 
 impl Layers {
-    /// Mounts the copies and puts them into the options. Their directory becomes the working
-    /// directory, so that any number of them fits.
+    /// Mounts the layers, and puts them into the options. Their directory becomes the working
+    /// directory, so that the paths are short and any number fits.
     ///
     /// # Errors
     ///
-    /// One sentence; nothing is left mounted then.
+    /// A sentence; then nothing is left mounted.
     pub fn map(
         options: &mut [String],
         bundle: &Path,
@@ -85,7 +85,7 @@ impl Drop for Layers {
     }
 }
 
-/// Unmounts the copies in `bundle`, if there are any.
+/// Unmounts the layers in `bundle`, if any.
 pub(super) fn unmount(bundle: &Path) {
     let directory = bundle.join(DIRECTORY);
     let Ok(entries) = fs::read_dir(&directory) else {
@@ -93,7 +93,7 @@ pub(super) fn unmount(bundle: &Path) {
     };
     for entry in entries.flatten() {
         unmount_at(&entry.path());
-        // Only if it is empty: what is still mounted is somebody's image.
+        // Fails unless it is empty: a layer that is still mounted is part of an image.
         let _ = fs::remove_dir(entry.path());
     }
     let _ = fs::remove_dir(directory);
@@ -110,7 +110,7 @@ pub(super) fn directories(option: &str) -> Vec<PathBuf> {
     list.split(':').map(PathBuf::from).collect()
 }
 
-/// The deepest directory that all of the paths are below; none if that is the root, or nothing.
+/// Deepest directory that is above all paths; `None` if that is the root, or without paths.
 pub(super) fn common_directory(paths: &[PathBuf]) -> Option<PathBuf> {
     let mut parents = paths.iter().map(|path| path.parent());
     let mut common = parents.next()??.to_owned();
@@ -134,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn the_common_directory_is_one_that_all_are_below() {
+    fn the_common_directory_is_above_all_paths() {
         let snapshots = "/var/lib/containerd/snapshots";
         let path = |rest: &str| format!("{snapshots}/{rest}");
         let found = common(&[&path("1/fs"), &path("12/fs"), &path("123/fs")]);
         assert_eq!(found.as_deref(), Some(Path::new(snapshots)));
-        // One inside the other.
+        // One path inside the other.
         assert_eq!(common(&["/a/b", "/a/b/c"]), Some(PathBuf::from("/a")));
         assert_eq!(common(&["/a/b/c"]), Some(PathBuf::from("/a/b")));
         assert_eq!(common(&["/a/b", "/c/d"]), None);

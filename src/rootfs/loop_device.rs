@@ -1,4 +1,4 @@
-//! A file as a block device: the image of a file system, which cannot be mounted as it is.
+//! Loop devices, by which the image of a file system in a file can be mounted.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -11,14 +11,14 @@ use crate::sys::mounts;
 
 use super::options::Options;
 
-/// Hands out the numbers of devices that nobody uses.
+/// Device that returns the numbers of free loop devices.
 const CONTROL: &str = "/dev/loop-control";
 
-/// How often another process may be faster in taking a free device.
+/// Attempts to take a free device before another process does.
 const TRIES: usize = 100;
 
-/// A device with a file attached to it, which goes when the device is neither open nor mounted any
-/// more.
+/// A device with an attached file, which is detached when the device is neither open nor mounted
+/// any more.
 #[derive(Debug)]
 pub(super) struct LoopDevice {
     pub path: String,
@@ -29,7 +29,7 @@ pub(super) struct LoopDevice {
 ///
 /// # Errors
 ///
-/// One sentence that names the file, or the device.
+/// A sentence with the file or the device.
 pub(super) fn attach(file: &Path, options: &Options) -> Result<LoopDevice, String> {
     let read_only = options.flags.contains(MsFlags::MS_RDONLY);
     let open = |path: &Path| {

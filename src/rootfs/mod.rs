@@ -1,14 +1,14 @@
-//! The root file system of a container: the mounts that containerd asks for.
+//! The root file system of a container: the mounts in containerd's Create.
 //!
-//! | file | what it is about |
+//! | file | subject |
 //! |---|---|
-//! | `options.rs` | mount options as text: flags, what the file system gets, what is for us |
-//! | `mounting.rs` | one mount |
-//! | `layers.rs` | the lower directories of an overlay, when there are many, or mapped ones |
-//! | `idmap.rs` | owners that are others inside than outside (`uidmap=`, `gidmap=`) |
+//! | `options.rs` | mount options: flags, data for the file system, and options for the shim |
+//! | `mounting.rs` | a mount |
+//! | `layers.rs` | many or ID-mapped lower directories of an overlay |
+//! | `idmap.rs` | mapped owners (`uidmap=`, `gidmap=`) |
 //! | `loop_device.rs` | a file as a block device (`loop`) |
-//! | `fuse.rs` | file systems that a program mounts |
-//! | `below.rs` | what a shim that died has left mounted |
+//! | `fuse.rs` | FUSE file systems |
+//! | `below.rs` | unmounting what a dead shim has left |
 
 #[expect(
     clippy::disallowed_methods,
@@ -52,20 +52,19 @@ use crate::reaper::Reaper;
 
 use mounting::Mounting;
 
-/// The root file system's place in the bundle.
+/// Name of the root file system's directory in the bundle.
 const ROOTFS: &str = "rootfs";
 
-/// Where containerd wants the root file system of the container in `bundle`.
+/// Path of the root file system of the container in `bundle`.
 pub fn of(bundle: &Path) -> PathBuf {
     bundle.join(ROOTFS)
 }
 
-/// Mounts `mounts`, one after another, at the root file system of `bundle`, or at what is their
-/// target below it.
+/// Mounts `mounts`, in order, at the root file system of `bundle`, or at their targets below it.
 ///
 /// # Errors
 ///
-/// One sentence that names the mount. Nothing is left mounted then.
+/// A sentence that names the mount; then nothing is left mounted.
 pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(), String> {
     for mount in mounts {
         if let Err(error) = mount_one(mount, bundle, reaper).await {
@@ -83,7 +82,8 @@ pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(
     Ok(())
 }
 
-/// Mounts on a thread, since devices, network file systems and the layers of an overlay may stall.
+/// Mounts on a thread, because devices, network file systems and the layers of an overlay may
+/// stall.
 #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), String> {
     let rootfs = of(bundle);
@@ -103,8 +103,8 @@ async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), 
     }
 }
 
-/// Unmounts everything at the root file system of `bundle`, and below it; whatever still uses it
-/// keeps it until it ends.
+/// Detaches all mounts at the root file system of `bundle` and below it. Processes that still use
+/// one keep it until they exit.
 pub async fn unmount(bundle: &Path, threads: &Threads) {
     let rootfs = of(bundle);
     let unmounted = threads.run(move || unmount_at(&rootfs));
@@ -113,23 +113,24 @@ pub async fn unmount(bundle: &Path, threads: &Threads) {
     }
 }
 
-/// Unmounts what a shim has left that was killed, perhaps in the midst of mounting. Any disk may stall it: it is
-/// for a process that serves nothing.
+/// Unmounts all that a killed shim has left, perhaps while it was mounting. Any disk may stall
+/// this, so it is only for a process that does not serve a pod.
 pub fn unmount_all(bundle: &Path) {
     below::unmount(&of(bundle));
     layers::unmount(bundle);
 }
 
-/// Unmounts what a command of the OCI runtime that was killed has mounted in its own state of a container:
-/// runc's create mounts the program that it is, for a moment, and its delete stumbles over that.
+/// Unmounts what a killed command of the OCI runtime has mounted in its state of a container: `runc
+/// create` mounts its own program there for a moment, and `runc delete` fails if it is still
+/// mounted.
 pub async fn unmount_state(state: &Path, threads: &Threads) {
     let owned = state.to_owned();
     if let Err(error) = threads.run(move || unmount_state_now(&owned)).await {
-        tracing::warn!(state = %state.display(), %error, "not unmounted");
+        tracing::warn!(state = %state.display(), %error, "OCI runtime's state not unmounted");
     }
 }
 
-/// The same, in a process that serves nothing.
+/// As [`unmount_state`], for a process that does not serve a pod.
 #[expect(
     clippy::disallowed_methods,
     reason = "on a thread of its own, or in a process that serves nothing"

@@ -1,4 +1,4 @@
-//! One mount, on its way to the kernel.
+//! A mount of the root file system.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,12 +14,12 @@ use super::layers::{self, Layers};
 use super::loop_device;
 use super::options::Options;
 
-/// A mount that is to be made.
+/// A mount to be made.
 #[derive(Debug)]
 pub(super) struct Mounting {
     kind: String,
     source: String,
-    /// Below the root file system.
+    /// Path below the root file system.
     target: String,
     options: Options,
     bundle: PathBuf,
@@ -28,11 +28,11 @@ pub(super) struct Mounting {
 impl Mounting {
     /// # Errors
     ///
-    /// One sentence if the options contradict each other.
+    /// A sentence if the options contradict each other.
     pub fn new(mount: &Mount, bundle: &Path) -> Result<Mounting, String> {
         let options = Options::parse(&mount.options);
         if options.uidmap.is_some() != options.gidmap.is_some() {
-            return Err("it has one of uidmap and gidmap, expected both or none".to_owned());
+            return Err("it has only one of uidmap and gidmap; expected both or none".to_owned());
         }
         Ok(Mounting {
             kind: mount.type_.clone(),
@@ -47,13 +47,14 @@ impl Mounting {
         self.kind == "overlay"
     }
 
-    /// Makes the mount. The calling thread ends with it: it is left with a working directory of its own.
+    /// Makes the mount. The calling thread must end afterwards, because it now has its own working
+    /// directory.
     ///
     /// # Errors
     ///
-    /// One sentence.
+    /// A sentence with the cause.
     pub fn carry_out(mut self) -> Result<(), String> {
-        // From here on the working directory is this thread's own.
+        // Gives this thread its own working directory.
         unshare(CloneFlags::CLONE_FS).map_err(|error| format!("working directory: {error}"))?;
         let users = match (&self.options.uidmap, &self.options.gidmap) {
             (Some(uids), Some(gids)) => Some(UserNamespace::new(uids, gids)?),
@@ -65,7 +66,7 @@ impl Mounting {
                 self.mount_at(&self.target()?)
             }
             None => self.mount_at(&self.target()?),
-            // An overlay has no owners of its own to map: its layers have.
+            // The owners of an overlay are mapped in its layers.
             Some(users) if self.is_overlay() => {
                 let target = self.target()?;
                 let _layers = Layers::map(&mut self.options.data, &self.bundle, users)?;
@@ -73,15 +74,15 @@ impl Mounting {
             }
             Some(users) => {
                 self.mount_at(&self.target()?)?;
-                // Opened anew: what is there now is the mount that was just made.
+                // Opened again, to get the mount that was just made.
                 let target = self.target()?;
                 users.remount(&path_of(&target))
             }
         }
     }
 
-    /// The directory to mount at. The image may hold symbolic links to anywhere, which lead nowhere
-    /// but into the root file system.
+    /// Opens the directory to mount at. Symbolic links in the image are resolved inside the root
+    /// file system.
     fn target(&self) -> Result<OwnedFd, String> {
         let rootfs = super::of(&self.bundle);
         let root = File::open(&rootfs).map_err(|error| format!("{}: {error}", rootfs.display()))?;
@@ -123,8 +124,8 @@ impl Mounting {
         }
         let read_only_bind = MsFlags::MS_BIND | MsFlags::MS_RDONLY;
         if flags.contains(read_only_bind) {
-            // A bind mount takes its flags only when it is there. By its new path: the descriptor
-            // stands for the directory below.
+            // A bind mount gets its flags by a remount. Reopen the path, because the descriptor
+            // refers to the directory below the mount.
             let target = self.target()?;
             let target = path_of(&target);
             let none: Option<&str> = None;

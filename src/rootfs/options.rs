@@ -1,26 +1,27 @@
-//! Mount options as containerd writes them, in the manner of fstab.
+//! containerd's mount options, in the format of fstab.
 
 use nix::mount::MsFlags;
 
-/// The most that mount(2) takes for a file system, in bytes: a page, with its end.
+/// Most bytes of data that mount(2) accepts: a page, less its final NUL.
 const DATA_AT_MOST: usize = 4095;
 
-/// Some mount options, sorted by whom they are for.
+/// Mount options, sorted by their recipients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub flags: MsFlags,
-    /// For the file system.
+    /// Data for the file system.
     pub data: Vec<String>,
-    /// The source is a file that is to become a block device.
+    /// True if the source is a file that needs a loop device.
     pub is_loop: bool,
-    /// It bypasses the page cache of the file.
+    /// True if the loop device bypasses the page cache of the file.
     pub is_direct: bool,
-    /// Ids of users and groups on the file system and in the mount: `inside:outside:count,…`.
+    /// UIDs on the file system (inside) and in the mount (outside): `inside:outside:count,…`.
     pub uidmap: Option<String>,
+    /// GIDs, in the same form.
     pub gidmap: Option<String>,
 }
 
-/// What a word does to a flag.
+/// Effect of an option on the flags.
 enum Effect {
     Sets(MsFlags),
     Clears(MsFlags),
@@ -39,7 +40,7 @@ impl Options {
         for word in words {
             options.add(word);
         }
-        // Only a loop device has such an option; elsewhere it is the file system's.
+        // Without a loop device, this option belongs to the file system.
         if options.is_loop {
             options.data.retain(|word| {
                 let is_direct = word == "direct-io";
@@ -63,17 +64,17 @@ impl Options {
         }
     }
 
-    /// The text for the file system.
+    /// Data for the file system, as text.
     ///
     /// # Errors
     ///
-    /// One sentence if it is longer than mount(2) takes.
+    /// A sentence if it is longer than mount(2) accepts.
     pub fn data(&self) -> Result<Option<String>, String> {
         let data = self.data.join(",");
         match data.len() {
             0 => Ok(None),
             length if length > DATA_AT_MOST => Err(format!(
-                "its options are {length} bytes, expected at most {DATA_AT_MOST}"
+                "its options have {length} bytes; expected at most {DATA_AT_MOST}"
             )),
             _ => Ok(Some(data)),
         }
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn each_word_goes_to_whom_it_is_for() {
+    fn options_are_sorted_by_their_recipients() {
         let words = [
             "rbind",
             "ro",
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_a_page_is_refused_with_its_length() {
+    fn the_error_of_data_longer_than_a_page_has_the_length() {
         let long = format!("lowerdir={}", "x".repeat(5000));
         let error = parse(&[&long]).data().unwrap_err();
         assert!(error.contains("5009 bytes"), "{error}");

@@ -1,18 +1,18 @@
-//! Where a stream goes: a path, or an address with a scheme, as containerd's clients give it.
+//! The address of a stream, given by containerd's client: a path, or a URI.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What a stream's text means.
+/// A parsed address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Address<'a> {
     /// A FIFO, or a file that exists.
     Path(&'a str),
-    /// `file://`: a log file, made if it is missing.
+    /// `file://`: a log file, created if it does not exist.
     File(PathBuf),
-    /// `binary://` or `binary-v2://`: a program that takes the output.
+    /// `binary://` or `binary-v2://`: a logging program, which reads the output.
     Binary(Program),
     Unknown {
         scheme: &'a str,
@@ -24,13 +24,14 @@ pub(super) enum Address<'a> {
 pub(super) struct Program {
     pub path: PathBuf,
     pub args: Vec<String>,
-    /// Ready only when it has said a word, not when it has closed the pipe (`binary-v2://`).
+    /// True if it writes a byte when it is ready, instead of only closing the pipe
+    /// (`binary-v2://`).
     pub says_when_ready: bool,
 }
 
 impl Address<'_> {
-    /// Reads a stream's text as containerd's runc shim does: the host of an address means nothing,
-    /// of a query's keys the first value counts.
+    /// Parses an address like containerd's runc shim: ignores the host of a URI, and uses the first
+    /// value of each key of the query.
     pub fn parse(text: &str) -> Address<'_> {
         let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme))
         else {
@@ -51,7 +52,7 @@ impl Address<'_> {
     }
 }
 
-/// RFC 3986, section 3.1.
+/// True for a URI's scheme (RFC 3986, section 3.1).
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphabetic())
         && text
@@ -61,7 +62,7 @@ fn is_scheme(text: &str) -> bool {
 
 fn path(hierarchy: &str) -> PathBuf {
     let path = match hierarchy.strip_prefix("//") {
-        // After the host, which is empty as a rule.
+        // After the host, which is usually empty.
         Some(rest) => rest
             .find('/')
             .and_then(|begin| rest.get(begin..))
@@ -72,7 +73,7 @@ fn path(hierarchy: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// A logging program gets each key of the query and its value as two arguments.
+/// Arguments of a logging program: each key of the query, followed by its value.
 fn arguments(query: &str) -> Vec<String> {
     let mut keys = HashSet::new();
     let mut arguments = Vec::new();
@@ -89,14 +90,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_no_address() {
+    fn a_path_is_no_uri() {
         for text in ["/run/fifo/a:b", "relative", "", "/100%/x"] {
             assert_eq!(Address::parse(text), Address::Path(text));
         }
     }
 
     #[test]
-    fn a_files_path_is_decoded_and_its_host_ignored() {
+    fn the_path_of_a_file_uri_is_decoded_and_the_host_ignored() {
         for (text, path) in [
             ("file:///var/log/a%20b.log", "/var/log/a b.log"),
             ("FILE:///x?query#fragment", "/x"),
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_arguments_are_the_querys_keys_and_first_values() {
+    fn a_logging_programs_arguments_are_the_keys_and_first_values_of_the_query() {
         let text = "binary:///bin/log%20it?id=web+1&dir=%2Ftmp&flag&id=other";
         let program = Program {
             path: "/bin/log it".into(),
@@ -122,18 +123,18 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_take_no_time() {
+    fn many_keys_of_a_query_are_parsed_in_linear_time() {
         let keys: Vec<String> = (0..100_000).map(|key| key.to_string()).collect();
         let text = format!("binary:///x?{}", keys.join("&"));
-        // With each key looked for among all others this would take minutes.
+        // Comparing each key with all others would take minutes.
         let Address::Binary(Program { args, .. }) = Address::parse(&text) else {
-            panic!("it is a program");
+            panic!("not parsed as a program");
         };
         assert_eq!(args.len(), 200_000);
     }
 
     #[test]
-    fn other_schemes_are_named() {
+    fn an_unknown_scheme_is_reported() {
         assert_eq!(
             Address::parse("http://x/y"),
             Address::Unknown { scheme: "http" }

@@ -1,7 +1,7 @@
-//! `binary://`: a program of the node's administrator that takes a process's output.
+//! Logging programs (`binary://`), which the node's administrator provides for a process's output.
 //!
-//! It reads the output on descriptors 3 and 4, and closes descriptor 5 when it is ready; with
-//! `binary-v2://`, as of containerd 2.4, it writes a byte to it first
+//! A program reads the output on descriptors 3 and 4, and closes descriptor 5 when it is ready;
+//! with `binary-v2://`, from containerd 2.4 on, it first writes a byte to it
 //! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>).
 
 use std::io;
@@ -21,14 +21,14 @@ use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
 
-/// How long a program may take until it is ready.
+/// Time limit for a program to be ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a program may read on when the process has been deleted, which ends its streams unless
-/// some other process has kept them.
+/// Time for a program to read the rest after the process is deleted. Its streams end then, unless
+/// another process keeps them open.
 const READS_ON_FOR: Duration = Duration::from_secs(2);
 
-/// How long a program may go on after SIGTERM; as with containerd's runc shim.
+/// Time for a program to exit after SIGTERM, as with containerd's runc shim.
 const ENDS_WITHIN: Duration = Duration::from_secs(12);
 
 /// A running logging program.
@@ -36,12 +36,12 @@ const ENDS_WITHIN: Duration = Duration::from_secs(12);
 pub(super) struct Logger {
     name: String,
     child: Child,
-    /// How it has ended; its child is not to be waited for again.
+    /// Exit status, once it has exited: a child can be waited for only once.
     status: Option<ExitStatus>,
     reaper: Reaper,
 }
 
-/// A program that is ready, and the pipes it reads from.
+/// A program that is ready, and the pipes that it reads.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub logger: Logger,
@@ -53,7 +53,7 @@ pub(super) struct Ready {
 ///
 /// # Errors
 ///
-/// If it cannot be run, ends before it is ready or is not ready in time; it has ended then.
+/// If the program cannot be run, exits early or is not ready in time; then it is no longer running.
 pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Ready, StdioError> {
     let name = program.path.display().to_string();
     let failed = |reason: String| StdioError::Logger {
@@ -104,7 +104,7 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
         Err(_) => {
             logger.kill().await;
             Err(failed(format!(
-                "was not ready within {READY_WITHIN:?}, expected it to close descriptor 5"
+                "was not ready within {READY_WITHIN:?}; expected it to close descriptor 5"
             )))
         }
     }
@@ -116,12 +116,12 @@ impl Logger {
         loop {
             let mut readable = ready.readable().await.map_err(|error| error.to_string())?;
             match read(ready.get_ref(), &mut [0]) {
-                // As with containerd's runc shim, a byte will do.
+                // Like containerd's runc shim, accept a byte in any case.
                 Ok(1..) => return Ok(()),
                 Ok(0) if says_so => {
-                    return Err("closed descriptor 5 without a word, expected one byte".to_owned());
+                    return Err("closed descriptor 5 before it wrote a byte to it".to_owned());
                 }
-                // The end of a program closes its descriptors, too.
+                // The exit of a program also closes its descriptors.
                 Ok(0) if !is_ending(self.child.pid()) => return Ok(()),
                 Ok(0) => return Err(self.ended_early().await),
                 Err(Errno::EAGAIN) => readable.clear_ready(),
@@ -131,15 +131,18 @@ impl Logger {
         }
     }
 
-    /// Waits until the program has read everything and ended; if it does not by itself it is told
-    /// to, and then ended.
+    /// Waits until the program has read everything and exited; if it does not, sends SIGTERM, and
+    /// then SIGKILL.
     pub async fn end(mut self) {
         if self.has_ended(READS_ON_FOR).await {
             return;
         }
         self.signal(Signal::TERM);
         if !self.has_ended(ENDS_WITHIN).await {
-            tracing::warn!(program = self.name, "it did not end when it was told to");
+            tracing::warn!(
+                program = self.name,
+                "it did not exit after SIGTERM: killing it"
+            );
             self.kill().await;
         }
     }
@@ -157,26 +160,26 @@ impl Logger {
         self.has_ended(ENDS_WITHIN).await;
         let end = match self.status {
             Some(ExitStatus::Code(code)) => format!("ended with exit code {code}"),
-            Some(ExitStatus::Signal(signal)) => format!("was ended by signal {signal}"),
-            None => "is ending".to_owned(),
+            Some(ExitStatus::Signal(signal)) => format!("was killed by signal {signal}"),
+            None => "is exiting".to_owned(),
         };
-        format!("{end} before it was ready, which it says by closing descriptor 5")
+        format!("{end} before it was ready; expected it to close descriptor 5 when ready")
     }
 
     async fn kill(&mut self) {
         self.signal(Signal::KILL);
-        // Not for ever: it may hang in the kernel.
+        // Limited, because it may hang in the kernel.
         self.has_ended(ENDS_WITHIN).await;
     }
 
     fn signal(&self, signal: Signal) {
         if let Err(error) = self.reaper.kill(self.child.pid(), signal.number()) {
-            tracing::debug!(program = self.name, %error, "it has ended already");
+            tracing::debug!(program = self.name, %error, "logging program has exited already");
         }
     }
 }
 
-/// Whether a child is ending: the kernel marks it so before it closes what it has open.
+/// True if a child is exiting: the kernel sets a flag before it closes the descriptors.
 fn is_ending(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     is_of_one_that_ends(&stat)
@@ -197,13 +200,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_lives_is_not_ending() {
+    fn a_running_process_is_not_exiting() {
         assert!(!is_ending(std::process::id() as i32));
         assert!(is_ending(i32::MAX));
     }
 
     #[test]
-    fn a_process_that_has_closed_its_descriptors_by_ending_is_ending() {
+    fn a_process_whose_exit_has_closed_its_descriptors_is_exiting() {
         for _ in 0..50 {
             let mut child = Command::new("/bin/true")
                 .stdout(Stdio::piped())

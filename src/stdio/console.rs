@@ -1,4 +1,4 @@
-//! The socket over which the OCI runtime hands over a terminal.
+//! The console socket, over which the OCI runtime sends a terminal.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -16,18 +16,18 @@ use tokio::time::timeout;
 
 use crate::sys;
 
-/// How long the terminal may be on its way when the runtime's command is over. runc and crun have
-/// sent it by then.
+/// Time for the terminal to arrive after the runtime's command has exited; runc and crun send it
+/// before.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
 
-/// Its name in its directory.
+/// File name of the socket.
 const NAME: &str = "pty";
 
-/// A socket that takes one terminal; gone from the file system when dropped.
+/// A socket for one terminal; its file is removed on drop.
 ///
-/// It lies in the bundle, which containerd removes even if the shim is killed. A bundle's path is
-/// often longer than a socket's may be (107 bytes), so both sides name it through `/proc`, by the
-/// shim's descriptor of its directory.
+/// The file is in the bundle, which containerd removes even if the shim is killed. A bundle's path
+/// is often longer than the path of a socket may be (107 bytes), so both sides name it through
+/// `/proc`, by the shim's descriptor of its directory.
 #[derive(Debug)]
 pub(super) struct ConsoleSocket {
     listener: UnixListener,
@@ -35,15 +35,15 @@ pub(super) struct ConsoleSocket {
     path: PathBuf,
 }
 
-/// Counts the sockets that this process has needed.
+/// Counter for unique names of directories.
 static SOCKETS: AtomicU64 = AtomicU64::new(0);
 
 impl ConsoleSocket {
-    /// Listens in a directory of its own below `bundle`.
+    /// Listens in a new directory in `bundle`.
     ///
     /// # Errors
     ///
-    /// If the directory or the socket cannot be made; nothing is left then.
+    /// If the directory or the socket cannot be made; then nothing is left.
     pub fn bind(bundle: &Path) -> io::Result<ConsoleSocket> {
         let number = SOCKETS.fetch_add(1, Ordering::Relaxed);
         let path = bundle.join(format!("usher-{number}.console"));
@@ -69,17 +69,17 @@ impl ConsoleSocket {
         }
     }
 
-    /// What the runtime, a process of its own, connects to.
+    /// Path for the runtime to connect to, valid in any process.
     pub fn name(&self) -> PathBuf {
         let (shim, directory) = (std::process::id(), self.directory.as_raw_fd());
         PathBuf::from(format!("/proc/{shim}/fd/{directory}/{NAME}"))
     }
 
-    /// Takes the terminal's master when the runtime's command is over.
+    /// Receives the terminal's master after the runtime's command has exited.
     ///
     /// # Errors
     ///
-    /// If none came, or something else.
+    /// If the runtime sent no terminal.
     pub async fn receive(self) -> io::Result<OwnedFd> {
         let master = timeout(ARRIVES_WITHIN, async {
             let (stream, _) = self.listener.accept().await?;
@@ -93,7 +93,7 @@ impl ConsoleSocket {
         match isatty(&master) {
             Ok(true) => Ok(master),
             _ => Err(io::Error::other(
-                "the OCI runtime sent something else, expected a pseudo-terminal",
+                "the OCI runtime sent something other than a pseudo-terminal",
             )),
         }
     }
@@ -106,9 +106,9 @@ impl Drop for ConsoleSocket {
 }
 
 fn remove(directory: &Path) {
-    // It may never have been made.
+    // Fails if the socket was never made.
     let _ = std::fs::remove_file(directory.join(NAME));
     if let Err(error) = std::fs::remove_dir(directory) {
-        tracing::warn!(directory = %directory.display(), %error, "not removed");
+        tracing::warn!(directory = %directory.display(), %error, "console socket not removed");
     }
 }

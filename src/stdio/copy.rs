@@ -1,5 +1,4 @@
-//! Moving bytes by reading and writing them, where they cannot be spliced: from terminals, and to
-//! files.
+//! Copies bytes that cannot be spliced: from terminals, and to files.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,23 +11,23 @@ use tokio::io::unix::AsyncFd;
 use super::outlet::Outlet;
 use super::passage::Passage;
 
-/// Several pages of a pipe. A terminal gives one at once.
+/// Most bytes of a read: several pages of a pipe; a terminal returns at most one page.
 const AT_ONCE: usize = 16 * 1024;
 
-/// How much is still read from a terminal when its process has ended: far more than a terminal
-/// holds, and not all that some other process may write to it without end.
+/// Most bytes read from a terminal after its process has exited: far more than a terminal holds,
+/// but limited, because another process may write to it forever.
 const LAST_AT_MOST: usize = 256 * 1024;
 
-/// What a look at the source gave.
+/// Outcome of a read.
 enum Taken {
-    /// So many bytes have been written; these could not be yet.
+    /// Number of bytes written, and those that could not be written yet.
     Piece(usize, Vec<u8>),
     Nothing,
     End,
 }
 
-/// Passes on everything that comes out of `from` until it ends; once `last` is over, what is there
-/// already. `passage` counts it.
+/// Copies from `from` until its end; after `last` resolves, only what is there already. `passage`
+/// counts the bytes.
 ///
 /// # Errors
 ///
@@ -70,11 +69,11 @@ pub(super) async fn copy(
     Ok(())
 }
 
-/// The buffer is on the stack: a process that says nothing costs nothing.
+/// Reads and writes a piece. The buffer is on the stack, so a silent process takes no memory.
 fn take(from: &OwnedFd, to: &mut Outlet) -> io::Result<Taken> {
     let mut piece = [0; AT_ONCE];
     match read(from, &mut piece) {
-        // A terminal says EIO when nobody has it open.
+        // A terminal returns EIO when no process has it open.
         Ok(0) | Err(Errno::EIO) => Ok(Taken::End),
         Ok(length) => {
             let rest = to.write(piece.get(..length).unwrap_or_default());

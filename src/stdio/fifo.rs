@@ -1,4 +1,4 @@
-//! The FIFOs that containerd gives, and how they are opened without waiting for anybody.
+//! containerd's FIFOs, opened without blocking.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,17 +12,17 @@ pub(super) enum End {
     Write,
 }
 
-/// Whether there is a FIFO of this name.
+/// True if `path` is a FIFO.
 ///
 /// # Errors
 ///
-/// If there is nothing of this name, or that cannot be found out.
+/// If it does not exist or cannot be checked.
 pub(super) fn is_fifo(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path)?.file_type().is_fifo())
 }
 
-/// Opens one end of a FIFO without waiting for the other. The write end opens only where there is
-/// a read end.
+/// Opens one end of a FIFO without waiting for the other. Opening the write end fails unless the
+/// read end is open.
 ///
 /// # Errors
 ///
@@ -34,7 +34,7 @@ pub(super) fn open(path: &Path, end: End) -> io::Result<File> {
         End::Write => options.write(true),
     };
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
-    // Asked of what was opened: the name may lead elsewhere by now.
+    // Checked on the open file, because the path may have been replaced.
     match file.metadata()?.file_type().is_fifo() {
         true => Ok(file),
         false => Err(no_fifo()),
@@ -42,5 +42,5 @@ pub(super) fn open(path: &Path, end: End) -> io::Result<File> {
 }
 
 pub(super) fn no_fifo() -> io::Error {
-    io::Error::other("not a FIFO, which was expected")
+    io::Error::other("not a FIFO; expected one")
 }

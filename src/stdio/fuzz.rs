@@ -1,4 +1,4 @@
-//! Addresses that containerd would never give.
+//! Fuzz targets: addresses of streams, and `/proc/<pid>/stat`.
 
 use crate::fuzz::cost::assert_bounded;
 

@@ -1,7 +1,7 @@
-//! A file that output is appended to, by a thread that is there while there is output.
+//! A log file, written by a thread that exists only while there is output.
 //!
-//! The disk of the file may stall. Output then waits in a queue. While the queue is full, the pump reads no
-//! more of the process's pipe: the process waits, and nothing is lost.
+//! If the file's disk stalls, output waits in a queue. While the queue is full, the pump does not
+//! read the process's pipe, so the process blocks and nothing is lost.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,48 +14,48 @@ use tokio::time::sleep;
 
 use crate::offload;
 
-/// Bytes that may wait for the disk: as many as a pipe holds.
+/// Most bytes that wait for the disk: as many as a pipe holds.
 const QUEUED_AT_MOST: usize = 64 * 1024;
 
-/// Further bytes for the shim's own words, which no pump keeps.
+/// Further bytes for the shim's own messages, which cannot wait in a pipe.
 const FOR_WORDS: usize = 4096;
 
-/// How long the thread stays when all is written: output comes in bursts, and starting a thread costs more
+/// Time for which an idle thread stays: output comes in bursts, and starting a thread costs more
 /// than writing a line.
 const STAYS_FOR: Duration = Duration::from_millis(100);
 
-/// When the kernel is asked again for a thread that it has refused.
+/// Pause before the next attempt to start a thread after the kernel has refused one.
 const ASKS_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// The pump's end of a log file. Dropping it closes the file when all is written.
+/// The pump's handle of a log file. After a drop the file is closed once all is written.
 #[derive(Debug)]
 pub(super) struct Log(Arc<Shared>);
 
-/// The shim's own way into a log file, between the lines of the process.
+/// The handle for the shim's own messages in a log file, between the process's lines.
 #[derive(Debug)]
 pub(super) struct LogVoice(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// The thread has something to do.
+    /// Wakes the thread.
     work: Condvar,
-    /// The pump may have something to do.
+    /// Wakes the pump when the thread has made progress.
     progress: Notify,
 }
 
 #[derive(Debug)]
 struct Queue {
     bytes: Vec<u8>,
-    /// Bytes that the thread is writing.
+    /// Number of bytes that the thread is writing.
     under_way: usize,
-    /// The thread has the file while there is a thread.
+    /// The file; `None` while a thread has it.
     file: Option<File>,
     has_thread: bool,
-    /// The thread waits for something to do. Waking it when it does not costs a system call.
+    /// True while the thread waits for work; waking it then costs a system call.
     is_waiting: bool,
     is_failing: bool,
-    /// No more output will come.
+    /// True if no more output will come.
     is_over: bool,
     is_closed: bool,
 }
@@ -78,7 +78,7 @@ impl Log {
         }))
     }
 
-    /// Queues as much of a piece as there is room for; gives back the rest.
+    /// Queues as much of a piece as there is room for; returns the rest.
     pub fn write<'a>(&self, piece: &'a [u8]) -> &'a [u8] {
         let mut queue = self.0.lock();
         let taken = piece.len().min(queue.room());
@@ -109,9 +109,9 @@ impl Log {
     fn end(&self) {
         let mut queue = self.0.lock();
         queue.is_over = true;
-        // Closing a file stalls as writing does, so it is the thread's to do.
+        // Closing a file may stall like a write, so the thread does it.
         if !queue.is_closed && !self.0.is_served(&mut queue) {
-            tracing::warn!("a log file is not closed in time: there is no thread to do it");
+            tracing::warn!("a log file stays open: no thread can be started to close it");
         }
         self.0.wake(&queue);
     }
@@ -124,11 +124,11 @@ impl Drop for Log {
 }
 
 impl LogVoice {
-    /// Queues all of a line.
+    /// Queues a line as a whole.
     ///
     /// # Errors
     ///
-    /// If there is no room, or no process any more.
+    /// If there is no room, or the log has ended.
     pub fn say(&self, line: &[u8]) -> io::Result<()> {
         let mut queue = self.0.lock();
         let room = queue.room().saturating_add(FOR_WORDS);
@@ -147,8 +147,8 @@ impl Queue {
         QUEUED_AT_MOST.saturating_sub(waiting)
     }
 
-    /// Bytes that cannot be written are lost: a disk that is full for a while is no reason to end the process,
-    /// nor the log.
+    /// Logs the first of several failures. Bytes that cannot be written are lost: a full disk must
+    /// end neither the process nor the log.
     fn note(&mut self, appended: &io::Result<()>) {
         if let (Err(error), false) = (appended, self.is_failing) {
             tracing::warn!(%error, "output is lost: the log file cannot be written");
@@ -156,7 +156,7 @@ impl Queue {
         self.is_failing = appended.is_err();
     }
 
-    /// True if the thread has nothing to do now.
+    /// True if there is no work for the thread.
     fn is_idle(&self) -> bool {
         self.bytes.is_empty() && !self.is_over
     }
@@ -173,7 +173,7 @@ impl Shared {
         }
     }
 
-    /// True if there is a thread; starts one if there is none.
+    /// Starts a thread if there is none; false if that fails.
     fn is_served(self: &Arc<Self>, queue: &mut Queue) -> bool {
         if !queue.has_thread && !queue.is_closed {
             let shared = Arc::clone(self);
@@ -185,7 +185,7 @@ impl Shared {
         queue.has_thread
     }
 
-    /// Waits until the thread has come so far.
+    /// Waits until the thread has reached a state.
     async fn reach(self: &Arc<Self>, has_come: impl Fn(&Queue) -> bool) {
         loop {
             let is_served = {
@@ -202,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// Writes what is queued, and what comes soon after, and ends.
+    /// Main function of the thread: writes the queue until it has been idle for [`STAYS_FOR`].
     fn serve(&self) {
         let mut queue = self.lock();
         let mut file = queue.file.take();
@@ -260,7 +260,7 @@ mod tests {
         runtime.unwrap().block_on(test)
     }
 
-    /// A log on a disk that takes no more than a pipe holds, until somebody reads it.
+    /// A log on a pipe, which stalls when it is full, until the other end is read.
     fn stalled() -> (std::io::PipeReader, Log) {
         let (disk, file) = std::io::pipe().unwrap();
         let file = std::os::fd::OwnedFd::from(file);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_stalls_takes_a_bounded_amount_and_loses_nothing() {
+    fn a_stalled_log_queues_a_bounded_amount_and_loses_nothing() {
         on_one_thread(async {
             let (mut disk, log) = stalled();
             let sent = numbers();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_written_is_there_when_a_log_is_finished() {
+    fn a_finished_log_has_everything_in_its_file() {
         on_one_thread(async {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("log");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_dropped_is_written_all_the_same() {
+    fn a_dropped_log_is_still_written() {
         on_one_thread(async {
             let (mut disk, log) = stalled();
             assert!(log.write(b"words\n").is_empty());
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_nothing_to_write_ends_and_comes_back() {
+    fn an_idle_thread_ends_and_a_new_one_serves_later_output() {
         on_one_thread(async {
             let (mut disk, log) = stalled();
             for _ in 0..2 {

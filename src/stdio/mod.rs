@@ -1,10 +1,9 @@
 //! The standard streams of a container's processes.
 //!
-//! containerd gives a FIFO for each stream and reads or writes its other end. The process itself
-//! gets pipes or a terminal, and the shim pumps between them: so a reader that goes away, as
-//! containerd does when it is restarted, is no broken pipe to the process, and nothing the process
-//! does to its streams reaches containerd's files. Output can go to a file or to a logging program
-//! as well.
+//! containerd passes a FIFO for each stream, and reads or writes the other end. The process itself
+//! gets pipes or a terminal, and the shim moves the bytes. So the process sees no broken pipe when
+//! a reader goes away, such as a restarting containerd, and it cannot affect containerd's files.
+//! Output can also go to a file or a logging program.
 
 mod address;
 #[expect(clippy::disallowed_methods, reason = "/proc")]
@@ -51,7 +50,7 @@ pub use streams::{Streams, drain, open};
 pub use terminal::Size;
 pub use words::{Rest, leave_message, tell};
 
-/// The paths and addresses that the caller gave for a process's streams; an empty one means none.
+/// The caller's addresses of a process's streams; an empty one means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
     pub stdin: String,
@@ -66,32 +65,32 @@ pub struct ProcessStdio {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
-    /// Where the runtime is to send the master of the terminal that it makes for the process.
+    /// Path of the socket to which the runtime sends the master of the process's terminal.
     pub console_socket: Option<PathBuf>,
 }
 
-/// Who owns the pipes, for a process in a user namespace.
+/// Owner of the pipes, for a process in a user namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Owner {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// Whose streams they are.
+/// The process whose streams are opened.
 #[derive(Debug)]
 pub struct Setting<'a> {
-    /// The id of the container, or of the exec.
+    /// ID of the container or exec.
     pub id: &'a str,
-    /// containerd's.
+    /// containerd's namespace.
     pub namespace: &'a str,
     pub bundle: &'a Path,
     pub owner: Owner,
     pub reaper: &'a Reaper,
-    /// Another process will have them when this one has ended.
+    /// True if another process may get the streams after this one.
     pub is_shared: bool,
 }
 
-/// A stream cannot be set up.
+/// The error of a stream that cannot be set up.
 #[derive(Debug, Error)]
 pub enum StdioError {
     #[error("{stream} {path:?}: {source}")]
@@ -101,14 +100,17 @@ pub enum StdioError {
         source: io::Error,
     },
     #[error(
-        "{stream} {path:?}: unknown STDIO scheme {scheme}, expected a path, file://, binary:// or binary-v2://"
+        "{stream} {path:?}: unknown STDIO scheme {scheme}; expected a path, file://, binary:// or \
+         binary-v2://"
     )]
     UnknownScheme {
         stream: &'static str,
         path: String,
         scheme: String,
     },
-    #[error("{stream} {path:?} is a logging program, expected one for stdout, which takes both")]
+    #[error(
+        "{stream} {path:?} is a logging program; expected one for stdout, which gets both streams"
+    )]
     LoneLogger { stream: &'static str, path: String },
     #[error("logging program {program:?} {reason}")]
     Logger { program: String, reason: String },
@@ -126,22 +128,22 @@ impl StdioError {
     }
 }
 
-/// How far a process has come.
+/// Progress of a process, as the pumps need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     #[default]
     Alive,
     Ended,
     Deleted,
-    /// What has not come out of its pipes by now will not be waited for.
+    /// The time for the rest of its output is over.
     Over,
 }
 
-/// Tells pumps of their process.
+/// Receiver of a process's phase, for its pumps.
 type Phases = state::Receiver<Phase>;
 
 async fn ended(phase: &mut Phases) {
-    // Who tells is dropped with the streams.
+    // The sender is dropped with the streams.
     let _ = phase.wait_for(|phase| *phase >= Phase::Ended).await;
 }
 
@@ -153,18 +155,18 @@ async fn over(phase: &mut Phases) {
     let _ = phase.wait_for(|phase| *phase >= Phase::Over).await;
 }
 
-/// Watches our end of a pipe or terminal. Only ours is made non-blocking: the other end is an open
-/// file of its own, and the process behind it expects it to block.
+/// Watches our end of a pipe or terminal, and makes it non-blocking. The other end is a separate
+/// open file and keeps blocking, as the process expects.
 fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
     fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     sys::watch(fd, interest)
 }
 
-/// Whether something can be done with a descriptor now, or fails at once.
+/// True if an operation on a descriptor would not block; it may fail.
 fn is_ready(fd: BorrowedFd<'_>, flag: PollFlags) -> bool {
     let mut fds = [PollFd::new(fd.as_fd(), flag)];
-    // Who asks tries it then, and learns of any error.
+    // On an error of poll(2) say true: the caller's operation then reports it.
     poll(&mut fds, PollTimeout::ZERO).is_err() || fds.iter().any(|fd| fd.any().unwrap_or(true))
 }
 

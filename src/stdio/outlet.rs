@@ -1,4 +1,4 @@
-//! The far end of a process's output: whoever reads it, or the file that keeps it.
+//! The destination of a process's output: a reader, or a file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,25 +23,26 @@ use super::words::Voice;
 use super::{Phases, StdioError, deleted, is_ready, watch};
 use crate::offload::Threads;
 
-/// How long the end of a process's output waits for its first reader. containerd's runc shim waits
-/// that long as well, but with its answer to Create.
+/// Time for which the FIFO stays open for a first reader after a process's output has ended.
+/// containerd's runc shim waits as long, but before it answers Create.
 const READER_COMES_WITHIN: Duration = Duration::from_secs(30);
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// Where output goes.
+/// A destination of output.
 #[derive(Debug)]
 pub(super) enum Outlet {
     Pipe(AsyncFd<OwnedFd>),
     /// The input of a terminal.
     Terminal(Arc<AsyncFd<OwnedFd>>),
     File(Log),
-    /// It is broken, or there never was one.
+    /// No destination, or a broken one.
     Nowhere,
 }
 
-/// An end for reading of a FIFO: without any reader it breaks, and readers come and go.
+/// A reading end that the shim keeps open: without any reader a FIFO would break, and readers come
+/// and go.
 pub(super) type Keep = Option<File>;
 
 impl Outlet {
@@ -50,11 +51,12 @@ impl Outlet {
         matches!(self, Outlet::File(_))
     }
 
-    /// Opens what a stream's text names, without waiting for a reader. A disk that stalls is waited for.
+    /// Opens the destination at an address, without waiting for a reader; but waits for a stalled
+    /// disk.
     ///
     /// # Errors
     ///
-    /// [`StdioError`]. A logging program is none of its own: it takes both streams.
+    /// [`StdioError`]; also for a logging program, which is started for both streams together.
     pub async fn open(
         stream: &'static str,
         text: &str,
@@ -85,7 +87,7 @@ impl Outlet {
         }
     }
 
-    /// A pipe to somebody who reads it.
+    /// Makes the destination of a pipe's writing end.
     ///
     /// # Errors
     ///
@@ -94,7 +96,7 @@ impl Outlet {
         Ok(Outlet::Pipe(watch(to, Interest::WRITABLE)?))
     }
 
-    /// Writes what can be written without waiting; the rest.
+    /// Writes as much as possible without blocking; returns the rest.
     pub fn write<'a>(&mut self, piece: &'a [u8]) -> &'a [u8] {
         let written = match self {
             Outlet::Nowhere => Ok(piece.len()),
@@ -106,14 +108,14 @@ impl Outlet {
             Ok(length) => piece.get(length..).unwrap_or_default(),
             Err(error) if is_temporary(&error) => piece,
             Err(error) => {
-                tracing::debug!(%error, "a stream is over: nobody takes it any more");
+                tracing::debug!(%error, "stream broken: its reader is gone");
                 *self = Outlet::Nowhere;
                 &[]
             }
         }
     }
 
-    /// Writes all of a piece, however slow the reader is.
+    /// Writes a whole piece, and waits for a slow reader.
     pub async fn write_all(&mut self, piece: Vec<u8>) {
         let mut rest = piece.as_slice();
         while !rest.is_empty() && self.is_writable().await {
@@ -121,7 +123,7 @@ impl Outlet {
         }
     }
 
-    /// Waits until something can be written; false if there is nothing to wait for.
+    /// Waits until a write would not block; false if the destination is broken.
     async fn is_writable(&self) -> bool {
         let to: &AsyncFd<OwnedFd> = match self {
             Outlet::Pipe(to) => to,
@@ -141,7 +143,7 @@ impl Outlet {
         false
     }
 
-    /// Waits until what was written is where it is to be, and lets go of it.
+    /// Waits until everything has been written to a file, and closes the destination.
     pub async fn finish(&mut self) {
         if matches!(self, Outlet::File(_))
             && let Outlet::File(log) = mem::replace(self, Outlet::Nowhere)
@@ -150,7 +152,7 @@ impl Outlet {
         }
     }
 
-    /// The shim's own way to it; none where nobody listens.
+    /// Makes a handle for the shim's own messages; `None` without a destination.
     pub fn voice(&self) -> Option<Voice> {
         match self {
             Outlet::Pipe(_) => Some(Voice::Fifo),
@@ -159,8 +161,8 @@ impl Outlet {
         }
     }
 
-    /// Keeps a FIFO open that nobody reads: its reader may be about to come, and would find neither
-    /// the last words nor their end.
+    /// Keeps a FIFO without a reader open for a while: a reader that is about to open it would
+    /// otherwise miss the last output and its end.
     pub async fn linger(&self, phase: &mut Phases) {
         let Outlet::Pipe(to) = self else {
             return;
@@ -179,7 +181,7 @@ impl Outlet {
     }
 }
 
-/// What was opened for output, before it is watched.
+/// An opened destination, before it is watched.
 enum Opened {
     File(File),
     Fifo { keep: File, to: File },
@@ -203,7 +205,7 @@ impl Opened {
             .append(true)
             .create(create)
             .mode(0o644)
-            // Whatever it is by now, it is not waited for.
+            // Does not block even if the path is a FIFO by now.
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
         Ok(Opened::File(file))

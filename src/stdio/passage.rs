@@ -1,8 +1,9 @@
-//! Output on its way from a process to the reader of its FIFO, counted.
+//! Counts output on its way from a process to the client that reads its FIFO.
 //!
-//! A client closes its FIFO when it hears of the exit, and loses what it has not read. So the shim tells an
-//! exit when the client has read what the process had written. The kernel reports no read of a FIFO: the shim
-//! counts what it moves in, looks at what is still there, and waits until the difference is large enough.
+//! A client closes its FIFO when it learns of the exit, and loses output that it has not read. So
+//! the shim reports an exit only after the client has read what the process had written. The kernel
+//! does not report reads of a FIFO: the shim counts the bytes that it moves in, checks how many are
+//! still there, and waits until the difference reaches the number of bytes written.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,41 +19,41 @@ use tokio::time::{Instant, sleep};
 
 use crate::sys;
 
-/// The longest pause of a reader before its process's exit is told.
+/// Longest pause of a reader for which the exit of its process waits.
 const STILL_FOR: Duration = Duration::from_millis(200);
 
-/// The longest delay of an exit: of an exec, or of an init together with its execs.
+/// Longest delay of an exit: of an exec, or of an init together with its execs.
 pub const TOLD_WITHIN: Duration = crate::lifecycle::READ_WITHIN;
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(8);
 
-/// One stream's way from a process into a FIFO.
+/// The path of one stream from a process into a FIFO.
 #[derive(Debug)]
 pub(super) struct Passage {
     source: Source,
     /// Bytes moved into the FIFO.
     moved: AtomicU64,
-    /// Bytes that the pump has read and keeps back until the OCI runtime's command is over.
+    /// Bytes that the pump has read and keeps back until the OCI runtime's command has exited.
     kept_back: AtomicU64,
-    /// The pump moves no more.
+    /// True if the pump has ended.
     is_over: AtomicBool,
-    /// The shim's own reading end of the FIFO, while it has one.
+    /// The shim's own reading end of the FIFO, while it is open.
     fifo: Mutex<Weak<File>>,
 }
 
-/// Where the bytes come from.
+/// The source of the bytes.
 #[derive(Debug)]
 pub(super) enum Source {
     Pipe(Weak<AsyncFd<OwnedFd>>),
-    /// The pump ends soon after the process, with the last of its bytes.
+    /// The pump ends soon after the process, after the last of its bytes.
     Terminal,
 }
 
-/// Output of a process that has ended, not read yet by its clients.
+/// Output of an exited process that its clients have not read yet.
 #[derive(Debug, Default)]
 pub struct Unread {
-    /// Each passage, and the count of bytes that are to have been read from its FIFO.
+    /// Passages, each with the number of bytes that have to be read from its FIFO.
     passages: Vec<(Arc<Passage>, u64)>,
     #[cfg(test)]
     simulated: Option<Duration>,
@@ -75,22 +76,22 @@ impl Passage {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Notes how many bytes the pump keeps back.
+    /// Sets the number of bytes that the pump keeps back.
     pub fn keep_back(&self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or_default();
         self.kept_back.store(bytes, Ordering::Relaxed);
     }
 
-    /// Notes that the pump moves no more.
+    /// The pump has ended.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Opens another reading end through the FIFO's writing end, which may be closed then.
+    /// Opens another reading end through the FIFO's writing end, which may be closed afterwards.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened; no exit waits for this stream then.
+    /// If it cannot be opened; then no exit waits for this stream.
     pub fn reopen(&self, to: &impl AsFd) -> io::Result<Arc<File>> {
         let path = format!("/proc/self/fd/{}", to.as_fd().as_raw_fd());
         let mut options = OpenOptions::new();
@@ -100,7 +101,7 @@ impl Passage {
         Ok(fifo)
     }
 
-    /// The count of bytes that the process has written, as far as that is known now.
+    /// Number of bytes that the process has written, as far as is known now.
     fn written(&self) -> u64 {
         let moved = self.moved.load(Ordering::Relaxed);
         match &self.source {
@@ -117,7 +118,7 @@ impl Passage {
         }
     }
 
-    /// How many of the first `written` bytes no client has read. None where nobody can be waited for.
+    /// Number of bytes, of the first `written`, that no client has read; 0 if that cannot be known.
     fn left(&self, written: u64) -> u64 {
         let fifo = self.fifo.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fifo) = fifo.upgrade() else {
@@ -136,7 +137,7 @@ impl Passage {
 }
 
 impl Unread {
-    /// What clients have not read of these. `None` if they have read all of it.
+    /// Output of these passages that clients have not read; `None` if they have read everything.
     pub(super) fn of<'a>(passages: impl Iterator<Item = &'a Arc<Passage>>) -> Option<Unread> {
         let passages = passages.map(|passage| (Arc::clone(passage), passage.written()));
         let unread = Unread {
@@ -147,8 +148,8 @@ impl Unread {
         (unread.left() > 0).then_some(unread)
     }
 
-    /// Waits until clients have read it, but for no reader that pauses longer than [`STILL_FOR`], and no
-    /// longer than [`TOLD_WITHIN`].
+    /// Waits until clients have read it. Gives up on a reader that pauses longer than
+    /// [`STILL_FOR`], and after [`TOLD_WITHIN`].
     pub async fn is_read(self) {
         #[cfg(test)]
         if let Some(simulated) = self.simulated {
@@ -173,7 +174,7 @@ impl Unread {
         left.fold(0, u64::saturating_add)
     }
 
-    /// Output that a simulated client reads for so long.
+    /// Output that a simulated client reads for this time.
     #[cfg(test)]
     pub fn simulated(lasts: Duration) -> Unread {
         Unread {
@@ -258,7 +259,8 @@ mod tests {
         sleep(ms(1)).await;
     }
 
-    /// A client that reads so much at once, so far apart, until there is nothing more. Returns how much.
+    /// Reads pieces of this size with this pause, until nothing is left; returns the number of
+    /// bytes.
     async fn reads(mut client: File, piece: usize, apart: Duration) -> usize {
         let mut read = 0;
         loop {
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_that_a_process_has_written_is_waited_for() {
+    async fn an_exit_waits_for_all_output_of_its_process() {
         let mut stage = Stage::new().await;
         let client = stage.client();
         // More than the FIFO holds; the rest stays in the pipe.
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn later_output_is_not_waited_for() {
+    async fn an_exit_does_not_wait_for_later_output() {
         let mut stage = Stage::new().await;
         let mut client = stage.client();
         stage.process.write_all(b"ten bytes.").unwrap();
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn output_that_ended_before_its_process_is_waited_for() {
+    async fn an_exit_waits_for_output_that_ended_before_the_process() {
         let mut stage = Stage::new().await;
         let mut client = stage.client();
         stage.process.write_all(b"words").unwrap();
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_pauses_is_not_waited_for() {
+    async fn an_exit_does_not_wait_for_a_reader_that_pauses() {
         let mut stage = Stage::new().await;
         let _client = stage.client();
         stage.process.write_all(b"words").unwrap();
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_is_waited_for_two_seconds() {
+    async fn an_exit_waits_two_seconds_for_a_slow_reader() {
         let mut stage = Stage::new().await;
         let client = stage.client();
         stage.process.write_all(&[b'x'; 60_000]).unwrap();

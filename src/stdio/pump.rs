@@ -1,7 +1,7 @@
-//! Moving a process's output to whoever reads it, and its input to the process.
+//! Pumps: they move a process's output to its destination, and its input to the process.
 //!
-//! From pipe to pipe without copying the bytes, or even seeing them: `splice(2)`. A pump that has
-//! nothing to move sleeps; it owns no buffer.
+//! Between pipes they use `splice(2)`, which copies nothing to user space. An idle pump sleeps, and
+//! owns no buffer.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ use super::passage::{Passage, Source};
 use super::terminal::Terminal;
 use super::{Phases, deleted, ended, is_ready, over, watch};
 
-/// The capacity of a pipe on Linux, by default.
+/// Default capacity of a pipe on Linux.
 const AT_ONCE: usize = 64 * 1024;
 
 /// A pump of output.
@@ -33,19 +33,19 @@ pub(super) struct Output {
     pub pump: JoinHandle<()>,
     /// Counts what the pump moves into a FIFO.
     pub passage: Option<Arc<Passage>>,
-    /// The output goes to a log file: no reader is late, but the disk may stall.
+    /// True if the output goes to a log file, where the disk may stall.
     pub is_logged: bool,
 }
 
-/// How much of an OCI runtime's output is kept back while its command runs. More than a pipe holds
-/// beside it is passed on at once, since a command that finds its pipe full never ends.
+/// Most bytes of the OCI runtime's output that are kept back while its command runs. With more,
+/// output is passed on at once, because a command that finds its pipe full would never exit.
 const KEPT_BACK_AT_MOST: usize = 64 * 1024;
 
-/// How much of it is read at once.
+/// Bytes of it that are read at a time.
 const PIECE: usize = 4096;
 
-/// Starts to read all that comes out of a pipe until it ends, and passes it on from the moment at
-/// which `begin` says so. If `begin` is dropped before, nobody wants it.
+/// Starts a pump from a pipe, until its end. Output is kept back until `begin` is sent; if its
+/// sender is dropped, the output is discarded.
 ///
 /// # Errors
 ///
@@ -98,8 +98,9 @@ pub(super) fn spawn_output(
     })
 }
 
-/// Starts to pass on all that comes out of a terminal, until its process has ended or its input is
-/// over. A process that has ended may have left another one behind that has the terminal open.
+/// Starts a pump from a terminal, until its process has exited or its input has ended. The
+/// process's exit alone need not end the output, because another process may have the terminal
+/// open.
 pub(super) fn spawn_terminal_output(
     terminal: Terminal,
     mut to: Outlet,
@@ -121,7 +122,7 @@ pub(super) fn spawn_terminal_output(
         let last = async move {
             let input_over = async {
                 match input_over {
-                    // Nothing is ever sent.
+                    // Resolves when the sender is dropped.
                     Some(over) => drop(over.await),
                     None => std::future::pending().await,
                 }
@@ -147,7 +148,7 @@ pub(super) fn spawn_terminal_output(
     }
 }
 
-/// Closes the FIFO when it has a reader. What that has not read yet is still counted until its process is
+/// Closes the FIFO once it has a reader. Unread output is still counted until the process is
 /// deleted.
 async fn finish(passage: &Passage, to: Outlet, phase: &mut Phases) {
     passage.end();
@@ -163,7 +164,7 @@ async fn finish(passage: &Passage, to: Outlet, phase: &mut Phases) {
     }
 }
 
-/// Starts to pass on what comes out of a FIFO to a process's pipe.
+/// Starts a pump from a FIFO to a process's pipe.
 ///
 /// # Errors
 ///
@@ -176,7 +177,7 @@ pub(super) fn spawn_input(from: OwnedFd, to: OwnedFd) -> io::Result<JoinHandle<(
     }))
 }
 
-/// Starts to pass on what comes out of a FIFO to a process's terminal. `over` is dropped at the end.
+/// Starts a pump from a FIFO to a process's terminal; drops `over` at the end.
 ///
 /// # Errors
 ///
@@ -200,8 +201,8 @@ fn report(moved: io::Result<()>) {
     }
 }
 
-/// Does `work`, and lets go of the shim's own reading end of the FIFO when the process is deleted:
-/// a client that deletes it has read what it wanted, and the rest is for nobody.
+/// Runs `work`, and closes the shim's own reading end of the FIFO when the process is deleted: a
+/// client that deletes it has read all that it wanted.
 async fn until_deleted<T>(
     work: impl Future<Output = T>,
     keep: Option<Arc<File>>,
@@ -217,8 +218,8 @@ async fn until_deleted<T>(
     work.await
 }
 
-/// Reads what comes out of a pipe until `begin` says that it is wanted, or there is too much of it to be
-/// kept; `None` if nobody wants it.
+/// Reads a pipe until `begin` is sent, or there is too much to keep back; `None` if the output is
+/// to be discarded.
 async fn keep_back(
     from: &AsyncFd<OwnedFd>,
     mut begin: oneshot::Receiver<()>,
@@ -264,7 +265,7 @@ async fn move_all(
                 }
             }
             Err(Errno::EINTR) => {}
-            // It does not say which of the two would block.
+            // EAGAIN does not tell which of the two would block.
             Err(Errno::EAGAIN) if is_ready(from.as_fd(), PollFlags::POLLIN) => {
                 let mut writable = to.writable().await?;
                 if !is_ready(to.as_fd(), PollFlags::POLLOUT) {
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_arrives_though_the_reader_is_slower_than_any_pipe_is_large() {
+    fn everything_arrives_at_a_slow_reader() {
         current_thread().block_on(async {
             let ((from, mut input), (mut output, to)) = (pipe(), pipe());
             let pump = spawn_input(from.into(), to.into()).unwrap();
@@ -318,7 +319,7 @@ mod tests {
         });
     }
 
-    /// A pump to a FIFO, with what it is told by and where it leads.
+    /// A pump, the sender of its `begin`, and the reading end of its destination.
     fn spawn_withheld(from: File) -> (JoinHandle<()>, oneshot::Sender<()>, File) {
         let (output, to) = pipe();
         let (begin, begun) = oneshot::channel();
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_kept_back_until_it_is_wanted() {
+    fn output_is_kept_back_until_begin() {
         current_thread().block_on(async {
             let (from, mut input) = pipe();
             let reading = from.try_clone().unwrap();
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn output_that_nobody_wants_is_dropped() {
+    fn output_is_discarded_if_begin_is_dropped() {
         current_thread().block_on(async {
             let (from, mut input) = pipe();
             let (pump, begin, mut output) = spawn_withheld(from);
@@ -361,16 +362,16 @@ mod tests {
     }
 
     #[test]
-    fn output_that_no_pipe_holds_arrives_whole_and_hinders_nobody_before_it_is_wanted() {
+    fn too_much_output_to_keep_back_is_passed_on_at_once() {
         current_thread().block_on(async {
             let (from, mut input) = pipe();
             let (pump, begin, mut output) = spawn_withheld(from);
             let sent: Vec<u8> = (0..120_000_u32).map(|n| (n % 251) as u8).collect();
             let copy = sent.clone();
-            // It is written though nobody has said yet that it is wanted.
+            // The write succeeds before `begin`.
             let writer = tokio::task::spawn_blocking(move || input.write_all(&copy));
             writer.await.unwrap().unwrap();
-            // There was too much of it to be kept back.
+            // Too late to matter: the output was passed on already.
             let _ = begin.send(());
             let reader = tokio::task::spawn_blocking(move || {
                 let mut received = Vec::new();
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_one_is_the_end_of_the_other() {
+    fn a_pump_passes_the_end_of_the_stream_on() {
         current_thread().block_on(async {
             let ((from, input), (mut output, to)) = (pipe(), pipe());
             let pump = spawn_input(from.into(), to.into()).unwrap();

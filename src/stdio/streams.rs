@@ -1,4 +1,4 @@
-//! All streams of one process: what it gets, and what the shim keeps.
+//! The streams of a process: the ends that it gets, and those that the shim keeps.
 
 use std::fs::File;
 use std::mem;
@@ -23,8 +23,8 @@ use super::words::Voice;
 use super::{Paths, Phase, ProcessStdio, Setting, StdioError, pipe, pump, words};
 use crate::sys;
 
-/// How long a deleted process's output is waited for: some other process may have kept the pipe, or
-/// its reader may be slow.
+/// Time limit for the rest of a deleted process's output: another process may keep the pipe open,
+/// or the reader may be slow.
 const DRAIN_FOR: Duration = Duration::from_secs(10);
 
 /// The shim's side of a process's streams.
@@ -34,47 +34,47 @@ pub struct Streams {
     inlet: Inlet,
     /// Keeps the FIFO of stdin from ending while no client has it open, until CloseIO.
     stdin: Option<File>,
-    /// The caller has said that it writes no more, which it may do before the FIFO is connected.
+    /// True after the caller's CloseIO, which may come before the FIFO is connected.
     is_closed: bool,
-    /// Tell the pumps of the output to pass it on: it is kept back while the OCI runtime runs.
+    /// Senders that make the pumps pass output on: it is kept back while the OCI runtime runs.
     silent: Vec<oneshot::Sender<()>>,
-    /// A terminal that the OCI runtime has not sent yet, and where its output will go.
+    /// A terminal that the OCI runtime has not sent yet, and the destination of its output.
     expected: Option<(ConsoleSocket, Outlet, Keep)>,
-    /// Its pumps have it.
+    /// The terminal, owned by its pumps.
     terminal: Weak<AsyncFd<OwnedFd>>,
-    /// What the caller wants of a terminal that is not there yet.
+    /// Size that the caller has requested last, even before there is a terminal.
     size: Option<Size>,
     input: Option<JoinHandle<()>>,
     output: Vec<pump::Output>,
     logger: Option<Logger>,
-    /// A way of our own to whoever takes its errors, while there is a process.
+    /// Handle for the shim's own messages on its standard error.
     voice: Option<Voice>,
-    /// For a process that may be followed by another: so its streams do not end with it.
+    /// Keeps the streams open for a process that may be followed by another.
     spare: Option<Spare>,
     #[cfg(test)]
     simulated: Simulated,
 }
 
-/// What a simulated process and its client do with streams.
+/// Behavior of a simulated process and its client.
 #[cfg(test)]
 #[derive(Debug, Default)]
 struct Simulated {
-    /// How long the client reads after the exit.
+    /// Time for which the client reads after the exit.
     reads_for: Option<Duration>,
     /// Dropped when the client closes stdin.
     stdin: Option<oneshot::Sender<()>>,
 }
 
-/// What keeps the streams of a process open that has ended.
+/// Descriptors that keep the streams of an exited process open.
 #[derive(Debug)]
 enum Spare {
     /// The process's own ends of its pipes.
     Pipes(ProcessStdio),
-    /// Another way to where the output of its terminal goes.
+    /// Another handle of the destination of its terminal's output.
     Terminal { _kept_open: Outlet },
 }
 
-/// Where a process's input goes, until the caller's FIFO is connected to it.
+/// The process's end of stdin, until the caller's FIFO is connected to it.
 #[derive(Debug, Default)]
 enum Inlet {
     #[default]
@@ -86,19 +86,18 @@ enum Inlet {
     },
 }
 
-/// Opens the streams: what the process gets, and what the shim keeps. Waits for nobody but a
-/// logging program.
+/// Opens the streams: returns the process's ends and the shim's. Waits only for a logging program.
 ///
 /// # Errors
 ///
-/// [`StdioError`]; nothing is left open or running then.
+/// [`StdioError`]; then nothing is left open or running.
 pub async fn open(
     paths: &Paths,
     setting: &Setting<'_>,
 ) -> Result<(ProcessStdio, Streams), StdioError> {
     if !paths.stdin.is_empty() {
-        // Looked at while the caller can still be told; not opened, for a client that finds it open
-        // begins to write.
+        // Check the FIFO now, while an error can still be returned. Do not open it, because a
+        // client starts to write as soon as it is open.
         let failed = |source| StdioError::stream("stdin", &paths.stdin, source);
         match fifo::is_fifo(Path::new(&paths.stdin)).map_err(failed)? {
             true => {}
@@ -115,7 +114,7 @@ pub async fn open(
     Ok((process, streams))
 }
 
-/// A terminal has one output: what the caller gave for stderr is not used.
+/// Opens the streams of a terminal, which has one output: the address of stderr is ignored.
 async fn open_terminal(
     paths: &Paths,
     setting: &Setting<'_>,
@@ -161,7 +160,7 @@ async fn open_pipes(
         streams.inlet = Inlet::Pipe(write);
     }
     if let Address::Binary(program) = Address::parse(&paths.stdout) {
-        // It takes both, whatever was given for stderr.
+        // A logging program gets both streams, whatever the address of stderr.
         let ready = binary::start(&program, setting).await?;
         streams.logger = Some(ready.logger);
         let failed = |source| StdioError::stream("stderr", &paths.stdout, source);
@@ -180,7 +179,7 @@ async fn open_pipes(
         }
         let threads = setting.reaper.threads();
         let (outlet, keep) = Outlet::open(stream, path, threads).await?;
-        // That of the errors comes last.
+        // stderr is the last of them, so its handle stays.
         streams.voice = outlet.voice();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
@@ -195,7 +194,8 @@ async fn open_pipes(
 }
 
 impl Streams {
-    /// Has the streams outlive the process, so that [another](Streams::hand_over) can have them.
+    /// Keeps the streams open after the process's exit, so that [another one](Streams::hand_over)
+    /// can get them.
     async fn keep_for_another(
         &mut self,
         paths: &Paths,
@@ -228,12 +228,12 @@ impl Streams {
         Ok(())
     }
 
-    /// Gives the streams to another process, after the one that had them has ended. Nobody at their
-    /// other ends sees a difference; only a terminal is a new one, and its logging program too.
+    /// Gives the streams to another process, after the previous one has exited. Clients notice no
+    /// difference; only a terminal, and its logging program, are new.
     ///
     /// # Errors
     ///
-    /// [`StdioError`]; the streams are as they were then.
+    /// [`StdioError`]; then the streams are unchanged.
     pub async fn hand_over(
         &mut self,
         paths: &Paths,
@@ -256,7 +256,7 @@ impl Streams {
         Ok(process)
     }
 
-    /// Does what was asked of `others`, which stood in the place of these.
+    /// Applies the calls made on `others`, which was a placeholder for these streams.
     pub fn catch_up(&mut self, others: &Streams) {
         if others.is_closed {
             self.close_stdin();
@@ -264,27 +264,28 @@ impl Streams {
         if let Some(size) = others.size
             && let Err(error) = self.resize(size)
         {
-            tracing::warn!(%error, "a terminal was not resized");
+            tracing::warn!(%error, "cannot resize the terminal");
         }
     }
 
-    /// Passes on what comes out of the pipes from now on, and what has come out of them. Until then the
-    /// OCI runtime has them: why it fails is in its log as well, and the caller is not told twice.
+    /// Starts passing on output, including that kept back. Until then the OCI runtime uses the
+    /// pipes: it writes its errors there and into its log, and the caller should get each only
+    /// once.
     pub fn pass_on(&mut self) {
         for begin in mem::take(&mut self.silent) {
-            // A pump that has panicked has ended.
+            // Fails if a pump has panicked.
             let _ = begin.send(());
         }
     }
 
-    /// Takes the streams when the OCI runtime's command is over that has made the process:
-    /// [passes on](Streams::pass_on) its output, and has its terminal, if it has one. `has_stdin` says
-    /// whether that will be [connected](Streams::connect_stdin).
+    /// Takes the streams over after the OCI runtime's command has made the process: [passes
+    /// on](Streams::pass_on) its output, and receives its terminal, if any. `has_stdin` tells if
+    /// stdin will be [connected](Streams::connect_stdin).
     ///
     /// # Errors
     ///
-    /// [`StdioError`], such as [`StdioError::Terminal`] if the runtime has sent none; the process must not
-    /// live on then.
+    /// [`StdioError`], such as [`StdioError::Terminal`] if the runtime has sent none; then the
+    /// process must be killed.
     pub async fn take_over(&mut self, has_stdin: bool) -> Result<(), StdioError> {
         self.pass_on();
         let Some((socket, outlet, keep)) = self.expected.take() else {
@@ -308,8 +309,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Changes the size of the terminal, now or when it is there. Does nothing where there is none,
-    /// or not any more.
+    /// Sets the size of the terminal, now or when it is received. Does nothing without a terminal,
+    /// or after the exit.
     ///
     /// # Errors
     ///
@@ -323,18 +324,18 @@ impl Streams {
             .map_err(StdioError::Terminal)
     }
 
-    /// The size that was asked for last.
+    /// Size that was requested last.
     pub fn size(&self) -> Option<Size> {
         self.size
     }
 
-    /// Connects stdin to the caller's FIFO, when the process is about to be executed. Not earlier:
-    /// a client may have written all it has to say as soon as the FIFO opens, and its CloseIO must
-    /// not come before it knows of the process.
+    /// Connects stdin to the caller's FIFO just before the process is executed. Not earlier: a
+    /// client may write everything as soon as the FIFO opens and then call CloseIO, before its
+    /// Start has been answered.
     ///
     /// # Errors
     ///
-    /// [`StdioError`]; the process finds its stdin at its end then.
+    /// [`StdioError`]; then the process reads the end of the file.
     pub fn connect_stdin(&mut self, path: &str) -> Result<(), StdioError> {
         let inlet = mem::take(&mut self.inlet);
         if matches!(inlet, Inlet::None) {
@@ -352,13 +353,13 @@ impl Streams {
         };
         self.input = Some(input.map_err(failed)?);
         if self.is_closed {
-            // Not before: a FIFO that never had a writer does not end.
+            // Only now: a FIFO that never had a writer does not end.
             self.stdin = None;
         }
         Ok(())
     }
 
-    /// The caller writes no more: stdin ends when its clients have closed it too.
+    /// Handles CloseIO: stdin ends when all clients have closed it.
     pub fn close_stdin(&mut self) {
         self.is_closed = true;
         self.stdin = None;
@@ -366,8 +367,9 @@ impl Streams {
         drop(self.simulated.stdin.take());
     }
 
-    /// The process has ended: of its terminal only what is there already is passed on, whoever else
-    /// has it open. Returns what its clients have still to read before they hear of the exit.
+    /// Handles the exit of the process: from a terminal only the output that is there already is
+    /// passed on, even if another process has it open. Returns the output that clients have to read
+    /// before they learn of the exit.
     pub fn ended(&mut self) -> Option<Unread> {
         self.spare = None;
         self.voice = None;
@@ -383,8 +385,8 @@ impl Streams {
         )
     }
 
-    /// Streams of a simulated process, whose client reads for so long after the exit, and what ends when the
-    /// client closes stdin.
+    /// Streams of a simulated process whose client reads for this time after the exit; the receiver
+    /// resolves when the client closes stdin.
     #[cfg(test)]
     pub fn simulated(reads_for: Option<Duration>) -> (Streams, oneshot::Receiver<()>) {
         let (stdin, closed) = oneshot::channel();
@@ -396,7 +398,7 @@ impl Streams {
         (streams, closed)
     }
 
-    /// The shim's own way to whoever takes its errors; none where there is none.
+    /// Handle for the shim's own messages on standard error, if there is one.
     pub(super) fn voice(&self) -> Option<&Voice> {
         self.voice.as_ref()
     }
@@ -410,9 +412,9 @@ impl Streams {
     }
 }
 
-/// Waits until the output of processes that have ended has been passed on, all of it within
-/// [`DRAIN_FOR`], and lets go of their streams. Logging programs have ended then as well. Only a log file whose
-/// disk stalls is waited for without a bound: what was taken for it is not lost.
+/// Waits until all output of exited processes has been passed on, for [`DRAIN_FOR`] at most, and
+/// closes their streams. Logging programs have exited then, too. Only a log file on a stalled disk
+/// is waited for without limit, so that no output is lost.
 pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
     let mut streams: Vec<_> = streams.into_iter().collect();
     let drained = async {
@@ -420,13 +422,13 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
             streams.stdin = None;
             streams.spare = None;
             streams.voice = None;
-            // Nobody wants what is kept back still.
+            // Discards output that is still kept back.
             streams.silent = Vec::new();
             streams.reach(Phase::Deleted);
         }
         for streams in &mut streams {
             for output in &mut streams.output {
-                // A pump that has panicked has ended as well.
+                // An error means that the pump has panicked.
                 let _ = (&mut output.pump).await;
             }
         }
@@ -447,7 +449,7 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
         .filter_map(|streams| streams.logger.take())
         .map(|logger| tokio::spawn(logger.end()))
         .collect();
-    // A terminal's pipe to its logging program, if it is still there.
+    // Closes a terminal's pipe to its logging program, which waits for that.
     drop(streams);
     for logger in loggers {
         let _ = logger.await;
@@ -456,10 +458,10 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // Nobody reads stdin any more; output that is still under way gets its time in [`drain`].
+        // No process reads stdin any more; remaining output gets its time in [`drain`].
         let output = self.output.iter().map(|output| &output.pump);
         self.input.iter().chain(output).for_each(JoinHandle::abort);
-        // A process that never came to be has one, too.
+        // There is a logging program even if the process was never made.
         if let Some(logger) = self.logger.take()
             && let Ok(runtime) = Handle::try_current()
         {

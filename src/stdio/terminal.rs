@@ -1,4 +1,4 @@
-//! A process's terminal: the end that the shim has of it.
+//! The shim's end of a process's terminal.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 use super::watch;
 use crate::sys;
 
-/// The size of a terminal, in characters.
+/// Size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     pub width: u16,
@@ -21,13 +21,13 @@ pub struct Size {
 #[derive(Debug)]
 pub(super) struct Terminal {
     pub master: Arc<AsyncFd<OwnedFd>>,
-    /// The process's own end, open as long as the process lives: one that closes its terminal and
-    /// opens it again, as an init system does, has not ended it.
+    /// The process's end, kept open while it is alive, so that a process may close its terminal and
+    /// open it again, as an init system does.
     pub peer: Option<OwnedFd>,
 }
 
 impl Terminal {
-    /// Takes over what the OCI runtime has sent.
+    /// Makes a terminal from the master that the OCI runtime has sent.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the shim itself has to say to the owner of a container.
+//! The shim's own messages to the owner of a container.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,25 +13,25 @@ use super::address::Address;
 use super::log::LogVoice;
 use super::streams::Streams;
 
-/// The longest line: what a pipe takes at once, and never a part of it (`PIPE_BUF`, pipe(7)).
+/// Longest line: a pipe accepts that many bytes as a whole or not at all (`PIPE_BUF`, pipe(7)).
 const LONGEST: usize = 4096;
 
-/// The shim's own way to whoever takes the errors of a process.
+/// A handle for the shim's own messages on a process's standard error.
 #[derive(Debug)]
 pub(super) enum Voice {
-    /// A pipe to a logging program, which is not waited for.
+    /// A non-blocking pipe to a logging program.
     Program(File),
     Log(LogVoice),
-    /// The FIFO that the caller has given: its directory is containerd's own, in memory, and no disk can
-    /// keep it from being opened.
+    /// The caller's FIFO, which is in containerd's own directory in memory, so that no disk can
+    /// stall its opening.
     Fifo,
 }
 
-/// What is left to do on a thread, since a disk can stall it.
+/// A write that has to be done on a thread, because a disk can stall it.
 pub type Rest = Box<dyn FnOnce() + Send>;
 
-/// Writes a line of the shim's own into the errors of a container, or to its terminal. Never waits: where
-/// nobody listens, or nobody takes what is there already, it is lost.
+/// Writes a line of the shim's own to a container's standard error, or to its terminal. Never
+/// waits: without a reader, or if the stream is full, the line is lost.
 pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest> {
     let line = bounded(line, if paths.terminal { "\r\n" } else { "\n" });
     let voice = match (paths.terminal, paths.stderr.as_str()) {
@@ -45,7 +45,7 @@ pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest
         (Some(Voice::Fifo), Address::Path(path)) => append(Path::new(path), &line),
         (None, Address::Path(path)) if !path.is_empty() => return rest(path.into(), line),
         (None, Address::File(path)) => return rest(path, line),
-        // Nobody takes its output, or not any more.
+        // No destination, or no longer one.
         _ => return None,
     };
     report(voice, written);
@@ -60,7 +60,7 @@ fn rest(path: PathBuf, line: String) -> Option<Rest> {
 
 fn report(voice: &str, written: io::Result<()>) {
     if let Err(error) = written {
-        tracing::debug!(stream = voice, %error, "a container's stream could not be written to");
+        tracing::debug!(stream = voice, %error, "cannot write a message to a container's stream");
     }
 }
 
@@ -73,11 +73,11 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
         .append(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(path);
-    // One call: what would be left of it waits.
+    // write_all makes one call: the line is short enough to be written as a whole or not at all.
     stream.and_then(|mut stream| stream.write_all(line.as_bytes()))
 }
 
-/// As much of a line as is written at once, with its end.
+/// Cuts a line to [`LONGEST`] bytes, including its end.
 fn bounded(line: &str, end: &str) -> String {
     let room = LONGEST.saturating_sub(end.len());
     let mut kept = 0..=room.min(line.len());
@@ -85,14 +85,15 @@ fn bounded(line: &str, end: &str) -> String {
     format!("{}{end}", line.get(..kept).unwrap_or_default())
 }
 
-/// Another way into a pipe, which is not waited for.
+/// Opens another, non-blocking writing end of a pipe.
 ///
 /// # Errors
 ///
 /// If it cannot be opened.
 #[expect(clippy::disallowed_methods, reason = "/proc")]
 pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
-    // A copy of the descriptor would share whether it blocks with whoever has the pipe.
+    // A duplicate of the descriptor would share its flags, and change the other user's blocking
+    // mode.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     OpenOptions::new()
         .write(true)
@@ -100,11 +101,10 @@ pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
         .open(path)
 }
 
-/// Leaves a message in the file that the kubelet reads when a container has ended.
+/// Writes a termination message, which kubelet reads after the container has exited.
 ///
-/// The file lies in a directory that is kubelet's alone, but it is mounted into the container: what
-/// is behind its name may be anything by now, so nothing is followed and no reader is waited for. Its disk may
-/// stall.
+/// The file is in a directory of kubelet's, but it is mounted into the container, which may have
+/// replaced it by anything: so no link is followed, and opening does not block. Its disk may stall.
 #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 pub fn leave_message(file: &Path, message: &str) {
     let written = OpenOptions::new()
@@ -116,7 +116,7 @@ pub fn leave_message(file: &Path, message: &str) {
             false => Err(io::Error::other("not a regular file")),
         });
     if let Err(error) = written {
-        tracing::debug!(file = %file.display(), %error, "no termination message was left");
+        tracing::debug!(file = %file.display(), %error, "cannot write the termination message");
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_on_a_terminal_begins_where_the_next_one_does() {
+    fn a_line_on_a_terminal_ends_with_a_carriage_return() {
         let log = tempfile::NamedTempFile::new().unwrap();
         for (is_terminal, line) in [(false, "on a pipe"), (true, "on a terminal")] {
             let rest = tell(None, &file(is_terminal, log.path()), line);
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_no_longer_than_what_a_pipe_takes_at_once() {
+    fn a_line_is_cut_to_what_a_pipe_accepts_as_a_whole() {
         let line = bounded(&"ä".repeat(LONGEST), "\r\n");
         assert!(line.len() <= LONGEST && line.len() > LONGEST - 4);
         assert!(line.ends_with("ä\r\n"));
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_is_not_waited_for() {
+    fn a_full_pipe_is_not_waited_for() {
         let (mut read, write) = pipe2(OFlag::O_CLOEXEC)
             .map(|(r, w)| (File::from(r), w))
             .unwrap();
@@ -173,6 +173,6 @@ mod tests {
         drop((write, words));
         let mut all = String::new();
         read.read_to_string(&mut all).unwrap();
-        assert!(all.ends_with("full\n"), "no part of a line is in it");
+        assert!(all.ends_with("full\n"), "the pipe has no part of a line");
     }
 }

@@ -6,54 +6,60 @@ use std::time::Duration;
 
 use clap::Parser;
 
-/// Writes down for the usher shim what a pod's spec says, and refuses what the shim would refuse
+/// Adds the annotations that the usher shim needs to pods, and refuses what the shim would refuse
 ///
-/// An admission webhook of Kubernetes. It answers reviews of pods at /mutate, and of pods and what has a
-/// template of them at /validate; at /mutate/namespace pods that say nothing of usher get the runtime
-/// class as well, for namespaces that ask for it. scripts/kubernetes/webhook.yaml installs it.
+/// A Kubernetes admission webhook; scripts/kubernetes/webhook.yaml installs it. At /mutate it
+/// completes pods that have usher annotations. At /mutate/namespace it also sets the runtime class
+/// of all other pods, for namespaces whose pods all run under usher. At /validate it refuses pods,
+/// and objects with a pod template, that the shim would refuse.
 ///
-/// Its certificate it makes by itself, and renews it in time: it is kept in a Secret, and told to the API
-/// server in the webhook configurations, all of which have to be there. Or it reads one from files, as
-/// cert-manager makes them.
+/// By default it makes and renews its own certificate. It keeps it in a Secret and writes its
+/// authority into the webhook configurations; these objects must exist. With --certificates it
+/// reads one from files, as cert-manager writes them.
 ///
-/// A client without a certificate is heard, unless --client-ca says whose certificates are taken: the API
-/// server has one where its AdmissionConfiguration names a kubeconfig for webhooks.
+/// Clients need no certificate unless --client-ca is given. The API server has one if its
+/// AdmissionConfiguration names a kubeconfig for webhooks.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "usher-webhook", version)]
 pub struct Arguments {
-    /// Where reviews are answered, by HTTPS
+    /// Address for reviews, by HTTPS
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
-    /// Where /healthz, /readyz and /metrics are answered, by HTTP
+    /// Address for /healthz, /readyz and /metrics, by HTTP
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080")]
     pub health: SocketAddr,
-    /// Reads the certificate from tls.crt and tls.key in this directory, and again when they change [default: makes its own]
+    /// Directory with the certificate in tls.crt and its key in tls.key; read again when they
+    /// change [default: make one]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["secret", "service", "configuration"])]
     pub certificates: Option<PathBuf>,
-    /// Demands certificates of clients, by these authorities in PEM; read once [default: anybody may ask]
+    /// Authorities, in PEM, by one of which clients need a certificate; read at the start [default:
+    /// clients need none]
     #[arg(long, value_name = "FILE")]
     pub client_ca: Option<PathBuf>,
-    /// The Secret that its own certificate is kept in, in its own namespace
+    /// Secret for its own certificate, in its own namespace
     #[arg(long, value_name = "NAME", default_value = "usher-webhook")]
     pub secret: String,
-    /// The Service by which the API server calls it
+    /// Service by which the API server calls it
     #[arg(long, value_name = "NAME", default_value = "usher-webhook")]
     pub service: String,
-    /// The MutatingWebhookConfiguration and the ValidatingWebhookConfiguration that are told of its own certificate
+    /// MutatingWebhookConfiguration and ValidatingWebhookConfiguration that get the authority of
+    /// its own certificate
     #[arg(long, value_name = "NAME", default_value = "usher-webhook")]
     pub configuration: String,
-    /// The RuntimeClass that selects usher
+    /// RuntimeClass that selects usher
     #[arg(long, value_name = "NAME", default_value = "usher")]
     pub runtime_class: String,
-    /// The config.toml of the cluster's nodes, by which pods are judged; read once [default: /etc/usher/config.toml, if it is there]
+    /// config.toml of the cluster's nodes, by which pods are judged; read at the start [default:
+    /// /etc/usher/config.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// For so many seconds after SIGTERM it answers whoever has not heard of its end
+    /// Seconds after SIGTERM for which it still accepts connections, from clients that do not yet
+    /// know of its end
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub drain: Duration,
 }
 
-/// Longer than a kubelet waits is of no use.
+/// Longest drain; kubelet kills the pod at its grace period anyway.
 const MAX_DRAIN_SECONDS: u64 = 3600;
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -1,17 +1,16 @@
-//! What an admission takes of the program as it is released, and the memory of it:
+//! Measures the latency of admissions and the memory of the release program:
 //!
 //!     cargo bench --package usher-webhook
 //!
-//! 200 reviews a second come for a minute, on eight connections, as from a few API servers. Each is a pod
-//! with an annotation, of a proxy, an app and what injectors leave, in 9 kB. What one takes is counted
-//! from the moment that it is due, TLS and HTTP included.
+//! It sends 200 reviews a second for a minute, on eight connections, like a few API servers. Each
+//! review has 9 kB: a pod with an annotation, a proxy, an app and the usual fields. Latency is
+//! counted from the moment at which a request is due, and includes TLS and HTTP.
 //!
-//! Between any two of them comes a request that nothing is done for: it takes what the machine, its other
-//! work and this program take for every request. What the program itself needs of a processor, and for how
-//! long it waited for one that others had, the kernel says. On a busy machine `chrt -f 10 cargo bench …`
-//! lets it wait for nobody.
+//! Between two reviews comes a trivial request, which is refused at once: its latency is the
+//! overhead of machine and connection. The kernel tells how long the program ran on a processor,
+//! and how long it waited for one. On a busy machine, `chrt -f 10 cargo bench …` gives it priority.
 //!
-//! With `--attack` strangers do their worst beside the same reviews (`scripts/attack`).
+//! With `--attack`, attackers work beside the same reviews (`scripts/attack`).
 
 #[path = "bench/attack.rs"]
 mod attack;
@@ -43,7 +42,7 @@ const CONNECTIONS: u32 = 8;
 const A_SECOND: u32 = 200;
 const FOR: Duration = Duration::from_secs(60);
 
-/// The program, with the directory of its certificate; it ends with the measurement.
+/// The program, which is killed on drop, and the directory of its certificate.
 struct Program {
     child: Child,
     _certificate: TempDir,
@@ -71,14 +70,14 @@ impl Program {
         }
     }
 
-    /// Lines of a file that the kernel has of it.
-    fn kernel(&self, file: &str) -> String {
+    /// Reads `/proc/PID/FILE` of the program.
+    fn proc_file(&self, file: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).expect("it runs")
     }
 
-    /// The most memory that it has had.
-    fn memory_kib(&self) -> u64 {
-        let status = self.kernel("status");
+    /// Peak of the resident memory.
+    fn peak_memory_kib(&self) -> u64 {
+        let status = self.proc_file("status");
         let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let most = most.and_then(|it| it.trim().strip_suffix(" kB"));
         most.and_then(|it| it.parse().ok()).expect("a figure")
@@ -87,7 +86,7 @@ impl Program {
 
 fn main() -> ExitCode {
     let pair = Pair::make(HOST, SystemTime::now()).expect("a certificate");
-    // Cargo adds words of its own.
+    // Cargo adds `--bench`.
     let words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|it| it != "--bench")
@@ -115,16 +114,16 @@ fn main() -> ExitCode {
         ("p99.9", 0.999),
         ("longest", 1.0),
     ] {
-        let [reviews, nothing] = [&reviews, &nothing].map(|took| at(took, share));
+        let [reviews, nothing] = [&reviews, &nothing].map(|took| quantile(took, share));
         println!("{name:8} {reviews:8.3} ms {nothing:8.3} ms");
     }
-    let status = program.kernel("status");
+    let status = program.proc_file("status");
     let memory = |line: &&str| line.starts_with("VmRSS") || line.starts_with("VmHWM");
     status
         .lines()
         .filter(memory)
         .for_each(|line| println!("{line}"));
-    let times = program.kernel("schedstat");
+    let times = program.proc_file("schedstat");
     let mut times = times.split_whitespace().map(|it| it.parse::<f64>());
     for name in ["ran", "waited"] {
         let time = times.next().and_then(Result::ok).unwrap_or(f64::NAN);
@@ -134,18 +133,18 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// In milliseconds; `took` is sorted.
-fn at(took: &[Duration], share: f64) -> f64 {
+/// Quantile in milliseconds; `took` is sorted.
+fn quantile(took: &[Duration], share: f64) -> f64 {
     let index = ((took.len() - 1) as f64 * share) as usize;
     took[index].as_secs_f64() * 1e3
 }
 
-/// Times of reviews, and of requests that nothing is done for; both sorted.
+/// Latencies of reviews and of trivial requests, both sorted.
 #[derive(Default)]
 struct Load {
     reviews: Vec<Duration>,
     nothing: Vec<Duration>,
-    /// Reviews and requests that were not answered.
+    /// Pairs of a review and a trivial request of which one was not answered.
     lost: usize,
 }
 
@@ -192,8 +191,8 @@ async fn measure(pair: &Pair, time: Duration) -> Load {
     sum
 }
 
-/// Sends a request when it is due, and says how long it then took until all of the answer was there; `None`
-/// if there was none.
+/// Sends a request when it is due, and returns the time until the whole response has come; `None`
+/// without the expected response.
 async fn send(
     sender: &mut SendRequest<Full<Bytes>>,
     due: Instant,
@@ -201,7 +200,7 @@ async fn send(
     expected: StatusCode,
 ) -> Option<Duration> {
     tokio::time::sleep_until(due.into()).await;
-    // The timer is a millisecond late at most, which is not the program's.
+    // The timer is up to a millisecond late, which is not the program's fault.
     let from = Instant::now().min(due + Duration::from_millis(1));
     let mut request = request.expect("a request");
     let host = HeaderValue::from_static(HOST);

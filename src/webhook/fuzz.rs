@@ -1,12 +1,12 @@
-//! Any bytes at all as a review: nothing panics, and it costs no more than its size explains.
+//! Fuzz target: any bytes as a review cause no panic, and cost no more than their size justifies.
 //!
-//! `scripts/fuzz reviews` looks for bytes that break it; the tests run its seeds.
+//! `scripts/fuzz reviews` searches for failing inputs; the test here runs the stored seeds.
 
 use crate::admission::{Admission, Webhook};
 use crate::cost::assert_cheap;
 use usher_core::plan::Rules;
 
-/// A review, for each webhook.
+/// Answers `input` as a review to each webhook.
 pub fn reviews(input: &[u8]) {
     let admission = Admission {
         rules: Rules::default(),
@@ -27,7 +27,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_once_broke_a_review_does_so_no_more() {
+    fn reviews_that_once_failed_are_answered() {
         let seeds =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/fuzz/seeds/reviews");
         let inputs: Vec<_> = fs::read_dir(seeds).unwrap().collect();

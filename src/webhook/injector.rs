@@ -1,11 +1,11 @@
-//! A webhook that injects containers, as meshes and agents have one: for the tests, which want to see ours
-//! beside it.
+//! A webhook that injects containers, like those of meshes and agents. Tests run it beside ours.
 //!
 //!     injector ADDR DIRECTORY
 //!
-//! Asked at `/NAME`, it puts the container of `DIRECTORY/NAME.json` before those of its list, unless it is
-//! there: `{"list": "containers", "container": {…}}`, or `initContainers`. It makes its certificate by
-//! itself; whom to believe is in `DIRECTORY/authority.json` when it answers, as a `caBundle` has it.
+//! For a review at `/NAME` it reads `DIRECTORY/NAME.json`, for example `{"list": "containers",
+//! "container": {…}}` (or `initContainers`), and inserts that container at the front of the list
+//! unless the pod already has it. It makes its own certificate. Once it listens,
+//! `DIRECTORY/authority.json` has the authority in the form of a `caBundle`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use rustls::crypto::ring;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
-use usher_webhook::certificate::{Pair, Served};
+use usher_webhook::certificate::{CurrentCertificate, Pair};
 
 fn main() {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -43,7 +43,7 @@ fn main() {
 
 async fn serve(address: SocketAddr, directory: PathBuf) {
     let pair = Pair::make(&address.ip().to_string(), SystemTime::now()).expect("a certificate");
-    let served = Served::default();
+    let served = CurrentCertificate::default();
     served.set(pair.certified().expect("what was just made"));
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -52,7 +52,7 @@ async fn serve(address: SocketAddr, directory: PathBuf) {
         .with_cert_resolver(Arc::new(served));
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind(address).await.expect("its address");
-    // Whole, at once.
+    // Renamed into place, so that a reader never sees a part of the file.
     let unfinished = directory.join("unfinished");
     let bundle = serde_json::to_vec(&ByteString(pair.authorities)).expect("base64");
     fs::write(&unfinished, bundle).expect("a file");

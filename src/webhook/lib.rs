@@ -1,21 +1,21 @@
 //! `usher-webhook`: the admission webhook.
 //!
-//! It sees the whole spec of a pod, which the shim does not, and writes down as annotations what the
-//! shim has to know; what the shim would refuse it refuses, also in a template, so that who applies it is
-//! told. What is written, refused and warned of is decided in [`usher_core::judgement`], as it is for
-//! `usher explain`; here is what brings it to an API server:
+//! The webhook sees the whole spec of a pod, which the shim does not. It writes what the shim has
+//! to know into annotations. It refuses pods that the shim would refuse, and templates of such
+//! pods, so that the author learns of it at once. [`usher_core::judgement`] decides all this, as it
+//! does for `usher explain`; this crate connects it to the API server:
 //!
-//! | module | what it is |
+//! | module | purpose |
 //! |---|---|
-//! | [`admission`] | from a review to its answer: pure, and right whatever the review says |
-//! | [`certificate`] | the certificate that is served: made and renewed by itself, or read from files |
-//! | [`server`] | HTTPS for reviews, HTTP for health and metrics, and an end that loses no request |
-//! | [`metrics`] | what it has done, for Prometheus |
-//! | [`run`] | the program: all of them together |
-//! | [`arguments`] | its command line |
-//! | `fuzz` | reviews, for a fuzzer and for the tests |
+//! | [`admission`] | turns a review into its response: pure |
+//! | [`certificate`] | the server's certificate: made and renewed here, or read from files |
+//! | [`server`] | HTTPS for reviews, HTTP for health and metrics; shutdown loses no request |
+//! | [`metrics`] | metrics for Prometheus |
+//! | [`run`] | the program: puts the parts together |
+//! | [`arguments`] | the command line |
+//! | `fuzz` | a fuzz target for reviews, which the tests run too |
 //!
-//! It has no state: what has to outlive it is in the API server, in a Secret and in annotations.
+//! The webhook keeps no state of its own: it is in the API server, in a Secret and in annotations.
 
 #![cfg_attr(
     not(any(test, fuzzing)),

@@ -1,4 +1,4 @@
-//! What the webhook has done, in Prometheus' text format.
+//! Metrics of the webhook, in Prometheus' text format.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,12 +6,13 @@ use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
-/// Most admissions take less than the first, and none should take more than the last.
+/// Buckets of the histogram: most admissions take less than the first, and none should exceed the
+/// last.
 const SECONDS: [f64; 9] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0,
 ];
 
-/// All figures; clones share them.
+/// The metrics; clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Registry,
@@ -19,7 +20,7 @@ pub struct Metrics {
     seconds: Histogram,
     malformed: IntCounter,
     handshakes_failed: IntCounter,
-    sent_away: IntGauge,
+    evictions: IntGauge,
     certificate_taken: IntGauge,
     certificate_failures: IntCounter,
 }
@@ -29,7 +30,7 @@ pub struct Metrics {
 impl Metrics {
     /// # Errors
     ///
-    /// If two of them had the same name.
+    /// If two metrics have the same name.
     pub fn new() -> prometheus::Result<Metrics> {
         let registry = Registry::new();
         let counter = |name: &str, help: &str| {
@@ -40,80 +41,80 @@ impl Metrics {
         let admissions = IntCounterVec::new(
             Opts::new(
                 "usher_webhook_admissions_total",
-                "Reviews that were answered, by what came of them",
+                "Reviews answered, by webhook and outcome",
             ),
             &["webhook", "outcome"],
         )?;
         registry.register(Box::new(admissions.clone()))?;
         let seconds = HistogramOpts::new(
             "usher_webhook_admission_seconds",
-            "From the whole of a review being there to its answer",
+            "Time to judge a review once it has been received",
         );
         let seconds = Histogram::with_opts(seconds.buckets(SECONDS.to_vec()))?;
         registry.register(Box::new(seconds.clone()))?;
         let taken = IntGauge::new(
             "usher_webhook_certificate_taken_timestamp_seconds",
-            "When the certificate that is served was first served; 0 if there is none yet",
+            "Unix time at which the current certificate came into use; 0 if there is none yet",
         )?;
         registry.register(Box::new(taken.clone()))?;
-        let sent_away = IntGauge::new(
+        let evictions = IntGauge::new(
             "usher_webhook_connections_sent_away",
-            "Connections that had to make room for others since the start",
+            "Connections closed to make room for others",
         )?;
-        registry.register(Box::new(sent_away.clone()))?;
+        registry.register(Box::new(evictions.clone()))?;
         Ok(Metrics {
             admissions,
             seconds,
             malformed: counter(
                 "usher_webhook_malformed_requests_total",
-                "Requests that were no reviews",
+                "Requests answered with an HTTP error, such as bodies that are no review",
             )?,
             handshakes_failed: counter(
                 "usher_webhook_failed_handshakes_total",
-                "Connections on which nobody came to speak TLS, or did not believe the certificate",
+                "Connections whose TLS handshake failed or took too long",
             )?,
-            sent_away,
+            evictions,
             certificate_taken: taken,
             certificate_failures: counter(
                 "usher_webhook_certificate_failures_total",
-                "How often the certificate could not be looked after",
+                "Failed checks or renewals of the certificate",
             )?,
             registry,
         })
     }
 
-    pub(crate) fn admitted(&self, webhook: &str, outcome: &str, took: Duration) {
+    pub(crate) fn count_admission(&self, webhook: &str, outcome: &str, took: Duration) {
         self.admissions.with_label_values(&[webhook, outcome]).inc();
         self.seconds.observe(took.as_secs_f64());
     }
 
-    pub(crate) fn malformed(&self) {
+    pub(crate) fn count_malformed(&self) {
         self.malformed.inc();
     }
 
-    pub(crate) fn sent_away(&self, connections: u64) {
-        self.sent_away
+    pub(crate) fn set_evictions(&self, connections: u64) {
+        self.evictions
             .set(i64::try_from(connections).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn handshake_failed(&self) {
+    pub(crate) fn count_failed_handshake(&self) {
         self.handshakes_failed.inc();
     }
 
-    pub(crate) fn certificate_taken(&self, at: SystemTime) {
+    pub(crate) fn set_certificate_time(&self, at: SystemTime) {
         let at = at.duration_since(SystemTime::UNIX_EPOCH);
         let at = at.unwrap_or_default().as_secs();
         self.certificate_taken
             .set(i64::try_from(at).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn certificate_failed(&self) {
+    pub(crate) fn count_certificate_failure(&self) {
         self.certificate_failures.inc();
     }
 
     /// # Errors
     ///
-    /// If a figure cannot be written in that format.
+    /// If a metric cannot be encoded.
     pub fn text(&self) -> prometheus::Result<String> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }

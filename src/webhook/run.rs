@@ -1,4 +1,4 @@
-//! The program: certificate, reviews, health, and the end.
+//! The program: its setup, its servers and its shutdown.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -16,19 +16,21 @@ use usher_core::plan::Rules;
 
 use crate::admission::Admission;
 use crate::arguments::Arguments;
-use crate::certificate::{Clients, Files, Keeper, Names, Served, Source};
+use crate::certificate::{
+    ClientAuthorities, CurrentCertificate, Files, Manager, ObjectNames, Source,
+};
 use crate::metrics::Metrics;
-use crate::server::{Reviews, Stage, health};
+use crate::server::{Reviews, ServerState, health};
 use usher_core::text::causes;
 
-/// Runs the program with these arguments, of which the first is its name.
+/// Runs the program; the first argument is its name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
-        Err(said) => {
-            // Help that was asked for is no error, and goes to standard output.
-            let _ = said.print();
-            return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2));
+        Err(error) => {
+            // `--help` comes here too; clap prints it to standard output, with exit code 0.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
     tracing_subscriber::fmt()
@@ -52,20 +54,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<(), String> {
-    let served = Served::default();
+    let served = CurrentCertificate::default();
     let source = match arguments.certificates {
-        Some(directory) => Source::Given(Files::new(directory, served.clone())),
+        Some(directory) => Source::Files(Files::new(directory, served.clone())),
         None => {
             let client = Client::try_default()
                 .await
                 .map_err(|error| format!("the API server: {}", causes(&error)))?;
-            let names = Names {
+            let names = ObjectNames {
                 namespace: client.default_namespace().to_owned(),
                 secret: arguments.secret,
                 service: arguments.service,
                 configuration: arguments.configuration,
             };
-            Source::Own(Box::new(Keeper::new(&client, names, served.clone())))
+            Source::Managed(Box::new(Manager::new(&client, names, served.clone())))
         }
     };
     let program = Program {
@@ -77,21 +79,21 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         source,
         metrics: Metrics::new().map_err(|error| format!("metrics: {error}"))?,
         clients: match &arguments.client_ca {
-            Some(path) => Some(Clients::read(path)?),
+            Some(path) => Some(ClientAuthorities::read(path)?),
             None => None,
         },
         reviews: listen(arguments.listen).await?,
         health: listen(arguments.health).await?,
         drain: arguments.drain,
     };
-    let end = end().map_err(|error| format!("signals: {error}"))?;
+    let end = termination_signal().map_err(|error| format!("signals: {error}"))?;
     program.run(end).await
 }
 
-/// Where nodes have it.
+/// Path of the configuration on nodes, used if no other is named.
 const CONFIG: &str = "/etc/usher/config.toml";
 
-/// What is named has to be there.
+/// Reads the nodes' rules. A file that is named has to exist; [`CONFIG`] need not.
 fn rules(named: Option<&Path>) -> Result<Rules, String> {
     let path = named.unwrap_or(Path::new(CONFIG));
     let wrong = |why: String| format!("{}: {why}", path.display());
@@ -109,8 +111,8 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
     listener.map_err(|error| format!("{address}: {error}"))
 }
 
-/// SIGTERM, as kubelet sends it, or SIGINT.
-fn end() -> std::io::Result<impl Future<Output = ()>> {
+/// Completes at the first SIGTERM, which kubelet sends, or SIGINT.
+fn termination_signal() -> std::io::Result<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     Ok(async move {
@@ -121,53 +123,57 @@ fn end() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// All that runs.
+/// The program's parts, ready to run.
 pub struct Program {
     pub admission: Admission,
-    pub served: Served,
+    pub served: CurrentCertificate,
     pub source: Source,
     pub metrics: Metrics,
-    /// The clients whose certificates are demanded; `None`: none are.
-    pub clients: Option<Clients>,
-    /// Where reviews come in, and where health and metrics are asked for.
+    /// Authorities by which clients need a certificate; `None` if they need none.
+    pub clients: Option<ClientAuthorities>,
+    /// Listener for reviews.
     pub reviews: TcpListener,
+    /// Listener for health and metrics.
     pub health: TcpListener,
-    /// For how long it answers when its end has come.
+    /// Time for which new connections are still accepted after `end`.
     pub drain: Duration,
 }
 
 // === impl Program ===
 
 impl Program {
-    /// Runs until `end`, and then until everybody is answered who has asked.
+    /// Runs until `end`, then drains and answers all open requests.
     ///
     /// # Errors
     ///
-    /// If there can be no TLS, or no thread for health.
+    /// If TLS or the thread for health cannot be set up.
     pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), String> {
-        let (stage, stages) = watch::channel(Stage::Serving);
+        let (state, states) = watch::channel(ServerState::Serving);
         let reviews = Reviews::new(
             self.admission,
             self.served.clone(),
             self.clients,
             self.metrics.clone(),
-            stages.clone(),
+            states.clone(),
         );
         let reviews = reviews.map_err(|error| format!("TLS: {error}"))?;
         let ending = async {
             end.await;
-            tracing::info!("ends in {:?}, with all that was asked", self.drain);
-            stage.send_replace(Stage::Draining);
+            tracing::info!(
+                "shutting down: accepting new connections for another {:?}",
+                self.drain
+            );
+            state.send_replace(ServerState::Draining);
             tokio::time::sleep(self.drain).await;
-            stage.send_replace(Stage::Closing);
+            state.send_replace(ServerState::Closing);
         };
         let metrics = self.metrics.clone();
-        health(self.health, self.served, metrics, stages)
+        health(self.health, self.served, metrics, states)
             .map_err(|error| format!("health: {error}"))?;
         let served = async { tokio::join!(reviews.serve(self.reviews), ending) };
         tokio::select! {
             _ = served => {}
-            () = self.source.look_after(&self.metrics) => {}
+            () = self.source.maintain(&self.metrics) => {}
         }
         Ok(())
     }

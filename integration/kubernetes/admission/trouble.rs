@@ -148,7 +148,7 @@ fn certificate_of_secret(webhook: &Webhook, name: &str) -> Value {
 fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
     let mut taken = BTreeMap::new();
     for line in webhook.log().lines() {
-        if line.contains("is served from now on") {
+        if line.contains("serving a new certificate") {
             let pod = line.split(' ').next().unwrap_or_default();
             *taken.entry(pod.to_owned()).or_default() += 1;
         }

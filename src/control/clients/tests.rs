@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::clock::Clock;
 
-use super::super::meter::tests::{TWENTIETH, TurnedClock, in_virtual_time as test};
+use super::super::meter::tests::{ManualClock, TWENTIETH, in_virtual_time as test};
 use super::*;
 
 struct Callers(mpsc::UnboundedReceiver<UnixStream>);
@@ -17,23 +17,23 @@ impl Stream for Callers {
     }
 }
 
-/// Both sockets, and the clients that come by them.
-struct Door {
-    clock: Arc<TurnedClock>,
+/// Both sockets, and their clients.
+struct Entrance {
+    clock: Arc<ManualClock>,
     roots: mpsc::UnboundedSender<UnixStream>,
     anyone: mpsc::UnboundedSender<UnixStream>,
     clients: Clients<Callers>,
     read_only: ReadOnlyClients,
 }
 
-impl Door {
-    fn new() -> Door {
+impl Entrance {
+    fn new() -> Entrance {
         let (roots, root_calls) = mpsc::unbounded_channel();
         let (anyone, calls) = mpsc::unbounded_channel();
-        let clock = Arc::new(TurnedClock::default());
+        let clock = Arc::new(ManualClock::default());
         let meter = Meter::new(clock.clone());
         let (clients, read_only) = Clients::new(Some(Callers(root_calls)), Callers(calls), meter);
-        Door {
+        Entrance {
             clock,
             roots,
             anyone,
@@ -42,9 +42,9 @@ impl Door {
         }
     }
 
-    /// The client that comes next, and whose end `theirs` is.
+    /// The next client, of either kind.
     async fn next(&mut self) -> Client {
-        // Which of both depends on who runs this.
+        // The kind depends on the group that runs the test.
         let client = poll_fn(
             |context| match Pin::new(&mut self.clients).poll_next(context) {
                 Poll::Pending => Pin::new(&mut self.read_only).poll_next(context),
@@ -54,14 +54,14 @@ impl Door {
         client.await.unwrap().unwrap()
     }
 
-    /// Ours and the end of one who calls at root's socket.
+    /// Both ends of a new connection to root's socket.
     async fn enter(&mut self) -> (Client, UnixStream) {
         let (theirs, ours) = UnixStream::pair().unwrap();
         self.roots.send(ours).unwrap();
         (self.next().await, theirs)
     }
 
-    /// The same of a client of root, or of a read-only one, that has got past the sockets.
+    /// Both ends of a new client of the given kind, past the sockets.
     async fn admit(&mut self, is_root: bool) -> Option<(Client, UnixStream)> {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let client = match self.clients.admit(ours, is_root) {
@@ -71,9 +71,9 @@ impl Door {
         Some((client, theirs))
     }
 
-    /// Spends all that read-only clients may spend ahead, and as much again.
+    /// Spends twice the CPU time that read-only clients may use at once.
     async fn spend(&mut self) {
-        self.clients.meter.begin();
+        self.clients.meter.begin_work();
         self.clock.spend(Duration::from_millis(100));
         tokio::task::yield_now().await;
     }
@@ -87,44 +87,44 @@ async fn is_over(theirs: &mut UnixStream) -> bool {
 }
 
 #[test]
-fn who_says_nothing_or_not_all_is_sent_away_however_often_it_says_some_of_it() {
+fn a_client_without_a_whole_request_is_dropped_even_if_it_keeps_sending_bytes() {
     test(async {
-        let mut door = Door::new();
+        let mut entrance = Entrance::new();
         for every in [None, Some(Duration::from_secs(3))] {
             let begun = Instant::now();
-            let (mut client, mut theirs) = door.enter().await;
+            let (mut client, mut theirs) = entrance.enter().await;
             theirs.write_all(&[0]).await.unwrap();
-            let says = async {
+            let sends = async {
                 let Some(every) = every else { return };
                 while theirs.write_all(&[0]).await.is_ok() {
                     sleep(every).await;
                 }
             };
-            let heard = async {
+            let reads = async {
                 let mut byte = [0];
                 loop {
                     match client.read(&mut byte).await {
-                        Ok(0) => panic!("it is here"),
+                        Ok(0) => panic!("the client has not hung up"),
                         Ok(_) => {}
                         Err(error) => break error,
                     }
                 }
             };
             let error = tokio::select! {
-                error = heard => error,
-                () = async { says.await; std::future::pending().await } => unreachable!(),
+                error = reads => error,
+                () = async { sends.await; std::future::pending().await } => unreachable!(),
             };
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            assert_eq!(begun.elapsed().as_secs(), PATIENCE.as_secs());
+            assert_eq!(begun.elapsed().as_secs(), IDLE_TIMEOUT.as_secs());
         }
     });
 }
 
 #[test]
-fn who_is_told_something_stays() {
+fn a_client_that_is_sent_something_now_and_then_stays() {
     test(async {
-        let mut door = Door::new();
-        let (client, _theirs) = door.enter().await;
+        let mut entrance = Entrance::new();
+        let (client, _theirs) = entrance.enter().await;
         let (mut reader, mut writer) = tokio::io::split(client);
         let reading = tokio::spawn(async move { reader.read(&mut [0; 8]).await });
         for _ in 0..20 {
@@ -134,25 +134,25 @@ fn who_is_told_something_stays() {
         }
         let told = Instant::now();
         assert!(reading.await.unwrap().is_err());
-        assert_eq!(told.elapsed().as_secs(), PATIENCE.as_secs());
+        assert_eq!(told.elapsed().as_secs(), IDLE_TIMEOUT.as_secs());
     });
 }
 
 #[test]
-fn whoever_comes_takes_the_place_of_the_one_that_was_told_nothing_for_the_longest_time() {
+fn a_new_client_evicts_the_one_that_was_sent_nothing_for_the_longest_time() {
     test(async {
-        let mut door = Door::new();
+        let mut entrance = Entrance::new();
         let mut inside = Vec::new();
-        for number in 0..CLIENTS_AT_MOST {
-            let (mut client, theirs) = door.enter().await;
-            // The first one watches.
+        for number in 0..MAX_CLIENTS {
+            let (mut client, theirs) = entrance.enter().await;
+            // Only the first is sent something.
             if number == 0 {
                 client.write_all(b"news").await.unwrap();
             }
             inside.push((client, theirs));
             sleep(Duration::from_millis(1)).await;
         }
-        let (_client, mut newest) = door.enter().await;
+        let (_client, mut newest) = entrance.enter().await;
         let mut over = Vec::new();
         for (number, (_, theirs)) in inside.iter_mut().enumerate() {
             if is_over(theirs).await {
@@ -161,20 +161,20 @@ fn whoever_comes_takes_the_place_of_the_one_that_was_told_nothing_for_the_longes
         }
         assert_eq!(over, [1]);
         assert!(!is_over(&mut newest).await);
-        // Ours sees it too, and makes room.
+        // The shim's end sees the end of file too, and frees the slot.
         let (client, _) = &mut inside[1];
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
     });
 }
 
 #[test]
-fn read_only_clients_do_not_end_when_nobody_is_let_in_any_more() {
+fn the_stream_of_read_only_clients_never_ends() {
     test(async {
-        let Door {
+        let Entrance {
             clients,
             mut read_only,
             ..
-        } = Door::new();
+        } = Entrance::new();
         drop(clients);
         let next = poll_fn(|context| {
             let polled = Pin::new(&mut read_only).poll_next(context);
@@ -185,18 +185,18 @@ fn read_only_clients_do_not_end_when_nobody_is_let_in_any_more() {
 }
 
 #[test]
-fn there_are_never_more_than_twice_as_many_though_those_sent_away_do_not_go() {
+fn no_client_is_accepted_while_as_many_evicted_ones_as_slots_have_not_gone() {
     test(async {
-        let mut door = Door::new();
+        let mut entrance = Entrance::new();
         let mut inside = Vec::new();
-        for _ in 0..2 * CLIENTS_AT_MOST {
-            inside.push(door.enter().await);
+        for _ in 0..2 * MAX_CLIENTS {
+            inside.push(entrance.enter().await);
         }
         let within = Duration::from_secs(1);
-        let more = tokio::time::timeout(within, door.enter()).await;
+        let more = tokio::time::timeout(within, entrance.enter()).await;
         assert!(more.is_err());
         inside.clear();
-        door.enter().await;
+        entrance.enter().await;
     });
 }
 
@@ -204,34 +204,34 @@ fn there_are_never_more_than_twice_as_many_though_those_sent_away_do_not_go() {
 fn neither_kind_of_client_takes_a_seat_of_the_other() {
     test(async {
         for is_root in [false, true] {
-            let mut door = Door::new();
-            let (_client, mut theirs) = door.admit(is_root).await.unwrap();
+            let mut entrance = Entrance::new();
+            let (_client, mut theirs) = entrance.admit(is_root).await.unwrap();
             let mut others = Vec::new();
-            // They come until they are turned away.
-            while let Some(other) = door.admit(!is_root).await {
+            // More come until they are rejected.
+            while let Some(other) = entrance.admit(!is_root).await {
                 others.push(other);
             }
-            let most = [2 * CLIENTS_AT_MOST, 2 * READ_ONLY_AT_MOST];
+            let most = [2 * MAX_CLIENTS, 2 * MAX_READ_ONLY_CLIENTS];
             assert_eq!(others.len(), most[usize::from(is_root)]);
             assert!(!is_over(&mut theirs).await);
-            assert!(door.admit(is_root).await.is_some());
+            assert!(entrance.admit(is_root).await.is_some());
         }
     });
 }
 
 #[test]
-fn root_is_let_in_and_heard_at_once_while_read_only_clients_wait() {
+fn root_is_accepted_and_read_at_once_while_read_only_clients_wait() {
     test(async {
-        let mut door = Door::new();
-        let (mut read_only, mut looker) = door.admit(false).await.unwrap();
+        let mut entrance = Entrance::new();
+        let (mut read_only, mut looker) = entrance.admit(false).await.unwrap();
         looker.write_all(b"status").await.unwrap();
         for _ in 0..100 {
             let (_theirs, ours) = UnixStream::pair().unwrap();
-            door.anyone.send(ours).unwrap();
+            entrance.anyone.send(ours).unwrap();
         }
-        door.spend().await;
+        entrance.spend().await;
         let begun = Instant::now();
-        let (mut root, mut theirs) = door.enter().await;
+        let (mut root, mut theirs) = entrance.enter().await;
         theirs.write_all(b"stop").await.unwrap();
         assert_eq!(root.read(&mut [0; 8]).await.unwrap(), 4);
         assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -241,35 +241,35 @@ fn root_is_let_in_and_heard_at_once_while_read_only_clients_wait() {
 }
 
 #[test]
-fn clients_that_come_in_a_loop_cost_a_twentieth_of_a_core() {
+fn clients_that_connect_in_a_loop_cost_at_most_a_twentieth_of_a_core() {
     test(async {
-        let mut door = Door::new();
-        let clock = door.clock.clone();
+        let mut entrance = Entrance::new();
+        let clock = entrance.clock.clone();
         let begun = Instant::now();
-        let mut let_in = 0_u32;
+        let mut accepted = 0_u32;
         while begun.elapsed() < Duration::from_secs(60) {
             let (_theirs, ours) = UnixStream::pair().unwrap();
-            door.anyone.send(ours).unwrap();
-            door.next().await;
+            entrance.anyone.send(ours).unwrap();
+            entrance.next().await;
             clock.spend(Duration::from_micros(200));
-            let_in += 1;
+            accepted += 1;
         }
         let (used, allowed) = (clock.cpu(), begun.elapsed() / TWENTIETH);
         assert!(used <= allowed, "{used:?} of {allowed:?}");
-        assert!(let_in > 1000, "{let_in}");
+        assert!(accepted > 1000, "{accepted}");
     });
 }
 
 #[test]
-fn a_client_that_asks_in_a_loop_costs_a_twentieth_of_a_core_and_keeps_no_other_from_asking() {
+fn clients_that_ask_in_a_loop_cost_at_most_a_twentieth_of_a_core_and_all_get_answers() {
     test(async {
-        let mut door = Door::new();
-        let clock = door.clock.clone();
+        let mut entrance = Entrance::new();
+        let clock = entrance.clock.clone();
         let begun = Instant::now();
         let end = begun + Duration::from_secs(60);
         let mut asking = Vec::new();
-        for _ in 0..READ_ONLY_AT_MOST {
-            let (client, theirs) = door.admit(false).await.unwrap();
+        for _ in 0..MAX_READ_ONLY_CLIENTS {
+            let (client, theirs) = entrance.admit(false).await.unwrap();
             let clock = clock.clone();
             asking.push(tokio::spawn(async move {
                 let (mut client, mut theirs) = (client, theirs);

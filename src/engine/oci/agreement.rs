@@ -1,4 +1,5 @@
-//! Whether bundles are read and rewritten as the ecosystem's model of them (`oci-spec`) has it.
+//! Tests that bundles are read and rewritten in agreement with `oci-spec`, the ecosystem's model of
+//! them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +20,6 @@ use super::config::{process, set_oom_score};
 use crate::engine::{Namespaces, Resources};
 use crate::sizing::{Bytes, Limit, Millicores, Size};
 
-/// All that the model knows.
 const NAMESPACES: [LinuxNamespaceType; 8] = [
     LinuxNamespaceType::Mount,
     LinuxNamespaceType::Cgroup,
@@ -31,7 +31,7 @@ const NAMESPACES: [LinuxNamespaceType; 8] = [
     LinuxNamespaceType::Time,
 ];
 
-/// A path, or a name, in which nothing is special to JSON but what has to be escaped.
+/// A path or name, including characters that JSON escapes.
 fn word() -> impl Strategy<Value = String> {
     "[a-zA-Z0-9/._:é\"\\\\ -]{1,16}"
 }
@@ -72,7 +72,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Whatever the rest is, it is what the model takes for a usual container.
+    /// Configurations with varied fields; all others have the model's defaults.
     fn specs()(
         annotations in hash_map(word(), word(), 0..5),
         mounts in vec((word(), word()), 0..5),
@@ -111,7 +111,8 @@ prop_compose! {
     }
 }
 
-/// What a later version of the specification may have: in the document, its process, its namespaces.
+/// Adds unknown fields, as a later version of the specification may have them: in the document, its
+/// process and its namespaces.
 fn with_what_is_new(spec: &Spec) -> Value {
     let mut config = serde_json::to_value(spec).unwrap();
     let new = json!({"a": [1, 2.5e3, null], "oomScoreAdj": 3});
@@ -131,13 +132,13 @@ fn written(bundle: &Path) -> Value {
     serde_json::from_slice(&fs::read(bundle.join(CONFIG)).unwrap()).unwrap()
 }
 
-/// What the specification calls it.
+/// Name in the specification.
 fn name(kind: LinuxNamespaceType) -> String {
     let name = serde_json::to_value(kind).unwrap();
     name.as_str().unwrap().to_owned()
 }
 
-/// The size that these resources give a container which had no bounds.
+/// Size that these resources give a container without limits.
 fn size(resources: Option<&LinuxResources>) -> Size {
     let mut size = Size::UNLIMITED;
     let cpu = resources.and_then(|it| it.cpu().as_ref());
@@ -160,7 +161,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn both_read_the_same(spec in specs()) {
+    fn both_read_the_same_facts(spec in specs()) {
         let bundle = in_a_bundle(&with_what_is_new(&spec));
         let read = Bundle::read(bundle.path()).unwrap();
 
@@ -193,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn a_score_is_all_that_is_another(spec in specs(), score in -1000..=1000) {
+    fn setting_an_oom_score_changes_nothing_else(spec in specs(), score in -1000..=1000) {
         let before = with_what_is_new(&spec);
         let bundle = in_a_bundle(&before);
         set_oom_score(bundle.path(), score).unwrap();
@@ -210,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn a_command_has_all_of_the_program_but_its_terminal(spec in specs(), argv in vec(word(), 1..4)) {
+    fn a_command_has_the_programs_settings_without_a_terminal(spec in specs(), argv in vec(word(), 1..4)) {
         let config = with_what_is_new(&spec);
         let bundle = in_a_bundle(&config);
         let made = process(bundle.path(), &argv).unwrap();
@@ -223,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn an_update_is_read_as_it_was_meant(resources in resources()) {
+    fn both_read_the_same_size_from_an_update(resources in resources()) {
         let json = serde_json::to_vec(&resources).unwrap();
         let ours = Resources::parse(&json).change(Size::UNLIMITED);
         prop_assert_eq!(ours, size(Some(&resources)));
@@ -231,7 +232,7 @@ proptest! {
 }
 
 #[test]
-fn each_namespace_is_known_by_the_name_of_its_file() {
+fn each_type_of_namespace_of_the_model_is_known() {
     let own = i32::try_from(std::process::id()).unwrap();
     for kind in NAMESPACES {
         let path = format!("/proc/self/ns/{kind}");
@@ -240,18 +241,14 @@ fn each_namespace_is_known_by_the_name_of_its_file() {
             .iter()
             .map(|(kind, path)| (kind.as_str(), path.as_str()));
         let named = Namespaces::named(named, None).unwrap();
-        assert_ne!(
-            named,
-            Namespaces::default(),
-            "{kind} is none of those that are known"
-        );
+        assert_ne!(named, Namespaces::default(), "{kind} is unknown");
         assert!(named.hold(own).is_ok(), "{kind}");
     }
 }
 
-/// The reasons for which the shim does not read bundles by this model.
+/// Shows two of the reasons why the shim does not use the model.
 #[test]
-fn the_model_refuses_what_it_does_not_know_and_loses_it() {
+fn the_model_rejects_unknown_values_and_drops_unknown_fields() {
     let of_tomorrow =
         json!({"ociVersion": "9.0.0", "linux": {"namespaces": [{"type": "weather"}]}});
     assert!(serde_json::from_value::<Spec>(of_tomorrow.clone()).is_err());
@@ -266,7 +263,7 @@ fn the_model_refuses_what_it_does_not_know_and_loses_it() {
 
 #[test]
 fn the_model_takes_many_times_the_memory() {
-    // As kubelet tells a container of the services that there are.
+    // The variables by which kubelet announces services to a container.
     let service = |number| format!("A_SERVICE_{number}_PORT=tcp://10.0.0.1:443");
     let process = ProcessBuilder::default().env((0..100).map(service).collect::<Vec<_>>());
     let spec = SpecBuilder::default().process(process.build().unwrap());

@@ -1,14 +1,15 @@
-//! The OCI bundle: of its `config.json` only what the shim needs.
+//! The OCI bundle: the parts of its `config.json` that the shim needs.
 //!
-//! The ecosystem's model of the whole document is `oci-spec`. The tests make bundles with it, and hold this
-//! reader to it (`agreement.rs`); the shim does not use it:
+//! `oci-spec` models the whole document. The tests make bundles with it and compare it with this
+//! reader (`agreement.rs`), but the shim does not use it, for three reasons:
 //!
-//! - It drops fields that it does not know. Here they survive, for nothing is written back but the bytes that
-//!   are meant (`config.rs`).
-//! - Its enums are closed: a namespace, an action or a flag that is newer than the model would refuse a
-//!   container that the OCI runtime can make. Here such a thing is a string, and the runtime's business.
-//! - A shim stays as large as it has once been. For a `config.json` of 12.6 kB, as kubelet's are, the typed
-//!   document adds 984 kB to the process, `serde_json::Value` 232 kB, this struct 4 kB.
+//! - It drops unknown fields. Here they survive, because only the changed bytes are written
+//!   (`config.rs`).
+//! - Its enums are closed: a namespace, action or flag that is newer than the model would make a
+//!   container fail that the OCI runtime can create. Here such a value is a string, which only the
+//!   runtime checks.
+//! - A process does not shrink again. For one of kubelet's `config.json` files (12.6 kB), the typed
+//!   document adds 984 kB to the shim, `serde_json::Value` 232 kB, and this struct 4 kB.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,10 +20,10 @@ use thiserror::Error;
 
 use crate::engine::Resources;
 
-/// The OCI runtime's configuration in a bundle.
+/// Name of the OCI runtime's configuration in a bundle.
 pub(super) const CONFIG: &str = "config.json";
 
-/// A container's `config.json`, as far as the shim has to know it.
+/// The fields of a container's `config.json` that the shim needs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Bundle {
@@ -69,7 +70,7 @@ struct Linux {
     gid_mappings: Vec<Mapping>,
 }
 
-/// A range of ids in a user namespace, and where it begins outside.
+/// A range of IDs in a user namespace, and the first ID outside that it maps to.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Mapping {
@@ -88,7 +89,7 @@ struct Namespace {
     path: String,
 }
 
-/// Go writes an empty map or list as null.
+/// Reads null as empty: Go writes an empty map or list as null.
 fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -97,7 +98,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// A bundle cannot be read.
+/// The error of a bundle that cannot be read or changed.
 #[derive(Debug, Error)]
 pub enum BundleError {
     #[error("{path}: {source}", path = .path.display())]
@@ -107,7 +108,7 @@ pub enum BundleError {
         path: PathBuf,
         source: serde_json::Error,
     },
-    #[error("{path} was not changed: {source}", path = .path.display())]
+    #[error("cannot change {path}: {source}", path = .path.display())]
     Unwritten { path: PathBuf, source: io::Error },
 }
 
@@ -116,7 +117,7 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is not what the OCI runtime specification calls a configuration.
+    /// If it cannot be read, or is no configuration of the OCI runtime specification.
     pub fn read(bundle: &Path) -> Result<Bundle, BundleError> {
         let path = bundle.join(CONFIG);
         match std::fs::read(&path) {
@@ -126,7 +127,7 @@ impl Bundle {
         }
     }
 
-    /// Whether the runtime has to run hooks after the program was executed.
+    /// True if the runtime has to run hooks after the program was executed.
     pub fn has_poststart_hooks(&self) -> bool {
         let hooks = self
             .hooks
@@ -135,7 +136,7 @@ impl Bundle {
         hooks.is_some_and(|hooks| !hooks.is_empty())
     }
 
-    /// Whether the runtime has to run hooks when the container is deleted.
+    /// True if the runtime has to run hooks when the container is deleted.
     pub fn has_poststop_hooks(&self) -> bool {
         let hooks = self
             .hooks
@@ -144,13 +145,14 @@ impl Bundle {
         hooks.is_some_and(|hooks| !hooks.is_empty())
     }
 
-    /// Whether all processes of the container die with its init: it has a PID namespace of its own.
+    /// True if the container has its own PID namespace, so that all its processes die with its
+    /// init.
     pub fn has_own_pid_namespace(&self) -> bool {
         self.namespaces()
             .any(|(kind, path)| kind == "pid" && path.is_empty())
     }
 
-    /// Its namespaces by type and path; those that are made for it have an empty one.
+    /// Types and paths of its namespaces; the path of a new namespace is empty.
     pub fn namespaces(&self) -> impl Iterator<Item = (&str, &str)> {
         let namespaces = self.linux.as_ref();
         let namespaces = namespaces.and_then(|linux| linux.namespaces.as_ref());
@@ -158,8 +160,8 @@ impl Bundle {
         namespaces.map(|ns| (ns.kind.as_str(), ns.path.as_str()))
     }
 
-    /// The user and the group outside that are root in the container's user namespace; 0 without a user namespace, and
-    /// for an id that is not mapped.
+    /// UID and GID outside to which the container's root is mapped; 0 without a user namespace, and
+    /// for an ID that is not mapped.
     pub fn root(&self) -> (u32, u32) {
         let Some(linux) = &self.linux else {
             return (0, 0);
@@ -175,23 +177,23 @@ impl Bundle {
         (of(&linux.uid_mappings), of(&linux.gid_mappings))
     }
 
-    /// The `oom_score_adj` that its program is to have, if the bundle says so.
+    /// `oom_score_adj` of its program, if set.
     pub fn oom_score(&self) -> Option<i32> {
         self.process.as_ref()?.oom_score_adj
     }
 
-    /// What the container asks for and may use, as far as the bundle says so.
+    /// The container's requests and limits, as far as set.
     pub fn resources(&self) -> Resources {
         let linux = self.linux.as_ref();
         linux.and_then(|linux| linux.resources).unwrap_or_default()
     }
 
-    /// Where the container's cgroup is to be, if the bundle says so.
+    /// Path of the container's cgroup, if set.
     pub fn cgroups_path(&self) -> Option<&str> {
         self.linux.as_ref()?.cgroups_path.as_deref()
     }
 
-    /// Whether the container's cgroup is systemd's to make: its path has the form
+    /// True if systemd makes the container's cgroup: then its path has the form
     /// `parent.slice:prefix:name` (runc's `docs/systemd.md`).
     pub fn has_systemd_cgroup(&self) -> bool {
         let mut parts = self.cgroups_path().unwrap_or_default().split(':');
@@ -201,7 +203,7 @@ impl Bundle {
         is_slice && parts.count() == 2
     }
 
-    /// The file on the host that is mounted at `destination`.
+    /// Path on the node of the file that is mounted at `destination`.
     pub fn mount_source(&self, destination: &str) -> Option<&Path> {
         let mount = self
             .mounts
@@ -217,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_is_read_for_what_the_shim_needs() {
+    fn the_fields_that_the_shim_needs_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let config = r#"{"ociVersion":"1.0.2","annotations":{"usher/sidecars":"proxy"},
             "mounts":[{"destination":"/dev/termination-log","source":"/var/log/x","type":"bind"}],
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_namespace_that_is_joined_is_not_the_containers_own() {
+    fn a_joined_pid_namespace_is_not_the_containers_own() {
         let json = r#"{"linux":{"namespaces":[{"type":"pid","path":"/proc/7/ns/pid"}]}}"#;
         let bundle: Bundle = serde_json::from_str(json).unwrap();
         assert!(!bundle.has_own_pid_namespace());
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn root_in_a_user_namespace_is_the_user_that_the_mappings_name() {
+    fn root_in_a_user_namespace_is_the_user_that_it_is_mapped_to() {
         let root = |linux: &str| {
             let json = format!(r#"{{"linux":{{{linux}}}}}"#);
             serde_json::from_str::<Bundle>(&json).unwrap().root()
@@ -253,10 +255,10 @@ mod tests {
         let mappings = r#""uidMappings":[{"containerID":1,"hostID":5,"size":9},{"containerID":0,"hostID":7,"size":1}],
             "gidMappings":[{"containerID":0,"hostID":8,"size":65536}]"#;
         assert_eq!(root(&format!("{user},{mappings}")), (7, 8));
-        // A sandbox has made the namespace.
+        // The namespace of the pod's sandbox.
         let joined = r#""namespaces":[{"type":"user","path":"/proc/7/ns/user"}]"#;
         assert_eq!(root(&format!("{joined},{mappings}")), (7, 8));
-        // No such namespace: the mappings count for nothing.
+        // Without a user namespace, mappings mean nothing.
         assert_eq!(root(mappings), (0, 0));
         assert_eq!(root(user), (0, 0));
         let unmapped =
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_path_of_systemds_form_is_systemds() {
+    fn systemds_cgroups_are_recognized_by_the_form_of_their_path() {
         let has = |path: &str| {
             let json = format!(r#"{{"linux":{{"cgroupsPath":"{path}"}},"annotations":null}}"#);
             serde_json::from_str::<Bundle>(&json)
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_configuration_is_named_with_its_path() {
+    fn the_error_of_a_malformed_configuration_names_its_path() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("config.json"), "{").unwrap();
         let error = Bundle::read(dir.path()).unwrap_err().to_string();

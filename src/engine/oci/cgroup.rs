@@ -1,4 +1,4 @@
-//! The cgroups of containers and pods, as the engine's.
+//! The engine's traits of cgroups, implemented by [`crate::cgroup`].
 
 use std::fs;
 use std::future::pending;
@@ -23,10 +23,10 @@ use crate::sys;
 
 use super::config::replace;
 
-/// How long systemctl may take.
+/// Time limit of systemctl.
 const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
-/// The file in a bundle that says what is to be restored if we cannot.
+/// File in a bundle with the values that `delete` restores if the shim has died.
 const NOTES: &str = "usher-pod-cgroup.json";
 const MODE: u32 = 0o600;
 
@@ -64,7 +64,7 @@ impl OomWatch for cgroup::OomWatch {
     }
 }
 
-/// The cgroup of a pod.
+/// Cgroup of a pod.
 #[derive(Debug)]
 pub struct OciPodCgroup {
     cgroup: Arc<cgroup::PodCgroup>,
@@ -73,7 +73,7 @@ pub struct OciPodCgroup {
 }
 
 impl OciPodCgroup {
-    /// That cgroup, with `reaper` for what systemd is told.
+    /// Wraps a cgroup; `reaper` runs systemctl.
     pub fn new(cgroup: cgroup::PodCgroup, reaper: Reaper) -> OciPodCgroup {
         OciPodCgroup {
             place: cgroup.place(),
@@ -141,9 +141,9 @@ impl PodCgroup for OciPodCgroup {
         let waited = child.wait_within(&self.reaper, SYSTEMD_ANSWERS_WITHIN, pending());
         match waited.await.map_err(|error| error.to_string())? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
-            Waited::Ended(status) => Err(format!("systemctl ended with {}", status.code())),
+            Waited::Ended(status) => Err(format!("systemctl exited with {}", status.code())),
             Waited::Late | Waited::Halted => Err(format!(
-                "systemctl does not end within {SYSTEMD_ANSWERS_WITHIN:?}"
+                "systemctl did not end within {SYSTEMD_ANSWERS_WITHIN:?}"
             )),
         }
     }
@@ -157,12 +157,12 @@ impl PodCgroup for OciPodCgroup {
     }
 
     fn remove_note(&self, bundle: &Path) {
-        // The bundle may be gone by now, and the note with it.
+        // Fails if the bundle is already gone.
         let _ = fs::remove_file(bundle.join(NOTES));
     }
 }
 
-/// Restores what a shim that has died could not, as it has noted in the bundle of its container.
+/// Restores the values that a shim, before it died, has noted in the bundle of its container.
 pub fn restore_pod_cgroup(bundle: &Path) {
     let notes = fs::read(bundle.join(NOTES)).unwrap_or_default();
     let notes: Vec<Note> = serde_json::from_slice(&notes).unwrap_or_default();
@@ -170,13 +170,13 @@ pub fn restore_pod_cgroup(bundle: &Path) {
         match note.restore() {
             Ok(true) => have_systemd_know(&note),
             Ok(false) => {}
-            Err(error) => tracing::warn!(?note, %error, "not restored"),
+            Err(error) => tracing::warn!(?note, %error, "pod's cgroup not restored"),
         }
     }
 }
 
-/// Or its next daemon-reload brings back what the dead shim has told it. containerd gives `delete`
-/// little time, so this is not waited for.
+/// Tells systemd the restored value; otherwise its next daemon-reload sets the value of the dead
+/// shim again. Does not wait for it, because containerd gives `delete` little time.
 fn have_systemd_know(note: &Note) {
     let Some((unit, property)) = note.systemd() else {
         return;
@@ -184,7 +184,7 @@ fn have_systemd_know(note: &Note) {
     let mut command = systemctl();
     command.args(["--no-block", "set-property", "--runtime", unit, property]);
     if let Err(error) = sys::spawn(&mut command) {
-        tracing::warn!(%error, "systemctl cannot be run");
+        tracing::warn!(%error, "cannot run systemctl");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Checkpoints: a container written to files by criu, and made again from them.
+//! Checkpoints: criu writes a container to files and restores it from them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,29 +12,30 @@ use super::OciRuntime;
 use super::command::RuntimeCommand;
 use super::error::{RuntimeError, Verb};
 
-/// The log that criu writes into its work directory, and its copy in the bundle.
+/// criu's log in its work directory.
 const DUMP_LOG: &str = "dump.log";
+/// Copy of that log in the bundle.
 const COPIED_LOG: &str = "criu-dump.log";
 
-/// Where criu works on a restore if nobody says otherwise, in the bundle; containerd's own
-/// directory for the container.
+/// Default work directory of criu for a restore: containerd's directory for the container, in the
+/// bundle.
 const WORK: &str = "work";
 
-/// What a container is restored from.
+/// The checkpoint from which a container is restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore {
-    /// The directory with the files.
+    /// Directory with the files.
     pub image: PathBuf,
-    /// The directory for criu's own files; none for that of the bundle.
+    /// Directory for criu's own files; `None` for the default one in the bundle.
     pub work: Option<PathBuf>,
 }
 
 impl OciRuntime {
-    /// Writes a container to files.
+    /// Writes a checkpoint of a container.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words and the path of criu's log.
+    /// [`RuntimeError`], with the runtime's message and the path of criu's log.
     #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
     pub async fn checkpoint(&self, id: &str, checkpoint: &Checkpoint) -> Result<(), RuntimeError> {
         let own_work = self.scratch("criu-work");
@@ -72,14 +73,14 @@ impl OciRuntime {
             let own_work = own_work.0.clone();
             let removed = self.reaper.threads().run(|| fs::remove_dir_all(own_work));
             if let Err(error) = removed.await.and_then(|removed| removed) {
-                tracing::debug!(%error, "criu has left no work directory");
+                tracing::debug!(%error, "cannot remove criu's work directory");
             }
         }
         outcome
     }
 
-    /// The first line of criu's complaint, and where its log is found when its work directory is
-    /// gone.
+    /// Shortens an error to its first line, and adds the path of a copy of criu's log, because the
+    /// work directory is removed.
     #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
     async fn with_log(&self, error: RuntimeError, work: &Path) -> RuntimeError {
         let RuntimeError::Failed { verb, message } = error else {
@@ -89,7 +90,7 @@ impl OciRuntime {
         let (log, to) = (work.join(DUMP_LOG), copy.clone());
         let copied = self.reaper.threads().run(move || fs::copy(log, to));
         if let Err(error) = copied.await.and_then(|copied| copied) {
-            tracing::debug!(%error, "criu has left no log");
+            tracing::debug!(%error, "cannot copy criu's log");
         }
         let complaint = message.lines().next().unwrap_or_default();
         RuntimeError::Failed {
@@ -98,11 +99,11 @@ impl OciRuntime {
         }
     }
 
-    /// Makes a container again from files; its init process, which runs then, is given back.
+    /// Restores a container from its checkpoint; returns its running init process.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn restore(
         &self,
         id: &str,
@@ -130,7 +131,7 @@ impl OciRuntime {
             .await
     }
 
-    /// OCI runtimes look for `criu` on the PATH, and have no option for it any more.
+    /// Puts criu's directory first on the PATH: OCI runtimes no longer have an option for its path.
     fn find_criu(&self, command: &mut RuntimeCommand) {
         let Some(directory) = self.criu.parent().filter(|_| self.criu.ends_with("criu")) else {
             return;

@@ -1,4 +1,4 @@
-//! A command of the OCI runtime: its environment, its log, how long it may take, and what ends it.
+//! A command of the OCI runtime: its environment, log, time limit and cancellation.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,9 +19,10 @@ use crate::stdio::ProcessStdio;
 use super::error::{RuntimeError, Verb};
 use super::{OciRuntime, log};
 
-/// What the OCI runtime gets of the shim's environment: where to find programs and libraries (criu's,
-/// the hooks' own), where systemd listens, and where files may lie. All else is containerd's own affair:
-/// `NOTIFY_SOCKET`, which systemd gives to it, would be mounted into the containers, and waited for.
+/// Variables of the shim's environment that the OCI runtime gets: paths of programs and libraries
+/// (for criu and hooks), systemd's sockets, and directories for files. Others are meant for
+/// containerd alone: runc would mount systemd's `NOTIFY_SOCKET` into containers and wait for a
+/// notification.
 const ENVIRONMENT: [&str; 8] = [
     "PATH",
     "LD_LIBRARY_PATH",
@@ -33,7 +34,7 @@ const ENVIRONMENT: [&str; 8] = [
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
-/// A command of the runtime that is being put together.
+/// Builder of a command.
 pub(super) struct RuntimeCommand {
     verb: Verb,
     pub command: Command,
@@ -54,12 +55,12 @@ impl RuntimeCommand {
         }
     }
 
-    /// It is of no use any more when the container is to go.
+    /// Lets the runtime's `halt` cancel this command.
     pub fn can_be_halted(&mut self) {
         self.can_be_halted = true;
     }
 
-    /// It may take as long as this, if that is less than usual.
+    /// Lowers the time limit to this, if it is higher.
     pub fn limit(&mut self, limit: Duration) {
         self.limit = self.limit.min(limit);
     }
@@ -67,11 +68,10 @@ impl RuntimeCommand {
 
 impl OciRuntime {
     pub(super) fn command(&self, verb: Verb) -> RuntimeCommand {
-        // A log for each command: they run side by side, and one that fails must not be given the
-        // words of another.
+        // A log for each command: they run concurrently, and an error must not quote another's log.
         let log = self.scratch(LOG);
-        // Made here, and not by the command when it gets that far: should we die, it is by this file
-        // that one which is under way is found. Without it the command fails as it will anyway.
+        // Created here, before the command starts: if the shim dies, `delete` finds running
+        // commands by this file. If it cannot be created, the command fails with a better message.
         let _ = std::fs::File::create(&log.0);
         let mut command = Place::command(self.place.as_ref(), &self.binary);
         command
@@ -86,8 +86,8 @@ impl OciRuntime {
         command.env_clear();
         let given = |name: &&'static str| Some((*name, std::env::var_os(name)?));
         command.envs(ENVIRONMENT.iter().filter_map(given));
-        // runc is written in Go, and its commands are too short to gain from more: as measured, a
-        // create takes a tenth less time when it starts no threads to share the work.
+        // Measured: runc's create is a tenth faster if Go starts no threads to share its short
+        // work.
         command.env("GOMAXPROCS", "1");
         command.arg(verb.to_string()).current_dir(&self.bundle);
         RuntimeCommand {
@@ -99,8 +99,7 @@ impl OciRuntime {
         }
     }
 
-    /// Runs a command to its end, which comes when its time is over, or when it is halted, at the
-    /// latest.
+    /// Runs a command, and kills it at its time limit or when it is canceled.
     pub(super) async fn run(
         &self,
         command: RuntimeCommand,
@@ -132,9 +131,10 @@ impl OciRuntime {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => {
                 let silence = || match (status, &self.place) {
-                    // Our own program puts the command into its cgroup, and ends so if it cannot be executed.
-                    (ExitStatus::Code(127), Some(_)) => format!("{:?} cannot be run", self.binary),
-                    _ => format!("it ended with {} and gave no reason", status.code()),
+                    // Our own program, which moves the command into its cgroup, exits with 127 if
+                    // the command cannot be executed.
+                    (ExitStatus::Code(127), Some(_)) => format!("cannot run {:?}", self.binary),
+                    _ => format!("exited with {} and gave no reason", status.code()),
                 };
                 Err(match log::last_error(&log.0) {
                     Some(message) => RuntimeError::Failed { verb, message },
@@ -152,7 +152,7 @@ impl OciRuntime {
         }
     }
 
-    /// Spawns a command and waits for it. The disk of its program may stall, which is part of its time.
+    /// Spawns a command and waits for its exit. A disk may stall the spawn; that time counts too.
     async fn wait_for(
         &self,
         command: Command,
@@ -169,36 +169,35 @@ impl OciRuntime {
         spawned?.wait_within(&self.reaper, limit, halt).await
     }
 
-    /// A name in the bundle that no other command uses.
+    /// A unique file name in the bundle.
     pub(super) fn scratch(&self, what: &str) -> Scratch {
         let number = SCRATCH_FILES.fetch_add(1, Ordering::Relaxed);
         Scratch(self.bundle.join(format!("{SCRATCH}{number}{what}")))
     }
 }
 
-/// How the names of files begin that lie in the bundle for a moment.
+/// Prefix of temporary files in the bundle.
 const SCRATCH: &str = "usher-";
 
-/// What the name of a command's log ends with.
+/// Suffix of a command's log.
 const LOG: &str = ".log";
 
-/// Whether a file in the bundle is the log of a command that is under way, or was when the shim
-/// died.
+/// True if a file in the bundle is the log of a command that is running, or was when the shim died.
 pub fn is_command_log(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(SCRATCH.as_bytes()) && name.ends_with(LOG.as_bytes())
 }
 
-/// Counts the files that this process has needed for a moment.
+/// Counter for the names of temporary files.
 static SCRATCH_FILES: AtomicU64 = AtomicU64::new(0);
 
-/// A file that is removed when nobody needs it any more.
+/// A temporary file, removed on drop.
 #[derive(Debug)]
 pub(super) struct Scratch(pub PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It lies in the bundle, which containerd removes with all that is in it.
+        // If it stays, containerd removes it with the bundle.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! Changes to a bundle's `config.json`: only the bytes that are meant are changed, so that nothing is
-//! lost that the shim does not know, and no model of the document is ever in memory.
+//! Changes to a bundle's `config.json`. Only the bytes in question change, so fields that the shim
+//! does not know survive, and no model of the document is ever in memory.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ struct Config<'a> {
     process: Option<&'a RawValue>,
 }
 
-/// What says where a container's files come from.
+/// The fields that decide where a container's files come from.
 #[derive(Deserialize)]
 struct Places<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
@@ -36,7 +36,7 @@ struct Root {
     readonly: bool,
 }
 
-/// The maps of the user namespace that it is in.
+/// The mappings of its user namespace.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Linux {
@@ -50,16 +50,17 @@ struct Process<'a> {
     oom_score_adj: Option<&'a RawValue>,
 }
 
-/// A value that is there, null or not.
+/// Reads a field that exists, even if it is null.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
 }
 
-/// Has the container in `bundle` created with this `oom_score_adj` from now on (`proc(5)`).
+/// Sets the `oom_score_adj` (`proc(5)`) with which the container in `bundle` will be created.
 ///
 /// # Errors
 ///
-/// If the configuration cannot be read or written, or has no process. It is whole in any case.
+/// If the configuration cannot be read or written, or has no process; the file then stays as it
+/// was.
 pub fn set_oom_score(bundle: &Path, score: i32) -> Result<(), BundleError> {
     let path = bundle.join(CONFIG);
     let written = fs::read_to_string(&path).and_then(|config| {
@@ -71,15 +72,15 @@ pub fn set_oom_score(bundle: &Path, score: i32) -> Result<(), BundleError> {
 
 pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
     let Config { process } = serde_json::from_str(config)?;
-    // An array would be taken for a struct without its fields.
+    // serde would accept an array as a struct without fields.
     let process = process.map(RawValue::get);
     let process = process.filter(|process| process.starts_with('{'));
-    let process = process.ok_or_else(|| io::Error::other("there is no process in it"))?;
+    let process = process.ok_or_else(|| io::Error::other("it has no process"))?;
     let Process { oom_score_adj } = serde_json::from_str(process)?;
     let changed = match oom_score_adj {
         Some(old) => splice(config, place(config, old.get()), &score.to_string()),
         None => place(config, process).and_then(|Range { start, .. }| {
-            // Behind the brace.
+            // After the brace.
             let start = start.checked_add(1)?;
             let is_empty = process.trim_start_matches('{').trim() == "}";
             let comma = if is_empty { "" } else { "," };
@@ -87,15 +88,15 @@ pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
             splice(config, Some(start..start), &field)
         }),
     };
-    changed.ok_or_else(|| io::Error::other("a part of it is not where it was"))
+    changed.ok_or_else(|| io::Error::other("internal error: cannot locate a field in the text"))
 }
 
-/// Has the container in `bundle` share these files of its pod's sandbox: each where the container has it, and
-/// where it is on the node. What its owner has mounted there stays.
+/// Mounts these files of the pod's sandbox into the container in `bundle`; each is a path in the
+/// container and one on the node. Mounts that the container's owner has made at these paths stay.
 ///
 /// # Errors
 ///
-/// If the configuration cannot be read or written. It is whole in any case.
+/// If the configuration cannot be read or written; the file then stays as it was.
 pub fn share(bundle: &Path, files: &[(&str, PathBuf)]) -> Result<(), BundleError> {
     let path = bundle.join(CONFIG);
     let written = fs::read_to_string(&path).and_then(|config| {
@@ -123,7 +124,7 @@ pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result
         let is_there =
             |mount: &Value| mount.get("destination").and_then(Value::as_str) == Some(*place);
         let is_memory = *place == SHARED_MEMORY;
-        // The one that is on top.
+        // The last mount at a path covers the others.
         let own = mounts.iter().rposition(is_there);
         if own
             .and_then(|own| mounts.get(own))
@@ -139,7 +140,7 @@ pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result
         };
         let mut mount = json!({"destination": place, "type": "bind", "source": path,
             "options": ["rbind", "rprivate", access]});
-        // Who is root there owns them; shared memory is everybody's anyway.
+        // The container's root owns the files; shared memory is writable by all anyway.
         if let (false, Some(uids), Some(gids), Some(mount)) =
             (is_memory, &uids, &gids, mount.as_object_mut())
         {
@@ -162,11 +163,11 @@ pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result
             )
         }),
     };
-    changed.ok_or_else(|| io::Error::other("a part of it is not where it was"))
+    changed.ok_or_else(|| io::Error::other("internal error: cannot locate a field in the text"))
 }
 
-/// Whether a mount was not chosen by the container's owner: one of what a pause container's sandbox would
-/// have had, and memory that would be shared with nobody.
+/// True if the container's owner did not choose this mount: containerd adds bind mounts of files
+/// that only a pause container's sandbox would have, and a private tmpfs for shared memory.
 fn is_nobodys(mount: &Value, is_memory: bool) -> bool {
     let word = |key| mount.get(key).and_then(Value::as_str).unwrap_or_default();
     match word("type") {
@@ -176,9 +177,8 @@ fn is_nobodys(mount: &Value, is_memory: bool) -> bool {
     }
 }
 
-/// The OCI specification's process, as JSON, that executes `argv` as the container's own program is
-/// executed, but without a terminal: with its user, capabilities, limits, profiles, environment and
-/// directory.
+/// Returns the OCI process, as JSON, that executes `argv` like the container's own program, but
+/// without a terminal: with its user, capabilities, limits, profiles, environment and directory.
 ///
 /// # Errors
 ///
@@ -187,7 +187,7 @@ pub(super) fn process(bundle: &Path, argv: &[String]) -> Result<Vec<u8>, BundleE
     let path = bundle.join(CONFIG);
     let process = fs::read_to_string(&path).and_then(|config| {
         let Config { process } = serde_json::from_str(&config)?;
-        let process = process.ok_or_else(|| io::Error::other("there is no process in it"))?;
+        let process = process.ok_or_else(|| io::Error::other("it has no process"))?;
         let mut process: Map<String, Value> = serde_json::from_str(process.get())?;
         process.insert("args".to_owned(), json!(argv));
         without_terminal(&mut process);
@@ -196,7 +196,7 @@ pub(super) fn process(bundle: &Path, argv: &[String]) -> Result<Vec<u8>, BundleE
     process.map_err(|source| BundleError::Unreadable { path, source })
 }
 
-/// The process that a caller has had executed, for nobody to look at.
+/// Returns a process that a caller has executed before, now without a terminal.
 ///
 /// # Errors
 ///
@@ -212,7 +212,7 @@ fn without_terminal(process: &mut Map<String, Value>) {
     process.remove("consoleSize");
 }
 
-/// Where a part of a text is in it.
+/// Range of a part in the text that it is a slice of.
 fn place(whole: &str, part: &str) -> Option<Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     Some(start..start.checked_add(part.len())?)
@@ -223,7 +223,7 @@ fn splice(text: &str, range: Option<Range<usize>>, with: &str) -> Option<String>
     Some([text.get(..start)?, with, text.get(end..)?].concat())
 }
 
-/// Writes a file of which nobody ever sees half.
+/// Replaces a file atomically.
 pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let unfinished = path.with_extension("json.usher");
     let mut options = OpenOptions::new();
@@ -245,14 +245,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_score_is_changed_and_every_other_byte_stays() {
+    fn setting_an_oom_score_keeps_every_other_byte() {
         let config = r#"{"x": 1.0e2, "process" : {"new":{"oomScoreAdj":3}, "oomScoreAdj" : 985 ,"args":["\u00e9"]}}"#;
         let changed = with_oom_score(config, -997).unwrap();
         assert_eq!(changed, config.replace("985", "-997"));
     }
 
     #[test]
-    fn a_score_is_added_where_there_is_none() {
+    fn a_missing_oom_score_is_added() {
         for (process, expected) in [
             (
                 r#"{"args":["a"]}"#,
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_the_files_of_its_pod() {
+    fn a_container_gets_the_files_of_its_pod() {
         let expected = json!([
             bind("/etc/hosts", "/b/hosts", "rw"),
             bind(SHARED_MEMORY, "/b/shm", "rw")
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_owner_has_mounted_stays() {
+    fn mounts_of_the_containers_owner_stay() {
         let own = r#"{"mounts":[{"destination":"/etc/hosts","type":"bind","source":"/proc/version"},
             {"destination":"/dev/shm","type":"bind","source":"/dev"},{"destination":"/y"}]}"#;
         let expected: Value = serde_json::from_str(own).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_as_its_root_is_and_owned_by_who_is_root_there() {
+    fn the_pods_files_are_read_only_if_the_root_is_and_owned_by_the_containers_root() {
         let config = r#"{"root":{"readonly":true},"linux":{"uidMappings":[{"hostID":7}],"gidMappings":[{"hostID":8}]}}"#;
         let mounts = &shared(config, &FILES)["mounts"];
         let mut hosts = bind("/etc/hosts", "/b/hosts", "ro");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_executed_as_the_program_is_but_without_its_terminal() {
+    fn a_command_has_the_settings_of_the_program_without_its_terminal() {
         let dir = tempfile::tempdir().unwrap();
         let config = r#"{"process":{"user":{"uid":7},"args":["a"],"terminal":true,"new":[1],
             "consoleSize":{"height":1,"width":2},"noNewPrivileges":true}}"#;
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_left_as_it_is() {
+    fn a_malformed_configuration_is_not_changed() {
         let dir = tempfile::tempdir().unwrap();
         for config in [
             "{",

@@ -1,4 +1,4 @@
-//! A container: from a bundle to an init process that is parked, and back to nothing.
+//! A container: created, restarted in place and deleted.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,42 +24,41 @@ use super::restoration::OciRestoration;
 use super::words::Words;
 use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options, shim_path};
 
-/// How long a creation may take whose caller waits for ever: it may have reasons, such as a hook that
-/// loads a driver.
+/// Time limit of a creation whose caller sets none; long, because a hook may load a driver.
 const WITHOUT_A_DEADLINE: Duration = Duration::from_secs(600);
 
-/// How long the OCI runtime may take to forget what was ended in the middle.
+/// Time limit of the OCI runtime for cleaning up a canceled creation.
 const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long it may take to delete a container with hooks that run then: nobody runs them again.
+/// Time limit for deleting a container with poststop hooks: they are never run again.
 const HOOKS_END_WITHIN: Duration = Duration::from_secs(100);
 
-/// The bundle of the pod's first container: containerd starts a shim in it.
+/// Bundle of the pod's first container: the working directory in which containerd starts the shim.
 const HOME: &str = ".";
 
-/// How long what is left of the last life may take to be gone.
+/// Time for the previous processes to be gone before a restart in place.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A bundle, and the OCI runtime that makes a container of it.
+/// A bundle, and the OCI runtime for its container.
 #[derive(Debug)]
 pub(super) struct OciContainer {
     pub id: String,
-    /// containerd's.
+    /// containerd's namespace.
     pub namespace: String,
     pub bundle: PathBuf,
     pub paths: Paths,
     pub options: Options,
-    /// The owner of the pipes of its processes.
+    /// Owner of the pipes of its processes.
     pub owner: Owner,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
     pub words: Words,
-    /// The namespaces that each of its lives is to be in.
+    /// Namespaces that each of its init processes has to be in.
     pub joins: Namespaces,
-    /// The sandbox of its pod, where the shim has made it.
+    /// Sandbox of its pod, if the shim has made it.
     pub shares: Option<Arc<OwnSandbox>>,
-    /// The host's file behind its `terminationMessagePath`.
+    /// File on the node that is mounted at its `terminationMessagePath`.
     pub termination_message: Option<PathBuf>,
     pub has_own_pid_namespace: bool,
     pub has_poststart_hooks: bool,
@@ -79,7 +78,7 @@ impl Container for Arc<OciContainer> {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         if let Some(sandbox) = &self.shares {
-            // Whether what the owner has mounted there exists, a disk says that may stall.
+            // On a thread: checking whether the sources of the owner's mounts exist may stall.
             let (bundle, files) = (self.bundle.clone(), sandbox.files.clone());
             let shared = self
                 .reaper
@@ -93,7 +92,7 @@ impl Container for Arc<OciContainer> {
         self.write_score(wishes.oom_score);
         exit::forget(&self.bundle);
         if let Err(error) = shim_path::hand_on(Path::new(HOME), &self.bundle) {
-            tracing::warn!(id = self.id, %error, "a restarted containerd takes it for another shim's");
+            tracing::warn!(id = self.id, %error, "a restarted containerd may not find this shim");
         }
         if self.options != Options::default() {
             options::save(&self.bundle, &self.options).map_err(EngineError::failed)?;
@@ -134,13 +133,15 @@ impl Container for Arc<OciContainer> {
             Err(error) => Err(error.into()),
         };
         if completed.is_err() {
-            // Somebody waits for its exit then, and what the runtime knows goes with its deletion.
+            // If canceled, its exit is waited for: only unmount here, and leave the state to the
+            // deletion.
             if halt.is_called() {
                 let state = runtime.state_dir(&self.id);
                 rootfs::unmount_state(&state, self.reaper.threads()).await;
                 remains::raze(&self.remains()).await;
             } else if let Err(error) = self.discard(&runtime).await {
-                tracing::warn!(container = self.id, %error, "not deleted");
+                let why = "cannot delete a container that failed to restart";
+                tracing::warn!(container = self.id, %error, why);
             }
         }
         Ok(OciInit::born(self, completed?))
@@ -166,7 +167,7 @@ impl Container for Arc<OciContainer> {
                 }
             }
         };
-        // Whatever comes of it, be it a panic, no output is lost and nothing stays mounted.
+        // Even after an error or panic, no output is lost and nothing stays mounted.
         let deleted = caught(removal).await;
         let drained = async {
             stdio::drain(streams).await;
@@ -202,7 +203,7 @@ impl Container for Arc<OciContainer> {
 }
 
 impl OciContainer {
-    /// Whose streams are set up: the container's own, or those of an exec.
+    /// Settings for the streams of the container or of an exec.
     pub(super) fn setting<'a>(&'a self, id: &'a str, is_shared: bool) -> Setting<'a> {
         Setting {
             id,
@@ -214,16 +215,16 @@ impl OciContainer {
         }
     }
 
-    /// Writes the score that it is to be created with into its bundle.
+    /// Writes the OOM score for the creation into the bundle.
     fn write_score(&self, score: Option<i32>) {
         if let Some(score) = score
             && let Err(error) = config::set_oom_score(&self.bundle, score)
         {
-            tracing::warn!(%error, "OOM score {score} will be set later");
+            tracing::warn!(%error, "OOM score {score} is not in the bundle; it will be set later");
         }
     }
 
-    /// What it is to be restored from, if it is.
+    /// The checkpoint to restore it from, if any.
     fn restore(&self, checkpoint: &str) -> Option<Restore> {
         let given = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
         let image = given(checkpoint).or_else(|| given(&self.options.criu_image_path))?;
@@ -253,11 +254,11 @@ impl OciContainer {
                 streams,
             }),
             Err(error) => {
-                // Some runtimes leave something behind when they fail.
+                // Some runtimes leave processes or cgroups behind when they fail.
                 if let Err(leftover) = self.discard(runtime).await {
-                    tracing::debug!(id = self.id, error = %leftover, "nothing to delete after a failed create");
+                    tracing::debug!(id = self.id, error = %leftover, "nothing left by a failed create");
                 }
-                // Whoever takes its output has ended when the caller hears of it.
+                // All output is passed on before the caller learns of the failure.
                 stdio::drain([streams]).await;
                 Err(error)
             }
@@ -279,7 +280,8 @@ impl OciContainer {
         Ok(child)
     }
 
-    /// What its next life gets between its creation and its release.
+    /// Checks a restarted container's namespaces, and sets up its streams and resources, before its
+    /// release.
     async fn complete(
         &self,
         runtime: &OciRuntime,
@@ -302,12 +304,12 @@ impl OciContainer {
         Ok(child)
     }
 
-    /// Has it forgotten without the OCI runtime, if that can be; its init has ended.
+    /// Cleans up its runtime state without the OCI runtime if possible; its init has exited.
     async fn forget_directly(&self) -> bool {
         !self.has_poststop_hooks && forget::directly(&self.runtime, &self.id).await
     }
 
-    /// Has it forgotten; its init has ended.
+    /// Cleans up its runtime state; its init has exited.
     async fn forget_by(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         match self.forget_directly().await {
             true => Ok(()),
@@ -315,21 +317,21 @@ impl OciContainer {
         }
     }
 
-    /// The cgroups that a creation has made, and may have left.
+    /// Cgroups that a failed creation may have left.
     fn remains(&self) -> BTreeSet<PathBuf> {
         let config = Bundle::read(&self.bundle).unwrap_or_default();
         self.runtime.remains(&self.id, &config)
     }
 
-    /// Removes what a creation has left that came to nothing: some runtimes leave something when they
-    /// fail, and one that was ended in the middle leaves cgroups that nobody knows of.
+    /// Removes all that a failed creation has left: some runtimes leave processes or state when
+    /// they fail, and a killed one may leave cgroups that it has not recorded.
     async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         let cgroups = self.remains();
         let state = runtime.state_dir(&self.id);
         rootfs::unmount_state(&state, self.reaper.threads()).await;
         let deleted = match runtime.halt.is_called() {
             false => insist(|| runtime.delete(&self.id, true)).await,
-            // Somebody waits for the end, and what runs there is ended below.
+            // Not for long: a caller waits. Remaining processes are killed below.
             true => {
                 let mut runtime = runtime.clone();
                 runtime.within(DISCARDED_WITHIN);
@@ -341,7 +343,7 @@ impl OciContainer {
     }
 }
 
-/// No process of the last life may be there when the next begins.
+/// Waits until no process of the previous init is left.
 async fn await_end(cgroup: Option<&dyn Cgroup>, halt: &Halt) -> Result<(), EngineError> {
     let Some(cgroup) = cgroup else {
         return Ok(());
@@ -355,13 +357,13 @@ async fn await_end(cgroup: Option<&dyn Cgroup>, halt: &Halt) -> Result<(), Engin
         biased;
         gone = tokio::time::timeout(GONE_WITHIN, gone) => gone,
         () = halt.called() => {
-            return Err(EngineError::CutShort("it is not wanted any more".to_owned()));
+            return Err(EngineError::CutShort("restart canceled".to_owned()));
         }
     };
     gone.map_err(|_| {
         let left = cgroup.processes();
         EngineError::failed(format!(
-            "of its last life there is still in its cgroup: {left:?}"
+            "earlier processes of the container are still in its cgroup: {left:?}"
         ))
     })
 }

@@ -1,4 +1,4 @@
-//! What the OCI runtime is asked, how long it may take, and why it fails.
+//! Verbs of the OCI runtime with their time limits, and errors of its commands.
 
 use std::fmt;
 use std::io;
@@ -16,23 +16,23 @@ use super::runtime::is_shortage;
 /// A command of the OCI runtime failed.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
-    #[error("OCI runtime {binary:?} cannot be run: {source}")]
+    #[error("cannot run OCI runtime {binary:?}: {source}")]
     NotRun { binary: String, source: io::Error },
     #[error("OCI runtime {verb} failed: {message}", message = said(.message))]
     Failed { verb: Verb, message: String },
     #[error("OCI runtime {verb} failed: {why}")]
     Silent { verb: Verb, why: String },
-    #[error("OCI runtime {verb} wrote {written:?} to its pid file, expected a process id")]
+    #[error("OCI runtime {verb} wrote {written:?} to its pid file; expected a PID")]
     NoPid { verb: Verb, written: String },
-    #[error("OCI runtime {verb} did not end within {limit:?}, and was ended")]
+    #[error("OCI runtime {verb} did not end within {limit:?} and was killed")]
     Late { verb: Verb, limit: Duration },
-    #[error("OCI runtime {verb} was ended: nobody wants it any more")]
+    #[error("OCI runtime {verb} canceled: its caller is gone")]
     Halted { verb: Verb },
-    #[error("OCI runtime was not seen to its end: {0}")]
+    #[error("cannot wait for the OCI runtime: {0}")]
     Unseen(String),
 }
 
-/// How much of what the runtime has said is repeated, in characters. What it says may have names in it
+/// Most characters of the runtime's message that an error repeats. A message may contain long names
 /// that a container has chosen.
 const SAID_CHARS: usize = 4096;
 
@@ -45,20 +45,20 @@ fn said(text: &str) -> Shortened<'_> {
 }
 
 impl RuntimeError {
-    /// Has the caller hear what the runtime has written to the streams of the process it was to make,
-    /// unless the error says it.
+    /// Passes on what the runtime has written to the streams of the new process, unless the error
+    /// already contains it.
     pub(super) fn unless_said(&self, streams: &mut Streams) {
         if !matches!(self, RuntimeError::Failed { .. }) {
             streams.pass_on();
         }
     }
 
-    /// Whether the runtime says that it knows no such container.
+    /// True if the runtime does not know the container.
     pub fn is_unknown_container(&self) -> bool {
         matches!(self, RuntimeError::Failed { message, .. } if message.contains("does not exist"))
     }
 
-    /// Whether the command was ended before it was done: what it has begun may be there still.
+    /// True if the command was killed before it had finished; processes and cgroups may be left.
     pub fn is_cut_short(&self) -> bool {
         matches!(
             self,
@@ -66,18 +66,19 @@ impl RuntimeError {
         )
     }
 
-    /// Whether the command could not be run for want of descriptors, memory or processes.
+    /// True if the command could not be run because descriptors, memory or processes were
+    /// exhausted.
     pub fn is_shortage(&self) -> bool {
         matches!(self, RuntimeError::NotRun { source, .. } if is_shortage(source))
     }
 
-    /// Whether the runtime says that it does not remove a container for being paused.
+    /// True if the runtime refuses to remove the container because it is paused.
     pub(super) fn is_frozen(&self) -> bool {
         matches!(self, RuntimeError::Failed { message, .. }
             if message.contains("not stopped: paused"))
     }
 
-    /// Whether the runtime says that the process to be signalled is gone, or the whole container.
+    /// True if the process to be signaled is gone, or its container.
     pub fn is_process_gone(&self) -> bool {
         self.is_unknown_container()
             || matches!(self, RuntimeError::Failed { message, .. }
@@ -104,7 +105,7 @@ impl From<RuntimeError> for EngineError {
     }
 }
 
-/// What the OCI runtime was asked to do.
+/// A command of the OCI runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Create,
@@ -137,20 +138,21 @@ impl fmt::Display for Verb {
 }
 
 impl Verb {
-    /// How long the runtime may take. Each is shorter than what waits for it: kubelet gives Create and
-    /// Start two minutes together, containerd ten seconds to all that follows an exit.
+    /// Default time limit of the command. Each is shorter than the caller's: kubelet allows two
+    /// minutes for Create and Start together, and containerd ten seconds for all that follows an
+    /// exit.
     pub(super) fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Verb::Create | Verb::Start | Verb::Exec => 100,
             Verb::Pause | Verb::Resume | Verb::Update => 30,
-            // However much memory there is to be written, or read.
+            // Enough to write or read much memory.
             Verb::Checkpoint | Verb::Restore => 600,
             Verb::Kill => 5,
             Verb::Delete => 8,
         })
     }
 
-    /// Whether it is of no use any more when the container is to go.
+    /// True if the command may be canceled when the container is to be removed.
     pub(super) fn can_be_halted(self) -> bool {
         !matches!(self, Verb::Kill | Verb::Delete)
     }

@@ -1,4 +1,4 @@
-//! Further processes in a container.
+//! Execs of a container.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use super::container::OciContainer;
 use super::init::kill;
 use super::release::await_execution;
 
-/// A process that is to be executed.
+/// The request for an exec, and the parts that carry it out.
 pub(super) struct Execution<'a> {
     pub order: ExecOrder,
     pub container: &'a OciContainer,
     pub runtime: OciRuntime,
 }
 
-/// A process that was executed.
+/// A process that an exec has started.
 #[derive(Clone, Debug)]
 struct OciProcess {
     pid: i32,
     reaper: Reaper,
-    /// Its end has been told: the number may be another's.
+    /// True once its exit has been reported: then the PID may be reused.
     has_ended: Arc<AtomicBool>,
 }
 
@@ -52,7 +52,7 @@ impl Execution<'_> {
         match executed {
             Ok(child) => Ok(self.executed(child, streams)),
             Err(error) => {
-                // Whoever takes its output has ended when the caller hears of it.
+                // All output is passed on before the caller learns of the failure.
                 stdio::drain([streams]).await;
                 Err(error)
             }
@@ -62,9 +62,9 @@ impl Execution<'_> {
     async fn connect(&self, child: Child, streams: &mut Streams) -> Result<Child, EngineError> {
         let has_stdin = !self.order.paths.stdin.is_empty();
         if let Err(error) = streams.take_over(has_stdin).await {
-            // It runs, but without its streams.
+            // The process runs, but its streams do not work.
             if let Err(error) = kill(&self.container.reaper, child.pid(), Signal::KILL) {
-                tracing::debug!(%error, "it has ended already");
+                tracing::debug!(%error, "exec without streams has exited already");
             }
             return Err(EngineError::failed(error));
         }
@@ -90,8 +90,8 @@ impl Execution<'_> {
         }
     }
 
-    /// The process as the OCI runtime is to have it: whether it has a terminal is what the caller
-    /// says beside it, and the terminal has its size before the program runs.
+    /// Returns the process for the OCI runtime. Whether it has a terminal is a field of the
+    /// caller's request, and the terminal gets its size before the program runs.
     fn spec(&self) -> serde_json::Result<Cow<'_, [u8]>> {
         let order = &self.order;
         let mut spec: Map<String, Value> = serde_json::from_slice(&order.spec)?;
@@ -112,7 +112,7 @@ impl Execution<'_> {
 impl OciProcess {
     fn kill_now(&self, signal: Signal) -> Result<(), EngineError> {
         match self.has_ended.load(Ordering::Relaxed) {
-            true => Err(EngineError::Gone("it has ended".to_owned())),
+            true => Err(EngineError::Gone("the exec has exited".to_owned())),
             false => kill(&self.reaper, self.pid, signal),
         }
     }
@@ -123,8 +123,8 @@ impl Process for OciProcess {
         self.pid
     }
 
-    /// Its Start is answered when runc is done with it, which is a moment before its program is
-    /// executed: until then runc's own code would take a signal for itself.
+    /// Sends a signal to the exec. Its Start is answered when `runc exec` returns, a moment before
+    /// its program is executed; until then runc's own code in the process would handle the signal.
     fn kill(&self, signal: Signal) -> Killing {
         if signal == Signal::KILL {
             return Killing::Done(self.kill_now(signal));
@@ -137,7 +137,7 @@ impl Process for OciProcess {
     }
 }
 
-/// Lowers the score of an OCI process. One without any gets that of its container.
+/// Lowers the OOM score of an OCI process. A process without one gets that of its container.
 pub(crate) fn lower(process: &mut Map<String, Value>, to: i32) -> bool {
     let Some(own) = process.get("oomScoreAdj").and_then(Value::as_i64) else {
         return false;
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_score_of_a_process_is_lowered_and_never_raised() {
+    fn the_oom_score_of_a_process_is_lowered_and_never_raised() {
         let own = scores::own();
         let process = |score: i32| Map::from_iter([("oomScoreAdj".to_owned(), json!(score))]);
         let mut high = process(1000);

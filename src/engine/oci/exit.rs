@@ -1,7 +1,7 @@
-//! How the init of a container has ended, as containerd was told: a file in the bundle, which `delete`
-//! finds when the shim has died before the container was deleted.
+//! The exit status of a container's init, as reported to containerd, in a file of the bundle. The
+//! `delete` command reads it if the shim has died before the container was deleted.
 //!
-//! containerd's runc shim has the same file from 2.4 on, and reads what is written here.
+//! containerd's runc shim uses the same file from 2.4 on; each can read the other's.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -17,13 +17,13 @@ use super::config::replace;
 
 const EXIT: &str = "exit.json";
 
-/// How much of the file is read; it has a tenth of that.
+/// Read limit; the file has about 100 bytes.
 const AT_MOST: u64 = 1024;
 
-/// Like containerd's own: its owner's alone.
+/// Mode of the file, as containerd writes it.
 const MODE: u32 = 0o600;
 
-/// How an init has ended.
+/// The recorded exit of an init process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedExit {
     pub pid: NonZeroU32,
@@ -31,7 +31,7 @@ pub struct RecordedExit {
     pub at: SystemTime,
 }
 
-/// The file, with the names that Go gives to the fields of a struct.
+/// Content of the file, with the field names of containerd's Go struct.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Document {
@@ -40,23 +40,23 @@ struct Document {
     status: u32,
 }
 
-/// Writes down how the init of the container, or sandbox, `id` has ended; zero is no process. What cannot be
-/// written down is no reason to keep the exit.
+/// Records the exit of the init of container or sandbox `id`; nothing if `pid` is 0. A failure is
+/// only logged, so that it does not delay the exit.
 pub(in crate::engine) fn record(bundle: &Path, id: &str, pid: i32, code: u32, at: SystemTime) {
-    // What has had no process leaves nothing to be read.
+    // Without a process there is no exit to record.
     let Some(pid) = u32::try_from(pid).ok().and_then(NonZeroU32::new) else {
         return;
     };
     if let Err(error) = save(bundle, RecordedExit { pid, code, at }) {
-        tracing::warn!(id, %error, "its exit is lost if this shim dies");
+        tracing::warn!(id, %error, "cannot record the exit status: it is lost if this shim dies");
     }
 }
 
-/// Writes it down.
+/// Writes the file.
 ///
 /// # Errors
 ///
-/// If the file cannot be written. There is none then, or that of before.
+/// If the file cannot be written; an earlier one may remain.
 fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
     let since = exit.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let nanos = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX);
@@ -69,7 +69,7 @@ fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
     replace(&bundle.join(EXIT), &serde_json::to_vec(&document)?, MODE)
 }
 
-/// What was written down, by whichever shim; none if there is no such file, or something else in it.
+/// Reads the exit that this or containerd's shim has recorded; `None` without a valid file.
 pub fn recorded(bundle: &Path) -> Option<RecordedExit> {
     let mut json = Vec::new();
     let file = File::open(bundle.join(EXIT)).ok()?;
@@ -83,9 +83,9 @@ pub fn recorded(bundle: &Path) -> Option<RecordedExit> {
     })
 }
 
-/// What is made of the bundle now has not ended.
+/// Removes the record before a new process is made from the bundle.
 pub(in crate::engine) fn forget(bundle: &Path) {
-    // As a rule there is none.
+    // Usually there is none.
     let _ = fs::remove_file(bundle.join(EXIT));
 }
 
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_down_is_what_containerds_own_shim_reads() {
+    fn the_file_has_the_format_of_containerds_own_shim() {
         let bundle = tempfile::tempdir().unwrap();
         let file = bundle.path().join(EXIT);
         assert_eq!(recorded(bundle.path()), None);
@@ -129,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn what_containerds_own_shim_has_written_is_read() {
+    fn a_file_of_containerds_own_shim_is_read() {
         let bundle = tempfile::tempdir().unwrap();
-        // Go writes the time of the place, and leaves out zeros at the end.
+        // Go writes local time, without trailing zeros.
         let theirs = r#"{"Timestamp":"2026-11-22T22:08:09.5+01:30","Pid":4242,"Status":0}"#;
         fs::write(bundle.path().join(EXIT), theirs).unwrap();
         let expected = RecordedExit {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_exit_counts_as_none() {
+    fn a_malformed_file_counts_as_none() {
         let bundle = tempfile::tempdir().unwrap();
         let file = bundle.path().join(EXIT);
         let good = r#"{"Timestamp":"2026-11-22T20:38:09Z","Pid":1,"Status":0}"#;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_nothing() {
+    fn a_failed_write_leaves_no_file() {
         let bundle = tempfile::tempdir().unwrap();
         let missing = bundle.path().join("missing");
         assert!(save(&missing, exited()).is_err());

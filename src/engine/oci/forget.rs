@@ -1,14 +1,15 @@
-//! Having a container that has ended forgotten, in runc's place.
+//! Cleans up the runtime state of an exited container in the place of `runc delete`.
 //!
-//! `runc delete` removes the cgroups that it has noted in `<root>/<id>/state.json`, and then that directory. It
-//! is a process of its own that does so, for many times the cost. What else it may have to do is left to it: groups of
-//! resctrl, network devices that go back to the node, hooks, cgroups that the container has made, and whatever a later
-//! runc notes that is unknown here (`destroy` in `libcontainer/state_linux.go`).
+//! `runc delete` removes the cgroups listed in `<root>/<id>/state.json`, and then that directory. A
+//! command costs many times as much as doing that here. `runc delete` still runs if there is more
+//! to do: groups of resctrl, network devices to return to the node, hooks, cgroups that the
+//! container has made, and anything unknown that a later runc has written into its state (`destroy`
+//! in `libcontainer/state_linux.go`).
 //!
-//! Where the cgroup is that of a scope of systemd's, runc has systemd stop the scope, and forget it if it has failed. On
-//! cgroup v2 a scope stops by itself when its last process has ended, and its cgroup goes (`systemd.scope(5)`), so that
-//! runc finds nothing to do. One that has failed systemd keeps: before version 253 that is each in which memory has run
-//! out (`OOMPolicy=`).
+//! If the cgroup belongs to a scope of systemd, runc stops the scope, and resets it if it has
+//! failed. On cgroup v2 a scope stops by itself when its last process has exited, and its cgroup is
+//! removed (`systemd.scope(5)`), so runc has nothing to do. systemd keeps a scope that has failed:
+//! before version 253, each one in which memory has run out (`OOMPolicy=`).
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -24,27 +25,31 @@ use crate::cgroup::is_named_after;
 use super::runtime::DEFAULT_BINARY;
 use super::{OciRuntime, state};
 
-/// Where systemd has the files of units that were made by a call, as long as it knows them; from version 235 on.
+/// Directory with the files of systemd's transient units, one for each that it knows; from version
+/// 235 on.
 const UNITS: &str = "/run/systemd/transient";
 
-/// How long systemd may take to stop the scope of a container that has ended, and then to forget it. What is not
-/// stopped by then is left to `runc delete`, whose time is bounded so that both fit in what containerd allows.
+/// Time for systemd to stop the scope of an exited container. After that `runc delete` has to do
+/// it, whose time limit is chosen so that both fit into containerd's.
 const STOPPED_WITHIN: Duration = Duration::from_secs(1);
+/// Time for systemd to forget the stopped scope.
+/// Time for systemd to forget the stopped scope.
 const FORGOTTEN_WITHIN: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a cgroup of version 2 tells of itself, and that nothing is in it or below it
-/// (`Documentation/admin-guide/cgroup-v2.rst`).
+/// File of a v2 cgroup with its state (`Documentation/admin-guide/cgroup-v2.rst`).
 const EVENTS: &str = "cgroup.events";
+/// Line in that file if no process is in the cgroup or below it.
 const EMPTY: &str = "populated 0";
 
-/// For so many looks a process that was just waited for may be in its cgroup.
+/// Number of checks for which a process that was just reaped may still be in its cgroup.
 const LEAVES_WITHIN: usize = 4;
 
-/// Forgets container `id`, whose init has ended and which has no hooks that run at its deletion. False if the OCI
-/// runtime has to do that: whatever is missing then, it would have removed as well.
+/// Cleans up the state of container `id`, whose init has exited and which has no poststop hooks.
+/// False if the OCI runtime has to do it; parts may be removed already, which is fine for the
+/// runtime.
 pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
-    // Others keep such a state too, and may have more to do than they note there.
+    // Other runtimes have a similar state file, but may have more to do.
     let program = Path::new(&runtime.binary).file_name();
     if program != Some(OsStr::new(DEFAULT_BINARY)) {
         return false;
@@ -60,10 +65,10 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     let removed = match runtime.systemd_cgroup {
         true => match cgroups.first().filter(|_| cgroups.len() == 1) {
             Some(cgroup) => is_stopped(cgroup, Path::new(UNITS)).await,
-            // On version 1 some are not systemd's.
+            // On cgroup v1 some of several cgroups are not systemd's.
             None => false,
         },
-        // One in which anything lives stays, and one with others below it.
+        // Fails for a cgroup with processes or child cgroups.
         false => cgroups
             .iter()
             .all(|cgroup| gone(fs::remove_dir(cgroup)).is_ok()),
@@ -71,13 +76,13 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     removed && state::remove(&directory).is_ok()
 }
 
-/// Whether systemd has stopped the unit whose cgroup this is, and knows nothing of it any more. `units` is where it has
-/// the files of such units.
+/// True once systemd has stopped the unit of this cgroup and has forgotten it. `units` is the
+/// directory with the files of transient units.
 async fn is_stopped(cgroup: &Path, units: &Path) -> bool {
     let Some(name) = cgroup.file_name() else {
         return false;
     };
-    // Another systemd's unit, such as that of a user, has its file elsewhere.
+    // A unit of another systemd, such as a user's, has its file elsewhere.
     if !units.is_dir() {
         return false;
     }
@@ -85,7 +90,7 @@ async fn is_stopped(cgroup: &Path, units: &Path) -> bool {
         let mut leaving = 0..LEAVES_WITHIN;
         while let Ok(events) = fs::read_to_string(cgroup.join(EVENTS)) {
             let is_empty = events.lines().any(|line| line == EMPTY);
-            // Whatever is left in it keeps it as it is.
+            // Processes that stay keep the scope from stopping.
             if !is_empty && leaving.next().is_none() {
                 return false;
             }
@@ -103,7 +108,7 @@ async fn is_stopped(cgroup: &Path, units: &Path) -> bool {
         && timeout(FORGOTTEN_WITHIN, forgotten).await.is_ok()
 }
 
-/// The same if it is not there.
+/// Succeeds also if the file did not exist.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -129,7 +134,7 @@ mod tests {
     }
 
     impl Node {
-        /// With a container `web` that has ended.
+        /// A node with an exited container `web`.
         fn new(options: &Options, change: impl FnOnce(&mut Value)) -> Self {
             let directory = tempfile::tempdir().unwrap();
             let at = |name: &str| directory.path().join(name);
@@ -171,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_what_runc_has_noted_is_left() {
+    fn all_cgroups_and_state_of_runc_are_removed() {
         for version in [
             json!({}),
             json!({ "rootless": false, "intel_rdt_path": "" }),
@@ -189,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn where_runc_may_have_more_to_do_nothing_is_done() {
+    fn a_container_for_which_runc_may_have_more_to_do_is_left_to_runc() {
         let usual = Options::default();
         let other = Options {
             binary_name: "/usr/bin/sysbox-runc".to_owned(),
@@ -205,7 +210,7 @@ mod tests {
             assert!(node.is_known() && node.has("memory/web") && node.has("pids/web"));
         };
         refused(&other, "id", json!("web"));
-        // On version 1.
+        // On cgroup v1.
         refused(&systemd, "id", json!("web"));
         refused(&usual, "intel_rdt_path", json!("/sys/fs/resctrl/web"));
         refused(&usual, "rootless", json!(true));
@@ -225,8 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn one_in_or_below_whose_cgroup_something_is_left_is_not_forgotten() {
-        // What keeps a directory is to it what keeps a cgroup.
+    fn a_container_with_processes_or_cgroups_left_is_left_to_runc() {
+        // Directories stand for cgroups; a file in one stands for a process.
         for left in ["memory/web/inner", "pids/web/inner"] {
             let node = Node::new(&Options::default(), |_| {});
             fs::create_dir(node.directory.path().join(left)).unwrap();
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_its_directory_keeps_its_state() {
+    fn unknown_files_in_the_directory_keep_the_state() {
         let node = Node::new(&Options::default(), |_| {});
         fs::create_dir(node.runtime.state_dir("web").join("of-a-later-runc")).unwrap();
         assert!(!node.forget());
@@ -244,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_has_stopped_and_forgotten_needs_no_runc() {
+    fn a_scope_that_systemd_has_stopped_and_forgotten_needs_no_runc() {
         let options = Options {
             systemd_cgroup: true,
             ..Options::default()
@@ -268,13 +273,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_unit_is_stopped_when_its_cgroup_has_gone_and_then_its_file() {
+    async fn a_unit_is_stopped_once_its_cgroup_and_then_its_file_are_gone() {
         let node = tempfile::tempdir().unwrap();
         let at = |name: &str| node.path().join(name);
         let (cgroup, file) = (at("web.scope"), at("units/web.scope"));
         let units = at("units");
         fs::create_dir(&units).unwrap();
-        assert!(!is_stopped(&cgroup, &at("none")).await, "another systemd's");
+        assert!(
+            !is_stopped(&cgroup, &at("none")).await,
+            "a unit of another systemd"
+        );
         assert!(is_stopped(&cgroup, &units).await);
         fs::create_dir(&cgroup).unwrap();
         fs::write(&file, "").unwrap();
@@ -282,10 +290,7 @@ mod tests {
         let begun = Instant::now();
         fill("populated 1\nfrozen 0\n");
         assert!(!is_stopped(&cgroup, &units).await);
-        assert!(
-            begun.elapsed() < STOPPED_WITHIN / 10,
-            "nobody waits for that"
-        );
+        assert!(begun.elapsed() < STOPPED_WITHIN / 10, "not waited for");
         fill("populated 0\nfrozen 0\n");
         assert!(!is_stopped(&cgroup, &units).await);
         assert!(begun.elapsed() >= STOPPED_WITHIN);
@@ -297,7 +302,7 @@ mod tests {
         };
         let (is_stopped_now, ()) = tokio::join!(is_stopped(&cgroup, &units), systemd);
         assert!(is_stopped_now);
-        // One that has failed.
+        // A failed unit.
         fs::write(&file, "").unwrap();
         assert!(!is_stopped(&cgroup, &units).await);
     }

@@ -1,4 +1,4 @@
-//! What the OCI runtime leaves in files, what containerd does, and how the one is changed.
+//! Fuzz targets: files of the OCI runtime and of containerd, and changes to the configuration.
 
 use std::path::PathBuf;
 
@@ -15,14 +15,15 @@ use super::log::last_error_of;
 use super::options::{self, Options};
 use super::state;
 
-/// How many bytes may be allocated at once for each that is read, and in any case.
+/// Bytes that may be allocated at once for each byte of input.
 const EACH: usize = 96;
+/// Bytes that may be allocated at once in any case.
 const ANYWAY: usize = 128 * 1024;
 
-/// A score that no other is taken for.
+/// An OOM score that occurs nowhere else.
 const SCORE: i32 = -997;
 
-/// runc's state of a container.
+/// runc's state file.
 pub(crate) fn state(input: &[u8]) {
     assert_bounded(input.len(), EACH, 16 * 1024, || state::noted(input));
 }
@@ -45,7 +46,7 @@ pub(crate) fn bundle(input: &[u8]) {
     };
     assert_one_place(config, &changed);
     let is_there = serde_json::from_str::<Bundle>(&changed).map(|bundle| bundle.oom_score());
-    // What it was beside the score may be no bundle of ours.
+    // The input may be no valid bundle apart from the score.
     assert!(
         is_there.is_err() || matches!(is_there, Ok(Some(SCORE))),
         "{changed}"
@@ -67,7 +68,7 @@ pub(crate) fn bundle(input: &[u8]) {
     assert_eq!(before, after);
 }
 
-/// That a container has its pod's files once, and all else as before.
+/// Asserts that a container gets each file of its pod once, and that all else stays.
 fn assert_shared(config: &str) {
     let files = [("/etc/hosts", PathBuf::from("/b/hosts"))];
     let share = |config: &str| with_shared(config, &files);
@@ -90,7 +91,7 @@ fn document(json: &str) -> serde_json::Value {
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// That every byte stays but those in one place, which are the score's.
+/// Asserts that only one range of bytes changes, that of the score.
 fn assert_one_place(before: &str, after: &str) {
     let (before, after) = (before.as_bytes(), after.as_bytes());
     let same = |(one, other): &(&u8, &u8)| one == other;
@@ -99,12 +100,12 @@ fn assert_one_place(before: &str, after: &str) {
     let pairs = before.iter().rev().zip(after.iter().rev());
     let end = pairs.take_while(same).count();
     let new = String::from_utf8_lossy(&after[..after.len() - end]);
-    // Where the same letters follow, what is new may begin within it as well.
+    // If the same letters follow, the difference may begin within the field.
     let field = format!(r#""oomScoreAdj":{SCORE},"#).repeat(2);
     assert!(field.contains(&*new), "{new}");
 }
 
-/// The options, as a message, and as text within one.
+/// Runtime options, as a message and as text in one.
 pub(crate) fn options(input: &[u8]) {
     let read = |any: &Any| {
         let read = || options::from_any(Some(any));
@@ -131,7 +132,7 @@ pub(crate) fn options(input: &[u8]) {
     }
 }
 
-/// A `runtimeoptions.v1.Options` with the text of a table.
+/// A `runtimeoptions.v1.Options` with a TOML table as text.
 fn body(text: &[u8]) -> Vec<u8> {
     let mut body = vec![(3 << 3) | 2];
     let mut length = text.len();
@@ -143,17 +144,17 @@ fn body(text: &[u8]) -> Vec<u8> {
     [&body, text].concat()
 }
 
-/// That the copy in a bundle says what the options do.
+/// Asserts that the copy in the bundle equals the options.
 fn assert_kept(options: &Options) {
     let copy = serde_json::to_vec(options).expect("options are JSON");
     let copy: Options = serde_json::from_slice(&copy).expect("and are read as that");
     assert_eq!(*options, copy);
 }
 
-/// The runtime's log, and the copy of the options.
+/// The runtime's log, and the bundle's copy of the options.
 pub(crate) fn files(input: &[u8]) {
     assert_bounded(input.len(), EACH, ANYWAY, || last_error_of(input));
-    // Of text that is full of what only begins like an object not all is read.
+    // In a text with too many false beginnings the parser gives up before the end.
     if input.iter().filter(|byte| **byte == b'{').count() < 100 {
         let said = [input, br#"{"level":"error","msg":"last"}"#].concat();
         assert_eq!(last_error_of(&said).as_deref(), Some("last"));
@@ -163,7 +164,7 @@ pub(crate) fn files(input: &[u8]) {
     }
 }
 
-/// What an Update says.
+/// Resources of an Update.
 pub(crate) fn resources(input: &[u8]) {
     let read = || Resources::parse(input).change(Size::UNLIMITED);
     let size = assert_bounded(input.len(), EACH, ANYWAY, read);

@@ -1,4 +1,4 @@
-//! The init process of a container: one life of it.
+//! The init process of a container.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -24,26 +24,27 @@ use super::exec::{self, Execution};
 use super::release::release;
 use super::{OciPodCgroup, OciRuntime, insist};
 
-/// How long the OCI runtime may take to kill what is left of a container whose exit waits for that.
+/// Time limit of the OCI runtime for killing the remaining processes of a container, whose exit
+/// waits for it.
 const KILLS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long what is left of a container after that may take to be gone.
+/// Time for these processes to be gone after that.
 const REST_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long the OCI runtime may take to execute postStart. What that does has no limit, as with kubelet.
+/// Time limit of the OCI runtime for starting postStart. The handler itself has none, as with
+/// kubelet.
 const RUNTIME_TAKES: Duration = Duration::from_secs(10);
 
-/// An init process.
 #[derive(Clone)]
 pub(super) struct OciInit {
     container: Arc<OciContainer>,
     pid: i32,
-    /// Found out as early as can be: its program may go elsewhere.
+    /// Its cgroup, found as early as possible: its program may move to another.
     cgroup: Arc<OnceLock<Arc<ContainerCgroup>>>,
 }
 
 impl OciInit {
-    /// The life that begins with this process.
+    /// Makes the init and exit future of a new process.
     pub fn born(container: &Arc<OciContainer>, mut child: Child) -> Born {
         let init = OciInit {
             container: Arc::clone(container),
@@ -51,7 +52,7 @@ impl OciInit {
             cgroup: Arc::default(),
         };
         if let Err(error) = init.find_cgroup() {
-            tracing::warn!(container = container.id, %error, "it will have no figures");
+            tracing::warn!(container = container.id, %error, "no cgroup found: no metrics");
         }
         Born {
             init: Arc::new(init),
@@ -62,7 +63,7 @@ impl OciInit {
     fn find_cgroup(&self) -> Result<&Arc<ContainerCgroup>, String> {
         if self.cgroup.get().is_none() {
             let found = Arc::new(ContainerCgroup::of(self.pid)?);
-            // Nobody else looks at the same time.
+            // Only one thread calls this, so `set` cannot fail.
             let _ = self.cgroup.set(found);
         }
         self.cgroup.get().ok_or_else(String::new)
@@ -86,7 +87,7 @@ impl OciInit {
         }
     }
 
-    /// What a command that was ended in the middle may have left frozen.
+    /// Thaws the container after a command that was cut short, which may have left it frozen.
     fn thaw_after(&self, outcome: Result<(), super::RuntimeError>) -> Result<(), EngineError> {
         if outcome
             .as_ref()
@@ -98,26 +99,26 @@ impl OciInit {
         Ok(outcome?)
     }
 
-    /// The way for all that a plain kill(2) cannot do: every process of the cgroup, a runtime whose init
-    /// process is not the container's.
+    /// Sends a signal by the runtime's `kill`: to all processes of the cgroup, or if the runtime's
+    /// init process is not the container's (as with a VM).
     async fn kill_by_runtime(self, signal: Signal, all: bool) -> Result<(), EngineError> {
         let killed = self.container.runtime.kill(self.id(), signal.number(), all);
         let Err(error) = killed.await else {
             return Ok(());
         };
         if error.is_cut_short() {
-            // The runtime freezes all while it sends signals to all.
+            // The runtime freezes the cgroup while it signals all processes.
             self.thaw();
         }
-        // One that has ended meanwhile is cleared away at once, and the runtime stumbles over whatever was
-        // missing first.
+        // A container that has exited meanwhile is cleaned up at once, and the runtime's error may
+        // name any of its missing parts.
         if !self.reaper().owns(self.pid) || error.is_process_gone() {
             return Err(EngineError::Gone(error.to_string()));
         }
-        // Nothing may keep a container that is to be killed; what its init leaves behind is ended when
-        // that has.
+        // A slow runtime must not keep a container alive: kill the init directly. Processes that it
+        // leaves behind are killed after its exit.
         if signal == Signal::KILL && error.is_cut_short() {
-            tracing::warn!(container = self.id(), %error, "killed without it");
+            tracing::warn!(container = self.id(), %error, "killing its init directly");
             return self.end();
         }
         Err(EngineError::failed(error))
@@ -149,7 +150,8 @@ impl Init for OciInit {
     }
 
     fn cgroup(&self) -> Option<Arc<dyn Cgroup>> {
-        // For want of a descriptor it may not have been found at first; of another process's it is none.
+        // The first attempt may have failed for lack of descriptors. Only valid while the PID is
+        // ours.
         if self.cgroup.get().is_none() && self.reaper().owns(self.pid) {
             let _ = self.find_cgroup();
         }
@@ -197,15 +199,19 @@ impl Init for OciInit {
         runtime.within(KILLS_WITHIN);
         let kill_all = || runtime.kill(self.id(), Signal::KILL.number(), true);
         if let Err(error) = insist(kill_all).await {
-            tracing::debug!(container = self.id(), %error, "nothing left to kill");
+            tracing::debug!(container = self.id(), %error, "no processes left to kill");
         }
-        // crun kills nothing in the cgroups below the container's own, and from 1.2 on runc nothing at
-        // all where the init is gone. One of its own, by its name: in any other there may be anybody.
+        // crun kills nothing in the cgroups below the container's, and runc from 1.2 on nothing at
+        // all once the init is gone. So kill them here, but only if the cgroup's name shows that it
+        // is the container's own: in another one, foreign processes may live.
         let cgroup = self.cgroup.get();
         if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.is_named_after(self.id()))
             && !cgroup.end_all(REST_ENDS_WITHIN).await
         {
-            tracing::warn!(container = self.id(), "processes are left in its cgroup");
+            tracing::warn!(
+                container = self.id(),
+                "processes remain in the container's cgroup"
+            );
         }
     }
 
@@ -222,7 +228,7 @@ impl Init for OciInit {
     }
 
     async fn checkpoint(&self, checkpoint: &Checkpoint, halt: &Halt) -> Result<(), EngineError> {
-        // criu freezes what it writes.
+        // criu freezes the container.
         self.thaw_after(self.runtime(halt).checkpoint(self.id(), checkpoint).await)
     }
 
@@ -247,7 +253,7 @@ impl Init for OciInit {
         let mut process = executed.await.map_err(|error| error.to_string())?;
         match process.wait().await {
             Ok(ExitStatus::Code(0)) => Ok(()),
-            Ok(status) => Err(format!("the command ended with {}", status.code())),
+            Ok(status) => Err(format!("the command exited with {}", status.code())),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -276,7 +282,7 @@ impl fmt::Debug for OciInit {
     }
 }
 
-/// Sends a signal to a process of ours.
+/// Sends a signal to a child process.
 pub(in crate::engine) fn kill(
     reaper: &Reaper,
     pid: i32,
@@ -289,7 +295,7 @@ pub(in crate::engine) fn kill(
     })
 }
 
-/// The process with an OOM score that is no higher.
+/// Lowers the OOM score of an OCI process to `score`, if that is lower.
 fn with_score(process: Vec<u8>, score: Option<i32>) -> serde_json::Result<Vec<u8>> {
     let Some(score) = score else {
         return Ok(process);

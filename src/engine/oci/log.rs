@@ -1,7 +1,7 @@
-//! What the OCI runtime says about a failure: its log in JSON, one object after another.
+//! Reads the reason of a failure from the OCI runtime's log, a sequence of JSON objects.
 //!
-//! runc and crun up to 1.21 write each in a line, crun 1.28 in several, youki with words of its own. What is no
-//! such object, half of one that was never finished, or text, is skipped.
+//! runc, and crun up to 1.21, write each object on one line, crun 1.28 on several, and youki with
+//! other field names. Anything else, such as text or an unfinished object, is skipped.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,10 +10,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Deserializer;
 
-/// How much of the log is read: its end, where the reason is.
+/// Read limit: the last bytes of the log, where the reason is.
 const AT_MOST: u64 = 64 * 1024;
 
-/// How often what begins like an object may be none, which bounds how often the same text is read.
+/// Most braces that may turn out to begin no object; bounds how often the same text is parsed.
 const FALSE_BEGINNINGS: usize = 256;
 
 #[derive(Default, Deserialize)]
@@ -24,7 +24,7 @@ struct Entry {
     msg: String,
 }
 
-/// The last error in the log; none if there is none, or no log.
+/// Returns the last error in the log; `None` without one, or without a log.
 pub(super) fn last_error(log: &Path) -> Option<String> {
     let mut file = File::open(log).ok()?;
     let length = file.metadata().ok()?.len();
@@ -47,7 +47,7 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
         let errors = entries.by_ref().map_while(Result::ok);
         let errors = errors.filter(|entry| entry.level.eq_ignore_ascii_case("error"));
         last = errors.last().map(|entry| entry.msg).or(last);
-        // Where the first that is none begins; if that is here, the next is looked for behind its brace.
+        // Continue where parsing stopped; if that is this brace, behind it.
         rest = object
             .get(entries.byte_offset().max(1)..)
             .unwrap_or_default();
@@ -59,7 +59,7 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What runc 1.1, crun 1.8, crun 1.28 and youki 0.7 write for the same.
+    /// Logs of runc 1.1, crun 1.8, crun 1.28 and youki 0.7 for an unknown container.
     const RUNC: &str = r#"{"level":"error","msg":"container does not exist","time":"2026-11-22T20:38:09Z"}
 "#;
     const CRUN: &str = r#"{"msg":"error opening file `/run/crun/a/status`: No such file or directory","level":"error","time":"2026-11-22T20:38:09.074364Z"}
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_error_is_why_the_command_failed() {
+    fn the_last_error_in_the_log_is_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("create.log");
         assert_eq!(last_error(&log), None);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_skipped() {
+    fn text_and_unfinished_objects_are_skipped() {
         for log in [RUNC, CRUN, CRUN_1_28, YOUKI] {
             let expected = error_of(log);
             assert!(expected.is_some());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_log_the_end_is_read() {
+    fn only_the_end_of_a_long_log_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("create.log");
         let debug = r#"{"level":"debug","msg":"on and on"}"#;

@@ -1,14 +1,14 @@
-//! OCI runtimes, runc and those that take its command line, as an [engine](super).
+//! The [engine](super) for OCI runtimes: runc, and those with the same command line.
 //!
-//! | file | what it is about |
+//! | file | subject |
 //! |---|---|
-//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one method a verb; how long they take, why they fail |
-//! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs`, `shim_path.rs` | what is read of a bundle, what is changed in it, containerd's options, how it has ended, which shim it has |
-//! | `container.rs`, `restoration.rs`, `forget.rs`, `state.rs` | a container: made, made again, restored, removed; what the runtime keeps of it |
-//! | `init.rs`, `release.rs` | its init process: released, killed, frozen, changed |
-//! | `exec.rs` | further processes |
-//! | `checkpoint.rs` | what criu writes and reads |
-//! | `cgroup.rs` | its cgroup, and its pod's |
+//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one method per verb, with their time limits and errors |
+//! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs`, `shim_path.rs` | files of the bundle: configuration read and changed, containerd's options, the recorded exit, the path of the shim |
+//! | `container.rs`, `restoration.rs`, `forget.rs`, `state.rs` | a container: created, restarted in place, restored, removed; the runtime's state of it |
+//! | `init.rs`, `release.rs` | the init process: released, killed, frozen, updated |
+//! | `exec.rs` | execs |
+//! | `checkpoint.rs` | checkpoints by criu |
+//! | `cgroup.rs` | the cgroups of the container and its pod |
 
 #[cfg(test)]
 mod agreement;
@@ -110,17 +110,18 @@ pub use runtime::{DEFAULT_BINARY, OciRuntime, insist};
 use container::OciContainer;
 use words::Words;
 
-/// OCI runtimes, each container with the one that its options name.
+/// The engine; each container has the OCI runtime that its options name.
 #[derive(Clone, Debug)]
 pub struct OciEngine {
     namespace: String,
     reaper: Reaper,
-    /// For files that options name: a stalled one has a single thread, however often it is tried.
+    /// Threads that read the files that options name: at most one, even if a stalled file is read
+    /// again.
     options_files: Threads,
 }
 
 impl OciEngine {
-    /// An engine for containers of containerd's `namespace`, whose processes are collected by `reaper`.
+    /// Makes an engine for containers of containerd's `namespace`; `reaper` reaps their processes.
     pub fn new(namespace: &str, reaper: Reaper) -> OciEngine {
         OciEngine {
             namespace: namespace.to_owned(),

@@ -1,5 +1,5 @@
-//! The options that containerd passes for a container, and the copy of them that the `delete`
-//! command finds in the bundle.
+//! containerd's options of a container, and their copy in the bundle, which the `delete` command
+//! reads.
 
 use std::io;
 use std::path::Path;
@@ -15,38 +15,37 @@ use serde::{Deserialize, Serialize};
 use super::Bundle;
 use crate::stdio::Owner;
 
-/// The options of containerd's runc shim, of which usher takes the same notice
-/// (`containerd.runc.v1.Options`).
+/// The options of containerd's runc shim (`containerd.runc.v1.Options`), with the same meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// The root file system is not pivoted to (a RAM disk cannot be).
+    /// True to enter the root file system without pivot_root(2), which a RAM disk does not support.
     pub no_pivot_root: bool,
-    /// The container shares the session keyring of its creator.
+    /// True to share the session keyring of the creator.
     pub no_new_keyring: bool,
-    /// The cgroup for the shim itself, below the root of every hierarchy.
+    /// Cgroup for the shim itself, below the root of each hierarchy.
     pub shim_cgroup: String,
-    /// The owner of the pipes of the container's processes; [0 is none](Options::owner).
+    /// Owner of the pipes of the container's processes; [0 means not given](Options::owner).
     pub io_uid: u32,
     pub io_gid: u32,
     /// The OCI runtime; `runc` if empty.
     pub binary_name: String,
-    /// Where the OCI runtime keeps its state.
+    /// Directory of the OCI runtime's state.
     pub root: String,
-    /// The criu for checkpoints and restores; containerd 2.0 has no such option any more.
+    /// Path of criu; containerd 2.0 has no such option any more.
     pub criu_path: String,
-    /// Cgroups are systemd's to make.
+    /// True if systemd makes the cgroups.
     pub systemd_cgroup: bool,
-    /// The checkpoint that the container is restored from.
+    /// Checkpoint from which the container is restored.
     pub criu_image_path: String,
-    /// Where criu keeps its files and logs of a restore.
+    /// Directory for criu's files and logs of a restore.
     pub criu_work_path: String,
-    /// For containerd itself, where a sandbox serves its tasks.
+    /// Address at which a sandbox serves its tasks; used by containerd only.
     pub task_api_address: String,
     pub task_api_version: u32,
 }
 
-/// The names above, as they stand in the copy.
+/// Names of the options, as in the copy.
 const NAMES: [&str; 13] = [
     "no_pivot_root",
     "no_new_keyring",
@@ -63,36 +62,35 @@ const NAMES: [&str; 13] = [
     "task_api_version",
 ];
 
-/// The option that chose [`REMOVED_RUNTIME`] in place of an OCI runtime named by `BinaryName`.
+/// Option that chose [`REMOVED_RUNTIME`] instead of the OCI runtime in `BinaryName`.
 const ENGINE: &str = "engine";
 
-/// The OCI runtime that earlier versions of usher brought along. Nodes may still have the program installed.
+/// OCI runtime of earlier versions of usher, which may still be installed on nodes.
 const REMOVED_RUNTIME: &str = "usher-libcontainer";
 
-/// The names of the messages.
+/// Name of the message of the runc shim's options.
 const RUNC: &str = "containerd.runc.v1.Options";
+/// Name of the message for other runtime types.
 const GENERIC: &str = "runtimeoptions.v1.Options";
 
-/// Where it is a directory systemd runs (sd_booted(3)).
+/// A directory exactly if systemd runs (sd_booted(3)).
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
-/// The number of `criu_path`, which has been taken out of the message.
+/// Field number of `criu_path`, which was removed from the message.
 const CRIU_PATH: u32 = 8;
 
-/// The tags of `runtimeoptions.v1.Options`: field number and wire type.
+/// Tags of `runtimeoptions.v1.Options`: field number and wire type.
 const CONFIG_PATH: u32 = (2 << 3) | 2;
 const CONFIG_BODY: u32 = (CONFIG_BODY_FIELD << 3) | 2;
 const CONFIG_BODY_FIELD: u32 = 3;
 
-/// Reads the options of a Create.
-///
-/// containerd's CRI plugin wraps the options of a runtime type that it does not know: from 1.7 on
-/// as the text of the table in its configuration (`ConfigBody`). Where they [name a file](name_a_file)
-/// the table is in it, to be read [before](with_file).
+/// Reads the options of a Create. For a runtime type that it does not know, containerd's CRI plugin
+/// passes the table of its configuration: from 1.7 on as text (`ConfigBody`), earlier as [a
+/// file](name_a_file), which [has to be read before](with_file).
 ///
 /// # Errors
 ///
-/// One sentence if they are of another type, cannot be decoded, or name something unknown.
+/// A sentence if the options have another type, cannot be decoded, or have an unknown key.
 pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
     let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
         return Ok(Options::default());
@@ -113,13 +111,14 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
             })
         }
         _ => Err(format!(
-            "runtime options are of type {:?}, expected containerd.runc.v1.Options",
+            "runtime options are of type {:?}; expected containerd.runc.v1.Options",
             any.type_url
         )),
     }
 }
 
-/// True if the options are in a file that the message names (`ConfigPath`), all that containerd 1.6 passes on.
+/// True if the message names a file with the options (`ConfigPath`), as that of containerd 1.6
+/// does.
 pub fn name_a_file(any: &Any) -> bool {
     file_of(any).is_some()
 }
@@ -129,18 +128,18 @@ fn file_of(any: &Any) -> Option<String> {
     Some(path).filter(|path| !path.is_empty())
 }
 
-/// The message with what is in the file that it [names](name_a_file), if it names one.
+/// Adds the content of the file that the message [names](name_a_file), if any.
 ///
 /// # Errors
 ///
-/// One sentence if the file cannot be read.
+/// A sentence if the file cannot be read.
 pub fn with_file(mut any: Any) -> Result<Any, String> {
     let Some(path) = file_of(&any) else {
         return Ok(any);
     };
     let text = std::fs::read(&path).map_err(|error| in_file(&path, &error))?;
     let mut output = CodedOutputStream::vec(&mut any.value);
-    // Of a field that stands there twice the last one counts.
+    // If a field occurs twice, the last one counts.
     output
         .write_bytes(CONFIG_BODY_FIELD, &text)
         .and_then(|()| output.flush())
@@ -157,7 +156,7 @@ fn in_file(path: &str, error: &dyn std::fmt::Display) -> String {
     format!("runtime options in {}: {error}", path.escape_debug())
 }
 
-/// Whether a message holds options that can be read.
+/// True if a message has options of a known type.
 pub fn are_in(any: &Any) -> bool {
     matches!(name(any), RUNC | GENERIC)
 }
@@ -166,8 +165,8 @@ fn name(any: &Any) -> &str {
     any.type_url.rsplit('/').next().unwrap_or_default()
 }
 
-/// `config_path` and `config_body` of a `runtimeoptions.v1.Options`, of which no library has the
-/// message.
+/// Decodes `config_path` and `config_body` of a `runtimeoptions.v1.Options`, a message that no
+/// library has.
 fn generic(bytes: &[u8]) -> containerd_shim_protos::protobuf::Result<(String, Vec<u8>)> {
     let (mut path, mut body) = (String::new(), Vec::new());
     let mut input = CodedInputStream::from_bytes(bytes);
@@ -181,7 +180,7 @@ fn generic(bytes: &[u8]) -> containerd_shim_protos::protobuf::Result<(String, Ve
     Ok((path, body))
 }
 
-/// Options as they stand in containerd's configuration: `SystemdCgroup = true`.
+/// Parses options in the form of containerd's configuration: `SystemdCgroup = true`.
 fn from_toml(text: &str) -> Result<Options, String> {
     let table: toml::Table = text
         .parse()
@@ -196,7 +195,8 @@ fn from_toml(text: &str) -> Result<Options, String> {
     Options::deserialize(named).map_err(|error| one_line(&error.to_string()))
 }
 
-/// Why options with this key and value are refused, if they choose the [removed runtime](REMOVED_RUNTIME).
+/// Error message for an option that chooses the [removed runtime](REMOVED_RUNTIME); `None` for any
+/// other.
 pub fn refusal(key: &str, value: &str) -> Option<String> {
     match plain(key).as_str() {
         ENGINE => Some(format!(
@@ -210,13 +210,13 @@ pub fn refusal(key: &str, value: &str) -> Option<String> {
     }
 }
 
-/// containerd takes a key for a field however it is capitalised.
+/// Returns the option of a key; like containerd, ignores its capitalization.
 fn name_of(key: &str) -> Result<&'static str, String> {
     NAMES
         .into_iter()
         .find(|name| plain(name) == plain(key))
         .ok_or_else(|| {
-            format!("{key:?} is unknown, expected an option of containerd.runc.v1.Options")
+            format!("{key:?} is unknown; expected an option of containerd.runc.v1.Options")
         })
 }
 
@@ -229,9 +229,9 @@ fn one_line(error: &str) -> String {
 }
 
 impl Options {
-    /// The owner of the pipes of a process: for an id that the options leave out, the root of the container's user
-    /// namespace. Without that its program cannot open `/dev/stdout` anew. Docker leaves both ids out for a shim that
-    /// is not containerd's own; in the message 0 is what is left out.
+    /// Owner of the pipes of a process: an ID that the options leave out (0) is that of the root of
+    /// the container's user namespace. Otherwise its program could not reopen `/dev/stdout`. Docker
+    /// leaves both IDs out for a shim that is not containerd's own.
     pub fn owner(&self, bundle: &Bundle) -> Owner {
         let (root_uid, root_gid) = bundle.root();
         let or = |id: u32, root: u32| if id == 0 { root } else { id };
@@ -268,14 +268,14 @@ impl From<oci::Options> for Options {
     }
 }
 
-/// Whether cgroups are systemd's to make, by what the caller has not said: who gives no options has
-/// nothing but the form of the path to say so with. Where systemd does not run it means nothing.
+/// True if systemd has to make the cgroups although no option says so: a caller without options can
+/// only tell by the form of the cgroup's path. False if systemd does not run.
 pub fn implies_systemd_cgroup(options: Option<&Any>, bundle: &Bundle) -> bool {
     let is_given = options.is_some_and(|any| name(any) == RUNC || !any.value.is_empty());
     !is_given && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()
 }
 
-/// Leaves the options in the bundle.
+/// Writes the copy of the options into the bundle.
 ///
 /// # Errors
 ///
@@ -284,8 +284,8 @@ pub fn save(bundle: &Path, options: &Options) -> io::Result<()> {
     std::fs::write(bundle.join(OPTIONS_FILE_NAME), serde_json::to_vec(options)?)
 }
 
-/// The options left in the bundle; the defaults if there are none, as when the shim died before
-/// it had got that far.
+/// Reads the copy in the bundle; the defaults without one, for example if the shim died before it
+/// was written.
 pub fn load(bundle: &Path) -> Options {
     let json = std::fs::read(bundle.join(OPTIONS_FILE_NAME)).unwrap_or_default();
     serde_json::from_slice(&json).unwrap_or_default()
@@ -308,7 +308,7 @@ mod tests {
     }
 
     fn wrapped(field: u8, text: &str) -> Any {
-        // Field 1 names a type, which says nothing here.
+        // Field 1 names a type and is ignored.
         let mut value = vec![10, 1, b'x', (field << 3) | 2, text.len() as u8];
         value.extend(text.as_bytes());
         any("runtimeoptions.v1.Options", value)
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_runc_shim_are_taken_as_they_are() {
+    fn the_runc_shims_options_are_decoded() {
         let mut options = oci::Options::new();
         options.set_binary_name("crun".to_owned());
         options.set_systemd_cgroup(true);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_containerds_configuration_is_read_like_the_runc_shims_options() {
+    fn a_table_of_containerds_configuration_has_the_same_options() {
         let table = "SystemdCgroup = true\nbinary_name = \"crun\"\nIoUid = 7\nCriuPath = \"\"\n";
         let expected = Options {
             binary_name: "crun".to_owned(),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_choose_the_removed_runtime_are_refused_with_what_to_use() {
+    fn the_error_for_the_removed_runtime_says_what_to_use() {
         let engine = "runtime options: Engine is no longer an option, as usher-libcontainer was removed: remove Engine, \
                       and name runc or another OCI runtime in BinaryName";
         let binary = "runtime options: BinaryName is \"/opt/usher-libcontainer\", which was removed: \
@@ -403,7 +403,7 @@ mod tests {
         );
     }
 
-    /// The delete command of a newer shim meets bundles of containers made before the removal.
+    /// A newer shim's `delete` finds bundles of containers that were created before the removal.
     #[test]
     fn a_bundle_that_names_the_removed_runtime_can_still_be_cleaned_up() {
         let dir = tempfile::tempdir().unwrap();
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn no_options_are_the_defaults() {
+    fn missing_options_have_their_defaults() {
         let empty = any("runtimeoptions.v1.Options", Vec::new());
         for options in [None, Some(&Any::new()), Some(&empty)] {
             assert_eq!(from_any(options).unwrap(), Options::default());
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_cannot_be_read_are_refused_in_one_sentence_that_names_them() {
+    fn the_error_for_malformed_options_is_one_sentence_that_names_them() {
         let refusals = [
             (wrapped(3, "SystemdCgruop = true"), "\"SystemdCgruop\""),
             (wrapped(3, "SystemdCgroup = 7"), "systemd_cgroup"),
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_in_the_bundle_is_read_as_it_was_written_also_by_the_runc_shim() {
+    fn the_copy_in_the_bundle_can_be_read_by_both_shims() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options {
             root: "/run/x".to_owned(),

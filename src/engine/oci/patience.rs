@@ -1,21 +1,23 @@
-//! How long a deletion may take: longer each time, if it was not done.
+//! The time limit of a deletion, which grows with each attempt that exceeds it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::error::Verb;
 
-/// How long a deletion may take at most.
+/// Upper bound of the limit.
 const AT_MOST: Duration = Duration::from_secs(100);
 
-/// How often a container's deletion was ended for taking too long. One that hangs comes to something when it
-/// is tried again; one that is slow, as on a busy node with systemd, would begin from nothing for ever if it
-/// did not get more time. Who waits for it has given up by then, and finds it done when it asks again.
+/// Number of times that a container's deletion has exceeded its limit.
+///
+/// A deletion that hangs may succeed when it is tried again. One that is slow, as on a busy node
+/// with systemd, needs more time, or it would start over forever. Its caller gives up earlier, and
+/// finds the container deleted at the next call.
 #[derive(Debug, Default)]
 pub struct Patience(AtomicU32);
 
 impl Patience {
-    /// How long a command may take now.
+    /// Current time limit of a command.
     pub fn limit(&self, verb: Verb) -> Duration {
         let usual = verb.limit();
         if verb != Verb::Delete {
@@ -25,11 +27,11 @@ impl Patience {
         usual.saturating_mul(times).min(AT_MOST)
     }
 
-    /// A command was ended for taking too long.
+    /// Records that a command has exceeded its limit.
     pub fn was_late(&self, verb: Verb) {
         if verb == Verb::Delete {
             let more = |times: u32| Some(times.saturating_add(1));
-            // It is never refused.
+            // Cannot fail: `more` always returns a value.
             let _ = self
                 .0
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
@@ -42,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deletion_gets_more_time_each_time_but_not_without_limit() {
+    fn a_late_deletion_gets_more_time_up_to_a_limit() {
         let patience = Patience::default();
         let usual = Verb::Delete.limit();
         for times in [1, 2, 4, 8] {
@@ -56,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_do_not() {
+    fn other_late_commands_get_no_more_time() {
         let patience = Patience::default();
         for verb in [Verb::Kill, Verb::Create] {
             let usual = verb.limit();

@@ -1,8 +1,9 @@
-//! Letting a parked program be executed.
+//! Releases a parked container.
 //!
-//! runc's init waits until somebody opens `<root>/<id>/exec.fifo` for reading, writes one byte, and
-//! executes the program. `runc start` does just that, in a process of its own, for five times the
-//! cost. crun has a file of that name that works the other way round, so the file alone is no proof.
+//! runc's init waits until a reader opens `<root>/<id>/exec.fifo`, writes one byte, and executes
+//! the program. `runc start` opens the FIFO too, but in a process of its own, which costs five
+//! times as much. crun uses a file of the same name in the opposite direction, so the file alone
+//! does not prove that it is runc's.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -21,25 +22,25 @@ use crate::sys;
 
 use super::{OciRuntime, state};
 
-/// What runc's processes are called until they execute the program (`libcontainer/nsenter`).
+/// Name of runc's processes until they execute the program (`libcontainer/nsenter`).
 const PARKED: &[u8] = b"runc:[2:INIT]";
 
-/// How often a program is looked for that is about to be executed, and how long is slept in
-/// between. An execution takes a fraction of a millisecond, which is finer than the runtime's timer.
+/// First checks for the execution: number, and sleep in between. An execution takes a fraction of a
+/// millisecond, which is shorter than a tick of tokio's timer.
 const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 
-/// The same, where the machine is busy: on the timer, and for long enough.
+/// Further checks, on tokio's timer, for a busy machine.
 const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 
-/// Releases container `id`, whose init process is `pid`, and gives back when its program has been
-/// executed. While the container is frozen that can take until `gone` ends, which it does when the
-/// init process has.
+/// Releases container `id` with init process `pid`, and returns once its program has been executed.
+/// If the container is frozen this waits for the thaw, or for `gone`, which resolves when the init
+/// has exited.
 ///
-/// It must not be cancelled: a FIFO that is closed unread kills the container.
+/// The future must not be dropped early: closing the FIFO unread kills the container.
 ///
 /// # Errors
 ///
-/// One sentence if the container cannot be released, as when its init process has died.
+/// A sentence if the container cannot be released, for example because its init has died.
 pub async fn release(
     runtime: &OciRuntime,
     id: &str,
@@ -49,7 +50,8 @@ pub async fn release(
 ) -> Result<(), String> {
     let directory = runtime.state_dir(id);
     if has_poststart_hooks || !state::is_parked_by_runc(&directory) {
-        // It ends by itself, and only it knows whether a program that is gone by then has run.
+        // Such a command ends by itself, and only it knows whether a program that has exited since
+        // has run.
         return runtime.start(id).await.map_err(|error| error.to_string());
     }
     let fifo = state::fifo(&directory);
@@ -58,17 +60,17 @@ pub async fn release(
     let (is_open, is_gone) = tokio::select! {
         biased;
         byte = read_byte(&gate) => (byte.map_err(failed)?, false),
-        // With its init gone there is nobody left whom a closed FIFO could hurt. The byte tells
-        // whether that was before or after the program was executed.
+        // The init is gone, so closing the FIFO can no longer kill it. The byte tells whether it
+        // died before or after the execution.
         _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
     };
     if !is_open {
-        return Err("its init process has ended".to_owned());
+        return Err("its init process has exited".to_owned());
     }
-    // runc takes a container that has the file for one that is still to be started.
+    // To runc, a container with this file is not started yet.
     std::fs::remove_file(&fifo).map_err(failed)?;
     if !is_gone {
-        // Nothing can keep it any more; one that ends unseen has been executed all the same.
+        // The execution can no longer fail; a program that exits unseen has been executed too.
         tokio::select! {
             biased;
             () = see_execution(&gate, pid) => {}
@@ -86,16 +88,16 @@ fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     sys::watch(file.into(), Interest::READABLE)
 }
 
-/// Waits until the program has been executed. Only then may something that waits for it be
-/// released, and only then is a signal meant for it not taken by runc.
+/// Waits until the program has been executed. Before that, containers that wait for it must not be
+/// released, and runc's code would handle a signal that is meant for the program.
 async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
-    // The other end is closed by the execution or, from runc 1.1.12 on, just before it. What else
-    // there is to read does not matter.
+    // The execution closes the other end; runc 1.1.12 and later close it just before. Further bytes
+    // do not matter.
     while read_byte(gate).await.unwrap_or(false) {}
     await_execution(pid).await;
 }
 
-/// Waits until a process that runc has made executes its program, or is gone.
+/// Waits until a process of runc's executes its program, or is gone.
 pub async fn await_execution(pid: i32) {
     let comm = format!("/proc/{pid}/comm");
     let is_parked = || std::fs::read(&comm).is_ok_and(|comm| comm.trim_ascii_end() == PARKED);
@@ -115,7 +117,7 @@ pub async fn await_execution(pid: i32) {
     }
 }
 
-/// Takes one byte; false if there will be none any more.
+/// Reads one byte; false at the end of the file.
 async fn read_byte(gate: &AsyncFd<OwnedFd>) -> io::Result<bool> {
     loop {
         let mut ready = gate.readable().await?;
@@ -146,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// A container as runc leaves it, and the FIFO.
+    /// A parked container, as runc leaves it, and its FIFO.
     fn parked(dir: &Path) -> (OciRuntime, PathBuf) {
         let options = Options {
             root: dir.display().to_string(),
@@ -161,7 +163,7 @@ mod tests {
         (runtime, fifo)
     }
 
-    /// A process that is called what runc's are until they execute the program.
+    /// A process with the name of a parked process of runc's.
     fn init() -> Child {
         let mut init = Command::new("/bin/sh")
             .args([
@@ -177,9 +179,9 @@ mod tests {
         init
     }
 
-    /// The machine is so busy that the program's end is seen before its execution.
+    /// Simulates a busy machine, on which the exit is seen before the execution.
     #[tokio::test]
-    async fn a_program_that_is_gone_before_it_was_seen_has_been_released() {
+    async fn a_program_that_exits_before_its_execution_is_seen_counts_as_released() {
         let dir = tempfile::tempdir().unwrap();
         let (runtime, fifo) = parked(dir.path());
         let mut init = init();
@@ -204,11 +206,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_init_has_written_counts_when_it_is_gone() {
+    async fn a_byte_that_an_init_wrote_before_it_died_counts_as_released() {
         let dir = tempfile::tempdir().unwrap();
         for (written, expected) in [
             (&b"0"[..], Ok(())),
-            (b"", Err("its init process has ended".to_owned())),
+            (b"", Err("its init process has exited".to_owned())),
         ] {
             let (runtime, fifo) = parked(&dir.path().join(written.len().to_string()));
             let mut both_ends = OpenOptions::new();

@@ -11,7 +11,7 @@ use super::checkpoint::Restore;
 use super::container::OciContainer;
 use super::init::OciInit;
 
-/// What it is restored from, and the ends of its streams that it is to have.
+/// The container, its checkpoint, and the ends of its streams.
 #[derive(Debug)]
 pub(super) struct OciRestoration {
     container: Arc<OciContainer>,
@@ -44,7 +44,7 @@ impl Restoration for OciRestoration {
         if let Some(streams) = terminal
             && let Err(error) = streams.take_over(has_stdin).await
         {
-            tracing::warn!(id = container.id, %error, "its terminal is lost");
+            tracing::warn!(id = container.id, %error, "its terminal is not connected");
         }
         Ok(OciInit::born(&container, child))
     }

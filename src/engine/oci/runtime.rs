@@ -1,6 +1,6 @@
-//! The OCI runtime: its commands, one method a verb.
+//! The OCI runtime's commands, one method per verb.
 //!
-//! The command line is that of runc, which crun and others have taken over
+//! The command line is that of runc, which crun and others share
 //! (<https://github.com/opencontainers/runc/blob/main/man/runc.8.md>).
 
 use std::collections::BTreeSet;
@@ -23,14 +23,13 @@ use super::options::Options;
 use super::patience::Patience;
 use super::{Bundle, config, state};
 
-/// Where runc keeps the state of containers if the options do not say otherwise; containerd's
-/// runc shim has the same default.
+/// Default directory of runc's state, which is also the default of containerd's runc shim.
 const DEFAULT_ROOT: &str = "/run/containerd/runc";
 
-/// How long the runtime may take to thaw a container that it is to delete.
+/// Time limit for thawing a container that is to be deleted.
 const RESUMES_WITHIN: Duration = Duration::from_secs(2);
 
-/// The OCI runtime if the options name none.
+/// Default OCI runtime.
 pub const DEFAULT_BINARY: &str = "runc";
 
 /// An OCI runtime with the options of one container.
@@ -41,23 +40,23 @@ pub struct OciRuntime {
     pub(super) systemd_cgroup: bool,
     pub(super) no_pivot_root: bool,
     no_new_keyring: bool,
-    /// Where criu is; empty for the PATH.
+    /// Path of criu; empty to search the PATH.
     pub(super) criu: PathBuf,
     pub(super) bundle: PathBuf,
     pub(super) reaper: Reaper,
-    /// Ends its commands, but for those that kill and delete.
+    /// Cancels its commands, except those that kill and delete.
     pub(super) halt: Halt,
-    /// How long each command may take, where that is not the usual.
+    /// Time limit of each command instead of the default.
     pub(super) within: Option<Duration>,
-    /// How long a deletion may take, where that is not said.
+    /// Default time limit of deletions.
     pub(super) patience: Arc<Patience>,
-    /// Where its commands run; where we are if it is none.
+    /// Cgroup of its commands; `None` for the shim's.
     pub(super) place: Option<Place>,
 }
 
 impl OciRuntime {
-    /// The runtime that `options` name, for the container in `bundle`. Its state is kept apart for
-    /// each of containerd's namespaces.
+    /// Makes the runtime that `options` name, for the container in `bundle`. Each of containerd's
+    /// namespaces has its own directory of state.
     pub fn new(options: &Options, namespace: &str, bundle: &Path, reaper: Reaper) -> OciRuntime {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         OciRuntime {
@@ -77,7 +76,8 @@ impl OciRuntime {
         }
     }
 
-    /// The same, for commands that run at the pod's expense: there, with their CPU time counted.
+    /// Returns a copy whose commands are charged to the pod: they run in cgroup `place`, and
+    /// `meter` counts their CPU time.
     pub fn charged(&self, place: Option<&Place>, meter: &Meter) -> OciRuntime {
         OciRuntime {
             reaper: self.reaper.metered(meter),
@@ -86,13 +86,12 @@ impl OciRuntime {
         }
     }
 
-    /// From now on each command may take as long as `limit`, and not what is usual.
+    /// Sets the time limit of each command.
     pub fn within(&mut self, limit: Duration) {
         self.within = Some(limit);
     }
 
-    /// The same, for commands that end when `halt` is called, but for those that kill and delete: what
-    /// the others make is to go.
+    /// Returns a copy whose commands are canceled by `halt`, except those that kill and delete.
     pub fn under(&self, halt: &Halt) -> OciRuntime {
         OciRuntime {
             halt: halt.clone(),
@@ -100,30 +99,30 @@ impl OciRuntime {
         }
     }
 
-    /// Where the runtime keeps the state of container `id`.
+    /// Directory of the runtime's state of container `id`.
     pub fn state_dir(&self, id: &str) -> PathBuf {
         self.root.join(id)
     }
 
-    /// The cgroups that may be left of container `id`, which was to be as `config` wants it.
+    /// Cgroups that may be left of container `id` with configuration `config`.
     pub fn remains(&self, id: &str, config: &Bundle) -> BTreeSet<PathBuf> {
         let noted = state::cgroups(&self.state_dir(id));
         remains::of_container(noted, config.cgroups_path(), id)
     }
 
-    /// Whether a container's init process is what the shim takes it for: a process of this kernel
-    /// that a signal can be sent to. runc and crun leave their mark; of a runtime with a machine of
-    /// its own it is some other process.
+    /// True if the container's init runs on this kernel, so that the shim can signal it. With a
+    /// runtime that starts a VM, the process is another one. Recognized by runc's and crun's state
+    /// files.
     pub fn is_native(&self, id: &str) -> bool {
         state::is_native(&self.state_dir(id))
     }
 
-    /// Whether a container's init process is in the namespaces that it was to join; with a runtime that
-    /// has machines of its own it is in none of them.
+    /// Checks that a container's init is in the namespaces that it was to join; not with a runtime
+    /// that starts a VM.
     ///
     /// # Errors
     ///
-    /// [`NamespaceError`] if it is in another.
+    /// [`NamespaceError`] if it is in another namespace.
     pub fn is_in(&self, id: &str, init: &Child, joins: &Namespaces) -> Result<(), NamespaceError> {
         match self.is_native(id) {
             true => joins.hold(init.pid()),
@@ -131,11 +130,11 @@ impl OciRuntime {
         }
     }
 
-    /// Creates a container; its init process, which is parked then, is given back.
+    /// Creates a container; returns its parked init process.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn create(&self, id: &str, stdio: ProcessStdio) -> Result<Child, RuntimeError> {
         let expectation = self.reaper.expect();
         let pid_file = self.init_pid_file();
@@ -159,16 +158,15 @@ impl OciRuntime {
             .await
     }
 
-    /// Where the runtime writes the process id of a container's init; one of an earlier life is gone
-    /// then.
+    /// Path of the file for the PID of a container's init; removes an earlier one.
     pub(super) fn init_pid_file(&self) -> PathBuf {
         let file = self.bundle.join("init.pid");
-        // There is none the first time.
+        // Fails the first time, when there is none.
         let _ = std::fs::remove_file(&file);
         file
     }
 
-    /// The process that a command has made. One whose command was cut short is nobody's, and is ended.
+    /// Returns the process that a command has made. Kills it if the command was cut short.
     pub(super) async fn born(
         &self,
         verb: Verb,
@@ -179,11 +177,11 @@ impl OciRuntime {
         if let Err(error) = outcome {
             if error.is_cut_short()
                 && let Ok(pid) = read_pid(verb, pid_file).await
-                // It may have been ended with its command.
+                // It may have been killed with its command.
                 && self.reaper.may_claim(pid)
             {
                 let child = expectation.claim(pid);
-                // It may have ended by itself.
+                // Fails if it has exited already.
                 let _ = self.reaper.kill(child.pid(), Signal::KILL.number());
             }
             return Err(error);
@@ -191,21 +189,21 @@ impl OciRuntime {
         Ok(expectation.claim(read_pid(verb, pid_file).await?))
     }
 
-    /// Lets a created container's program be executed.
+    /// Starts a created container.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn start(&self, id: &str) -> Result<(), RuntimeError> {
         self.simple(Verb::Start, [id]).await
     }
 
-    /// Executes a process in a container: the OCI specification's process as JSON. Its OOM score is no higher
-    /// than `oom_score`.
+    /// Executes a process, an OCI process as JSON, in a container, with an OOM score of at most
+    /// `oom_score`.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn exec(
         &self,
         id: &str,
@@ -217,13 +215,13 @@ impl OciRuntime {
         self.exec_within(limit, id, process, oom_score, stdio).await
     }
 
-    /// Executes a command in a container, as its own program would be: with its user, capabilities,
-    /// limits and environment, but without streams, and with an OOM score that is no higher than `oom_score`.
-    /// The runtime may take as long as `limit` for it.
+    /// Executes a command in a container with the user, capabilities, limits and environment of its
+    /// program, but without streams, and with an OOM score of at most `oom_score`. `limit` is the
+    /// runtime's time limit.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn exec_command(
         &self,
         id: &str,
@@ -231,7 +229,7 @@ impl OciRuntime {
         oom_score: Option<i32>,
         limit: Duration,
     ) -> Result<Child, RuntimeError> {
-        // crun, when it is only given the words, executes them as root.
+        // A whole process: given the command alone, crun would execute it as root.
         let process = config::process(&self.bundle, argv).map_err(|error| {
             let message = error.to_string();
             RuntimeError::Failed {
@@ -243,12 +241,12 @@ impl OciRuntime {
             .await
     }
 
-    /// Executes once more in a container what its caller had executed in it before, with nobody to look
-    /// at it. The OCI runtime may take `limit` for it.
+    /// Executes again in a container what its caller has executed in it before, without streams.
+    /// `limit` is the runtime's time limit.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words, or why it is no process.
+    /// [`RuntimeError`], with the runtime's message or because `process` is malformed.
     pub async fn exec_again(
         &self,
         id: &str,
@@ -284,11 +282,12 @@ impl OciRuntime {
         let outcome = self.run(command, Some(stdio)).await;
         let born = self.born(Verb::Exec, outcome, expectation, &pid_file.0);
         let child = born.await?;
-        // runc gives it what the container was created with, whatever the process says.
+        // runc ignores the process's score and gives it the one that the container was created
+        // with.
         if let Some(score) = oom_score
             && let Err(error) = scores::lower(child.pid(), score)
         {
-            tracing::debug!(id, %error, "OOM score {score} is not that of a process executed in it");
+            tracing::debug!(id, %error, "cannot lower the OOM score of an exec to {score}");
         }
         Ok(child)
     }
@@ -297,7 +296,7 @@ impl OciRuntime {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn kill(&self, id: &str, signal: i32, all: bool) -> Result<(), RuntimeError> {
         let mut command = self.command(Verb::Kill);
         if all {
@@ -311,7 +310,7 @@ impl OciRuntime {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn pause(&self, id: &str) -> Result<(), RuntimeError> {
         self.simple(Verb::Pause, [id]).await
     }
@@ -320,16 +319,16 @@ impl OciRuntime {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn resume(&self, id: &str) -> Result<(), RuntimeError> {
         self.simple(Verb::Resume, [id]).await
     }
 
-    /// Changes a container's resources: the OCI specification's `LinuxResources` as JSON.
+    /// Updates a container's resources: the OCI specification's `LinuxResources` as JSON.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words.
+    /// [`RuntimeError`], with the runtime's message.
     pub async fn update(&self, id: &str, resources: &[u8]) -> Result<(), RuntimeError> {
         let file = self.scratch(".resources.json");
         std::fs::write(&file.0, resources).map_err(|source| self.not_run(source))?;
@@ -338,19 +337,18 @@ impl OciRuntime {
         self.run(command, None).await
     }
 
-    /// Whether the runtime complains of a state directory that there is not: crun's way to say that it
-    /// knows no such container.
+    /// True if the error names a missing state directory: crun's message for an unknown container.
     fn is_stateless(&self, id: &str, error: &RuntimeError) -> bool {
         let state = self.state_dir(id);
         matches!(error, RuntimeError::Failed { message, .. }
             if message.contains(&state.display().to_string()) && !state.exists())
     }
 
-    /// Removes a container that has ended, or, with `force`, any.
+    /// Removes a container that has exited, or, with `force`, any container.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words; not if the container is unknown.
+    /// [`RuntimeError`], with the runtime's message; succeeds if the container is unknown.
     pub async fn delete(&self, id: &str, force: bool) -> Result<(), RuntimeError> {
         let mut deleted = match force {
             true => self.simple(Verb::Delete, ["--force", id]).await,
@@ -359,7 +357,8 @@ impl OciRuntime {
         if let Err(error) = &deleted
             && error.is_frozen()
         {
-            // It has ended while it was being paused. Whatever else is halted, this is a part of it.
+            // The container has exited while it was being paused. The thaw is part of the deletion,
+            // so nothing cancels it.
             let mut steady = self.clone();
             steady.halt = Halt::default();
             steady.within(RESUMES_WITHIN);
@@ -372,12 +371,12 @@ impl OciRuntime {
         }
     }
 
-    /// Has the runtime forget what a container was, for another life of it; of no use any more when the
-    /// container is to go.
+    /// Removes the runtime's state of a container before a restart in place; unlike a deletion it
+    /// can be canceled.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`], with the runtime's own words; not if the container is unknown.
+    /// [`RuntimeError`], with the runtime's message; succeeds if the container is unknown.
     pub async fn clear(&self, id: &str) -> Result<(), RuntimeError> {
         let mut command = self.command(Verb::Delete);
         command.can_be_halted();
@@ -408,17 +407,18 @@ impl OciRuntime {
     }
 }
 
-/// How often what must be done is tried again when there are no descriptors, memory or processes for
-/// it, and after what time: for a minute.
+/// Attempts of a command that must succeed while descriptors, memory or processes are exhausted: a
+/// minute's.
 const TRIES: u32 = 240;
+/// Pause between two of these attempts.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// Does what must be done: a command that nobody would ask for again is tried until there is what it
-/// takes to run it, but not for ever.
+/// Runs a command that no caller would retry: as long as descriptors, memory or processes are
+/// exhausted, tries again, for about a minute.
 ///
 /// # Errors
 ///
-/// The command's.
+/// The command's last error.
 pub async fn insist<T, F>(command: impl Fn() -> F) -> Result<T, RuntimeError>
 where
     F: Future<Output = Result<T, RuntimeError>>,
@@ -426,7 +426,7 @@ where
     for _ in 1..TRIES {
         match command().await {
             Err(error) if error.is_shortage() => {
-                tracing::debug!(%error, "to be tried again");
+                tracing::debug!(%error, "resources exhausted: trying again");
                 sleep(TRY_AGAIN_AFTER).await;
             }
             other => return other,
@@ -442,7 +442,7 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
         .is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// The process is there: it must not be lost because its file cannot be opened for a moment.
+/// Reads a PID file; retries while descriptors are exhausted, because the process exists already.
 async fn read_pid(verb: Verb, file: &Path) -> Result<i32, RuntimeError> {
     let read = async || match std::fs::read_to_string(file) {
         Err(source) if is_shortage(&source) => Err(RuntimeError::NotRun {

@@ -1,10 +1,11 @@
-//! Which program is the shim of a bundle: a file of containerd's, which it reads when it is restarted, and has run that
-//! program's `delete` if the shim dies after that.
+//! containerd's file with the path of a bundle's shim.
 //!
-//! containerd writes it where it has started a shim. Since 2.0 it starts none for a container that joins a pod, and
-//! takes such a container for one of its runtime's type then: with `runtime_path` that is another shim, whose `delete`
-//! knows nothing of ours. If the program is not there that containerd takes for the shim, it drops the bundle of a
-//! container that runs (`loadShims` in `core/runtime/v2/shim_load.go`).
+//! A restarted containerd reads the file, and runs this program's `delete` if the shim dies later.
+//! containerd writes the file into the bundle for which it starts a shim. Since 2.0 it starts none
+//! for a container that joins a pod, writes no file there, and after a restart derives the shim
+//! from the runtime's type. With `runtime_path` that is another shim, whose `delete` knows nothing
+//! of ours. If no such program exists, containerd even drops the bundle of a running container
+//! (`loadShims` in `core/runtime/v2/shim_load.go`).
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -14,19 +15,19 @@ use super::config::replace;
 
 const FILE: &str = "shim-binary-path";
 
-/// Like containerd's own: its owner's alone.
+/// Mode of the file, as containerd writes it.
 const MODE: u32 = 0o600;
 
-/// Leaves in `bundle` what containerd has written in that of the pod's first container, where it has written nothing.
+/// Copies the file from the bundle of the pod's first container to `bundle`, unless it has one.
 ///
 /// # Errors
 ///
-/// If the file of the one cannot be read, or that of the other not written. There is none of that name then.
+/// If the file cannot be read or written; then `bundle` has none.
 pub fn hand_on(first: &Path, bundle: &Path) -> io::Result<()> {
     let path = bundle.join(FILE);
     match fs::read(first.join(FILE)) {
         Ok(known) if !path.exists() => replace(&path, &known, MODE),
-        // As before containerd 1.6, and with whatever else talks to a shim.
+        // containerd before 1.6, and other callers, write no such file.
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_containerd_has_not_written_is_as_in_the_first_bundle() {
+    fn a_missing_file_is_copied_from_the_first_bundle() {
         let (first, bundle) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let file = bundle.path().join(FILE);
         hand_on(first.path(), bundle.path()).unwrap();
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_an_error_and_leaves_nothing() {
+    fn a_file_that_cannot_be_written_is_an_error_and_leaves_nothing() {
         let first = tempfile::tempdir().unwrap();
         fs::write(first.path().join(FILE), "/opt/usher/shim").unwrap();
         assert!(hand_on(first.path(), &first.path().join("missing")).is_err());

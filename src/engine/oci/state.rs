@@ -1,4 +1,4 @@
-//! The directory in which an OCI runtime keeps what it knows of a container, `<root>/<id>`.
+//! The directory with an OCI runtime's state of a container, `<root>/<id>`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// What runc notes there, and whoever is to be taken for runc.
+/// State file of runc, and of runtimes that imitate it.
 const RUNC: &str = "state.json";
 
-/// The same of crun.
+/// State file of crun.
 const CRUN: &str = "status";
 
-/// What runc's init process waits at until the container is started.
+/// FIFO at which runc's parked init process waits.
 const FIFO: &str = "exec.fifo";
 
-/// All that runc notes of a container, up to 1.5 (`State` in `libcontainer/container_linux.go`).
+/// All fields of runc's state file, up to runc 1.5 (`State` in `libcontainer/container_linux.go`).
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
@@ -42,53 +42,55 @@ struct State {
     intel_rdt_path: String,
 }
 
-/// What it was created with, as far as its deletion is concerned.
+/// The fields of its configuration that matter for the deletion.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Config {
     #[serde(default)]
     net_devices: Option<IgnoredAny>,
-    /// Of another user's systemd, if it is of one.
+    /// True with the cgroups of another user's systemd.
     #[serde(default, rename = "rootless_cgroups")]
     has_rootless_cgroups: bool,
 }
 
-/// Of the same only where its cgroups are, whatever else there is.
+/// Only the cgroups in that file; all else is ignored.
 #[derive(Deserialize)]
 struct Cgroups {
     cgroup_paths: BTreeMap<String, PathBuf>,
 }
 
-/// Whether the container's init process is a process of this kernel: runc and crun leave their mark.
+/// True if the container's init runs on this kernel, and not in a VM: then runc's or crun's state
+/// file exists.
 pub fn is_native(directory: &Path) -> bool {
     directory.join(RUNC).exists() || directory.join(CRUN).exists()
 }
 
-/// Whether it is runc's, of a container that is still to be started.
+/// True if the directory is runc's, and its container is parked.
 pub fn is_parked_by_runc(directory: &Path) -> bool {
     let is_fifo =
         fs::symlink_metadata(fifo(directory)).is_ok_and(|metadata| metadata.file_type().is_fifo());
     is_fifo && directory.join(RUNC).exists() && !directory.join(CRUN).exists()
 }
 
-/// The FIFO that runc's init process waits at.
+/// Path of the FIFO at which runc's init process waits.
 pub fn fifo(directory: &Path) -> PathBuf {
     directory.join(FIFO)
 }
 
-/// The cgroups that runc has noted; none where nothing can be read.
+/// Cgroups in runc's state file; none if it cannot be read.
 pub fn cgroups(directory: &Path) -> BTreeSet<PathBuf> {
     noted(&fs::read(directory.join(RUNC)).unwrap_or_default())
 }
 
-/// The same, in the text of what it notes.
+/// Cgroups in the text of runc's state file.
 pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
     let noted = serde_json::from_slice::<Cgroups>(state).ok();
     let paths = noted.map(|state| state.cgroup_paths.into_values());
     paths.into_iter().flatten().collect()
 }
 
-/// The cgroups that runc has noted, if deleting the container means to remove them and its state, and nothing else.
+/// Cgroups in runc's state file, if removing them and the state is all that the container's
+/// deletion takes.
 pub fn only_cgroups(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let state = fs::read(directory.join(RUNC)).ok()?;
     let state: State = serde_json::from_slice(&state).ok()?;
@@ -98,8 +100,8 @@ pub fn only_cgroups(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     is_all.then(|| state.cgroup_paths.into_values().collect())
 }
 
-/// Removes the directory of a container's state, the state itself last: as long as that is there its OCI runtime knows
-/// it.
+/// Removes the directory, with the state file last: as long as it exists, the OCI runtime knows the
+/// container.
 pub fn remove(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

@@ -1,4 +1,5 @@
-//! What the shim says to the owner of a container, in order, while a disk may stall.
+//! The shim's messages to the owner of a container, written in order on a thread, as a disk may
+//! stall.
 
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use crate::engine::Work;
 use crate::offload::Threads;
 use crate::stdio::Rest;
 
-/// Sayings of one container that may wait for its disk.
+/// Most messages of a container that may wait for the disk.
 const WAITING_AT_MOST: usize = 16;
 
-/// The sayings of one container that wait for a disk.
+/// The queue of a container's messages.
 #[derive(Debug)]
 pub(super) struct Words {
     thread: Threads,
@@ -19,17 +20,17 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Has `saying` done when all before it are done; lost if too many wait already. What is given back
-    /// ends when it is done.
+    /// Queues the write of a message, which is dropped if the queue is full. The returned work ends
+    /// when the message is written.
     pub fn say(&self, saying: Rest) -> Option<Work<()>> {
         let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else {
-            tracing::debug!("a saying is lost: too many wait for the disk");
+            tracing::debug!("message to the container's owner dropped: too many wait for the disk");
             return None;
         };
         let thread = self.thread.clone();
         let said = tokio::spawn(async move {
             if let Err(error) = thread.run(saying).await {
-                tracing::debug!(%error, "a saying is lost");
+                tracing::debug!(%error, "message to the container's owner not written");
             }
             drop(place);
         });

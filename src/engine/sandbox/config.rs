@@ -1,4 +1,4 @@
-//! What a sandbox is to be, of what kubelet wants (`PodSandboxConfig` of the Container Runtime Interface).
+//! Reads and checks kubelet's configuration of a sandbox (CRI's `PodSandboxConfig`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,17 @@ use crate::plan::{SandboxFacts, sandbox_annotations};
 
 use super::files::{self, Files};
 
-/// The longest host name, in bytes (`sethostname(2)`).
+/// Longest host name, in bytes (`sethostname(2)`).
 const HOSTNAME_AT_MOST: usize = 64;
 
-/// What containerd sets in every pod with a network of its own unless told otherwise
-/// (`enable_unprivileged_ports`, `enable_unprivileged_icmp`): nobody has to be root there for a low port, or
-/// for a ping.
+/// Sysctls that containerd sets by default in each pod with its own network
+/// (`enable_unprivileged_ports`, `enable_unprivileged_icmp`), so that low ports and pings do not
+/// need root.
 const LOW_PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
 const PING: (&str, &str) = ("net.ipv4.ping_group_range", "0 2147483647");
 
-/// The sysctls of an IPC namespace, beside those that begin with [`MESSAGE_QUEUES`] (`ipc_namespaces(7)`).
+/// Sysctls of an IPC namespace, beside those that begin with [`MESSAGE_QUEUES`]
+/// (`ipc_namespaces(7)`).
 const OF_IPC: [&str; 8] = [
     "kernel.msgmax",
     "kernel.msgmnb",
@@ -35,25 +36,25 @@ const OF_IPC: [&str; 8] = [
 const MESSAGE_QUEUES: &str = "fs.mqueue.";
 const OF_NETWORK: &str = "net.";
 
-/// The namespaces of a pod, and what is set in them, as the process is told that makes them.
+/// Namespaces of a pod and their settings, in the form passed to the maker process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Namespaces {
-    /// The network namespace that was made for it; none for the node's.
+    /// The network namespace made for it; `None` for the node's.
     pub network: Option<PathBuf>,
-    /// Those of the user namespace that owns the network namespace.
+    /// True to use the user namespace that owns the network namespace.
     pub is_in_user_namespace: bool,
     pub ipc: bool,
     pub uts: bool,
-    /// One process namespace for all containers.
+    /// True to make one PID namespace for all containers.
     pub pid: bool,
     pub hostname: Option<String>,
-    /// The directory where they are mounted, each under the name of its file in `/proc/<pid>/ns`, so that no
-    /// process has to hold them.
+    /// Directory to mount the namespaces in, under the names of their files in `/proc/<pid>/ns`, so
+    /// that no process has to hold them.
     pub pins: Option<PathBuf>,
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// All that a sandbox is to be.
+/// The sandbox that kubelet asks for.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub namespaces: Namespaces,
@@ -64,11 +65,11 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// What is wanted of the sandbox `id`.
+    /// Reads the request for sandbox `id`.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] if that cannot be had, or harms the node.
+    /// [`EngineError::Invalid`] if it is not supported, or would affect the node.
     pub fn read(id: &str, bundle: &Path, order: &SandboxOrder) -> Result<Wanted, EngineError> {
         let config = &order.config;
         let linux = &config.linux;
@@ -81,20 +82,20 @@ impl Wanted {
         let network = match (&order.netns, on_host_network) {
             (Some(_), true) => {
                 return Err(invalid(
-                    "a network namespace was given, expected none: the pod is in the node's network",
+                    "a network namespace was given; expected none with the node's network",
                 ));
             }
             (None, false) => {
                 return Err(invalid(
-                    "no network namespace was given, expected the one of the pod",
+                    "no network namespace was given; expected the pod's",
                 ));
             }
             (netns, _) => netns.clone(),
         };
         let is_in_user_namespace = is_in_user_namespace(options, network.is_some())?;
         let is_shared = mode_is(options.pid.value(), NamespaceMode::POD);
-        // A process namespace ends with its first process, and mounts are the node's, where a user namespace
-        // has no say.
+        // Namespaces can be mounted unless there is a PID namespace, which ends with its first
+        // process, or a user namespace, which has no rights over the node's mounts.
         let by_paths = order.takes_paths && !is_shared && !is_in_user_namespace;
         let namespaces = Namespaces {
             pins: by_paths.then(|| files::pins(bundle)),
@@ -133,7 +134,8 @@ fn is_in_user_namespace(options: &NamespaceOption, has_network: bool) -> Result<
     };
     match (wants, has_network) {
         (true, false) => Err(invalid(
-            "a user namespace is wanted on the node's network, expected a network of the pod's own: this sandbox is made without a pause container",
+            "a user namespace was requested with the node's network; expected the pod's own network, \
+             because this sandbox is made without a pause container",
         )),
         (wants, _) => Ok(wants),
     }
@@ -141,7 +143,7 @@ fn is_in_user_namespace(options: &NamespaceOption, has_network: bool) -> Result<
 
 fn unknown_users(mode: &str) -> EngineError {
     invalid(format!(
-        "user namespace mode {mode} cannot be had for a pod, expected POD or NODE"
+        "user namespace mode {mode} is not supported for a pod; expected POD or NODE"
     ))
 }
 
@@ -153,18 +155,20 @@ fn hostname(
     if name.len() > HOSTNAME_AT_MOST || name.contains(['\0', '\n']) {
         let shown: String = name.chars().take(HOSTNAME_AT_MOST).collect();
         return Err(invalid(format!(
-            "host name {shown:?} is none, expected at most {HOSTNAME_AT_MOST} bytes in one line"
+            "host name {shown:?} is invalid; expected one line of at most {HOSTNAME_AT_MOST} bytes"
         )));
     }
     match (name.is_empty(), on_host_network) {
         (false, true) => Err(invalid(format!(
-            "host name {name:?} is wanted on the node's network, expected none: such a pod has the node's"
+            "host name {name:?} was requested with the node's network; expected none, because such a \
+             pod has the node's"
         ))),
         (is_empty, _) => Ok((!is_empty).then(|| name.to_owned())),
     }
 }
 
-/// The sysctls that are the pod's own: what is not in a namespace of its own would be set for the node.
+/// Checks the pod's sysctls. One that belongs to none of the pod's own namespaces would change the
+/// node.
 fn sysctls(
     config: &PodSandboxConfig,
     network: &Option<PathBuf>,
@@ -176,7 +180,7 @@ fn sysctls(
         let dotted = dotted(name);
         let is_of_ipc = OF_IPC.contains(&dotted.as_str()) || dotted.starts_with(MESSAGE_QUEUES);
         let missing = match () {
-            () if !is_name(&dotted) => Some("a name"),
+            () if !is_name(&dotted) => Some("a valid name"),
             () if is_of_ipc => on_host_ipc.then_some("an IPC namespace of the pod's own"),
             () if dotted.starts_with(OF_NETWORK) => {
                 network.is_none().then_some("a network of the pod's own")
@@ -185,13 +189,13 @@ fn sysctls(
         };
         if let Some(missing) = missing {
             return Err(invalid(format!(
-                "sysctl {name:?} cannot be set for a pod, expected {missing}"
+                "sysctl {name:?} cannot be set for a pod; expected {missing}"
             )));
         }
         sysctls.insert(dotted, value.clone());
     }
     if network.is_some() {
-        // A group of the node's has no number in a user namespace.
+        // In a user namespace the group range cannot be set: the node's groups are not mapped.
         let usual = [Some(LOW_PORTS), (!is_in_user_namespace).then_some(PING)];
         for (name, value) in usual.into_iter().flatten() {
             sysctls.entry(name.to_owned()).or_insert(value.to_owned());
@@ -200,8 +204,9 @@ fn sysctls(
     Ok(sysctls)
 }
 
-/// The name of a sysctl in its one form: with dots between the words and a slash for a dot in a word, as the
-/// name of an interface may have it (`sysctl(8)`: whichever comes first is between the words).
+/// Normalizes a sysctl's name: dots separate its words, and a slash stands for a dot in a word,
+/// such as the name of an interface. In the input, the first of the two characters is the separator
+/// (`sysctl(8)`).
 fn dotted(name: &str) -> String {
     let is_slashed = name
         .find(['.', '/'])
@@ -213,18 +218,18 @@ fn dotted(name: &str) -> String {
     }
 }
 
-/// Whether its path leads down, word by word.
+/// True if the name is a valid path below `/proc/sys`, without `..` or empty words.
 fn is_name(dotted: &str) -> bool {
     let path = swapped(dotted);
     path.split('/').all(|word| !matches!(word, "" | "." | ".."))
 }
 
-/// Whether a sysctl is set in every pod, asked for or not.
+/// True for a sysctl that is set in every pod by default.
 pub(super) fn is_usual(name: &str) -> bool {
     [LOW_PORTS.0, PING.0].contains(&name)
 }
 
-/// Dots for slashes, and slashes for dots.
+/// Swaps dots and slashes.
 pub(super) fn swapped(name: &str) -> String {
     let swap = |letter| match letter {
         '.' => '/',
@@ -234,7 +239,8 @@ pub(super) fn swapped(name: &str) -> String {
     name.chars().map(swap).collect()
 }
 
-/// The pod's annotations, and those that containerd gives a pause container. Its author has no say in these.
+/// The pod's annotations, and those that containerd sets on a pause container, which override the
+/// author's.
 fn annotations(id: &str, config: &PodSandboxConfig) -> BTreeMap<String, String> {
     let metadata = &config.metadata;
     let amount = |amount: fn(&LinuxContainerResources) -> i64| {
@@ -263,7 +269,7 @@ mod tests {
     use super::*;
     use crate::cri::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, UserNamespace};
 
-    /// A pod with these modes of its namespaces.
+    /// A pod with these namespace modes.
     fn pod(network: NamespaceMode, ipc: NamespaceMode, pid: NamespaceMode) -> SandboxOrder {
         let options = NamespaceOption {
             network: network.into(),
@@ -328,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_nodes_is_not_made() {
+    fn the_nodes_namespaces_are_not_made_anew() {
         let host = pod(
             NamespaceMode::NODE,
             NamespaceMode::NODE,
@@ -339,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_given_if_and_only_if_the_pod_has_its_own() {
+    fn a_network_namespace_is_required_exactly_for_a_pod_with_its_own_network() {
         let mut order = usual();
         order.netns = None;
         assert!(refused(&order).starts_with("no network namespace was given"));
@@ -349,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sysctl_is_set_for_the_node() {
+    fn a_sysctl_that_would_change_the_node_is_refused() {
         let ours = |name: &str| wanted(&with_sysctl(usual(), name)).unwrap();
         let sysctls = ours("net/ipv4/conf/eth0.100/forwarding").namespaces.sysctls;
         assert_eq!(sysctls["net.ipv4.conf.eth0/100.forwarding"], "1");
@@ -384,7 +390,7 @@ mod tests {
         }
     }
 
-    /// With a user namespace of this mode.
+    /// The order with a user namespace of this mode.
     fn with_mode(mut order: SandboxOrder, mode: EnumOrUnknown<NamespaceMode>) -> SandboxOrder {
         let linux = order.config.linux.as_mut().unwrap();
         let context = linux.security_context.as_mut().unwrap();
@@ -413,24 +419,27 @@ mod tests {
     }
 
     #[test]
-    fn a_host_name_on_the_nodes_network_is_refused() {
+    fn a_host_name_with_the_nodes_network_is_refused() {
         let mut order = pod(NamespaceMode::NODE, NamespaceMode::POD, NamespaceMode::POD);
         order.config.hostname = "web-0".to_owned();
-        assert!(refused(&order).starts_with("host name \"web-0\" is wanted on the node's network"));
+        assert!(
+            refused(&order)
+                .starts_with("host name \"web-0\" was requested with the node's network")
+        );
     }
 
     #[test]
-    fn a_user_namespace_is_that_of_the_pods_network() {
+    fn the_user_namespace_is_the_one_that_owns_the_pods_network() {
         let with_users = |order| with_mode(order, NamespaceMode::POD.into());
         let namespaces = wanted(&with_users(usual())).unwrap().namespaces;
         assert!(namespaces.is_in_user_namespace);
         assert!(!namespaces.sysctls.contains_key(PING.0));
         let host = pod(NamespaceMode::NODE, NamespaceMode::POD, NamespaceMode::POD);
-        assert!(refused(&with_users(host)).contains("expected a network of the pod's own"));
+        assert!(refused(&with_users(host)).contains("expected the pod's own network"));
     }
 
     #[test]
-    fn namespaces_need_no_process_where_their_paths_do() {
+    fn namespaces_are_mounted_if_the_caller_takes_paths() {
         let pins = |mut order: SandboxOrder| {
             order.takes_paths = true;
             wanted(&order).unwrap().namespaces.pins
@@ -442,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_name_is_one_line_of_some_length() {
+    fn a_host_name_is_one_line_of_limited_length() {
         for name in ["a\nb".to_owned(), "a".repeat(65)] {
             let mut order = usual();
             order.config.hostname = name;
@@ -451,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn an_author_cannot_say_which_pod_it_is() {
+    fn an_author_cannot_override_the_pods_identity() {
         let mut order = usual();
         let given = [
             ("io.kubernetes.cri.container-type", "container"),

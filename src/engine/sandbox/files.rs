@@ -1,10 +1,10 @@
-//! The files that the containers of a pod share: its host name, its hosts, how names are resolved, and the
-//! memory that they can share.
+//! Files that a pod's containers share: hostname, hosts, resolv.conf and shared memory.
 //!
-//! Containers may write to the first three. They are where containerd keeps those of a pause container's
-//! sandbox: in its root directory, which is on a disk, and not in its state directory, which is in memory. A
-//! bundle has a link there, `work`, and containerd removes the directory with the bundle. Memory, pinned
-//! namespaces and the shim's notes are in the bundle, which no container can write to.
+//! Containers may write to the first three. These are on disk, in containerd's root directory, like
+//! those of a pause container's sandbox, and not in its state directory, which is in memory. The
+//! bundle's link `work` leads there, and containerd removes that directory with the bundle. Shared
+//! memory, mounted namespaces and the shim's notes are in the bundle, to which no container can
+//! write.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions, Permissions};
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::cri::{DNSConfig, PodSandboxConfig};
 
-/// The directory in the bundle.
+/// Directory in the bundle.
 const DIRECTORY: &str = "usher-sandbox";
 
-/// containerd's link in the bundle to a directory of the sandbox's own on disk.
+/// containerd's link in the bundle to the sandbox's directory on disk.
 const ON_DISK: &str = "work";
 
-/// The files on disk: where each is in a container, and its name.
+/// Files on disk: path in a container, and name.
 const TEXTS: [(&str, &str); 3] = [
     ("/etc/hostname", HOSTNAME),
     ("/etc/hosts", HOSTS),
@@ -33,33 +33,34 @@ const HOSTNAME: &str = "hostname";
 const HOSTS: &str = "hosts";
 const RESOLV: &str = "resolv.conf";
 
-/// The memory that processes share: its place in a container, and its name in the bundle's directory.
+/// Path of the shared memory in a container.
 pub(in crate::engine) const SHARED_MEMORY: &str = "/dev/shm";
+/// Name of the shared memory in the bundle's directory.
 const MEMORY: &str = "shm";
 
-/// The directory in the bundle's where namespaces are mounted that no process holds.
+/// Directory in the bundle's for mounted namespaces.
 const PINS: &str = "ns";
 
-/// The note in the bundle's directory of the cgroup that was made for the sandbox's own processes.
+/// Note in the bundle's directory of the cgroup made for the sandbox's own processes.
 const CGROUP: &str = "cgroup.json";
 
-/// The most that is read of that note, in bytes.
+/// Most bytes read of that note.
 const CGROUP_AT_MOST: u64 = 64 * 1024;
 
-/// How much of it there may be, as with a pause container: 64 MiB, for everybody.
+/// Mount options of the shared memory, as with a pause container: 64 MiB, writable by all.
 const MEMORY_OPTIONS: &str = "mode=1777,size=67108864";
 
-/// The mode that containerd gives these files for a pause container.
+/// Mode of the files, as with a pause container.
 const MODE: u32 = 0o644;
 
-/// The content of the files.
+/// Contents of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Files {
     /// Empty for the node's.
     hostname: String,
-    /// None for the node's.
+    /// `None` for the node's.
     resolv: Option<String>,
-    /// Not where the pod has the node's.
+    /// False if the pod uses the node's.
     has_memory: bool,
 }
 
@@ -72,16 +73,16 @@ impl Files {
         }
     }
 
-    /// Makes the files, in the mount namespace of the node. The disk may stall this.
+    /// Makes the files, in the mount namespace of the node. A disk may stall this.
     ///
     /// # Errors
     ///
-    /// A sentence with the path. [`remove`] removes what was made in the bundle.
+    /// A sentence with the path; [`remove`] then removes what was made in the bundle.
     pub fn make(&self, bundle: &Path) -> Result<(), String> {
         let on_disk = bundle.join(ON_DISK);
         if !on_disk.is_dir() {
             return Err(format!(
-                "{} does not lead to a directory, expected containerd's own of this bundle on disk",
+                "{} does not lead to a directory; expected containerd's on disk for this bundle",
                 on_disk.display()
             ));
         }
@@ -112,7 +113,7 @@ impl Files {
         Ok(())
     }
 
-    /// The files that containers share: the place of each in a container, and its path on the node.
+    /// Files that containers share: path in a container, and path on the node.
     pub fn shared(&self, bundle: &Path) -> Vec<(&'static str, PathBuf)> {
         let texts = TEXTS.into_iter();
         let texts = texts.map(|(place, name)| (place, bundle.join(ON_DISK).join(name)));
@@ -122,50 +123,52 @@ impl Files {
     }
 }
 
-/// Makes the directory in the bundle, and names it.
+/// Makes the directory in the bundle, and returns its path.
 pub(super) fn make_directory(bundle: &Path) -> Result<PathBuf, String> {
     let directory = directory(bundle);
     fs::create_dir_all(&directory).map_err(failed(&directory))?;
     Ok(directory)
 }
 
-/// Notes the directories of the cgroup that is going to be made for the sandbox's own processes: `delete` needs them
-/// after the shim has died.
+/// Writes down the directories of the cgroup for the sandbox's own processes before it is made:
+/// `delete` needs them if the shim dies.
 pub(super) fn note_cgroup(bundle: &Path, cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
     let text = serde_json::to_vec(cgroup).map_err(|error| error.to_string())?;
     write(&make_directory(bundle)?.join(CGROUP), &text)
 }
 
-/// The directories that were noted; none if nothing was.
+/// Reads these directories; empty without a note.
 pub(super) fn noted_cgroup(bundle: &Path) -> BTreeSet<PathBuf> {
     let file = fs::File::open(directory(bundle).join(CGROUP));
     let noted = file.map(|file| serde_json::from_reader(file.take(CGROUP_AT_MOST)));
     match noted {
         Ok(Ok(noted)) => noted,
         Ok(Err(error)) => {
-            tracing::warn!(bundle = %bundle.display(), %error, "the sandbox's cgroup is not known");
+            tracing::warn!(bundle = %bundle.display(), %error, "cannot read the cgroup's note");
             BTreeSet::new()
         }
-        // A sandbox need not have one.
+        // Not every sandbox has one.
         Err(_) => BTreeSet::new(),
     }
 }
 
-/// Unmounts and removes what is in the bundle. containerd removes what is on disk, with the bundle.
+/// Unmounts and removes the files in the bundle. containerd removes those on disk with the bundle.
 pub(super) fn remove(bundle: &Path) {
     let directory = directory(bundle);
-    // As often as it was mounted; what is no mount says so.
+    // Unmount until it fails: a path may be mounted more than once.
     let pins = fs::read_dir(pins(bundle)).into_iter().flatten().flatten();
     let mounts = pins.map(|pin| pin.path()).chain([directory.join(MEMORY)]);
     mounts.for_each(|path| while umount2(&path, MntFlags::MNT_DETACH).is_ok() {});
     match fs::remove_dir_all(&directory) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(path = %directory.display(), %error, "not removed"),
+        Err(error) => {
+            tracing::warn!(path = %directory.display(), %error, "cannot remove its files");
+        }
     }
 }
 
-/// Where namespaces are mounted that no process holds.
+/// Directory of the mounted namespaces.
 pub(super) fn pins(bundle: &Path) -> PathBuf {
     directory(bundle).join(PINS)
 }
@@ -179,7 +182,7 @@ fn directory(bundle: &Path) -> PathBuf {
     bundle.join(DIRECTORY)
 }
 
-/// A file of the node; empty if there is none.
+/// Reads a file of the node; empty if it does not exist.
 fn read(path: &str) -> Result<Vec<u8>, String> {
     match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -187,7 +190,7 @@ fn read(path: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Writes a file that anybody may read, whatever the umask.
+/// Writes a file that is readable by all, regardless of the umask.
 fn write(path: &Path, text: &[u8]) -> Result<(), String> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -202,7 +205,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("{path}: {error}")
 }
 
-/// As `resolv.conf(5)` has it.
+/// Content of `resolv.conf(5)`.
 fn resolv(config: &DNSConfig) -> String {
     let line = |word: &str, values: &[String]| match values {
         [] => String::new(),
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_resolved_as_kubelet_says() {
+    fn resolv_conf_has_kubelets_settings() {
         let config = DNSConfig {
             servers: words(&["10.0.0.10", "1.1.1.1"]),
             searches: words(&["a.svc", "svc"]),
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_containers_write_to_is_on_disk_and_not_in_the_bundle() {
+    fn files_that_containers_write_to_are_on_disk_and_not_in_the_bundle() {
         let (bundle, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let files = Files {
             hostname: "web-0".to_owned(),
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_the_nodes_memory_shares_none_of_its_own() {
+    fn a_pod_with_the_nodes_shared_memory_gets_none_of_its_own() {
         let memory = |has_memory| {
             let files = Files {
                 has_memory,
@@ -291,19 +294,19 @@ mod tests {
     }
 
     #[test]
-    fn a_noted_cgroup_is_found_and_removed_with_the_rest() {
+    fn the_note_of_a_cgroup_is_read_and_removed_with_the_files() {
         let bundle = tempfile::tempdir().unwrap();
         assert!(!are_in(bundle.path()) && noted_cgroup(bundle.path()).is_empty());
         let cgroup = BTreeSet::from([PathBuf::from("/sys/fs/cgroup/pod/s1")]);
         note_cgroup(bundle.path(), &cgroup).unwrap();
         assert!(are_in(bundle.path()));
         assert_eq!(noted_cgroup(bundle.path()), cgroup);
-        // What is there is no note.
+        // A malformed note.
         fs::write(directory(bundle.path()).join(CGROUP), "[").unwrap();
         assert!(noted_cgroup(bundle.path()).is_empty());
         remove(bundle.path());
         assert_eq!(fs::read_dir(bundle.path()).unwrap().count(), 0);
-        // Nothing is left to be removed.
+        // Removing again does no harm.
         remove(bundle.path());
     }
 }

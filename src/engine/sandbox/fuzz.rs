@@ -1,4 +1,4 @@
-//! What kubelet wants of a sandbox, as containerd hands it on.
+//! Fuzz target: kubelet's configuration of a sandbox, as containerd passes it on.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,11 +10,12 @@ use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 
 use super::config::{Wanted, swapped};
 
-/// How many bytes may be allocated at once for each that is read, and in any case.
+/// Bytes that may be allocated at once for each byte of input.
 const EACH: usize = 256;
+/// Bytes that may be allocated at once in any case.
 const ANYWAY: usize = 128 * 1024 + RESERVED_FOR_A_MESSAGE;
 
-/// It is read or refused in one sentence, and no sysctl leads out of those of namespaces.
+/// Asserts that it is read, or refused in one sentence, and that all sysctls belong to namespaces.
 pub(crate) fn config(input: &[u8]) {
     let parse = || PodSandboxConfig::parse_from_bytes(input);
     let Ok(config) = assert_bounded(input.len(), EACH, ANYWAY, parse) else {

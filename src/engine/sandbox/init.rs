@@ -1,4 +1,4 @@
-//! The holder of a pod's namespaces, in the place of a container's first process.
+//! The holder of a pod's namespaces, in the place of a pause container's init process.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,39 +19,39 @@ use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
 
-/// The time that a killed holder has to be gone.
+/// Time for a killed holder to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// The process that holds the namespaces of a pod.
+/// The process that holds a pod's namespaces.
 #[derive(Debug)]
 pub(super) struct Holder {
-    /// Zero where no process has to hold them.
+    /// 0 if no process has to hold them.
     pid: i32,
     reaper: Reaper,
     cgroup: Arc<SharedCgroup>,
     own: Arc<OwnSandbox>,
-    /// Where no process holds them they end when this is called.
+    /// Without a process, the sandbox ends when this is called.
     end: Halt,
-    /// The process exits when this is closed, by the shim or by its death.
+    /// The process exits when this is closed, which the kernel does when the shim dies.
     _leash: OwnedFd,
 }
 
-/// The cgroup of all the pod, whose figures are those of its sandbox, too.
+/// The cgroup of the pod, whose metrics are also those of the sandbox.
 #[derive(Debug)]
 struct SharedCgroup {
     holder: i32,
     pod: Option<Arc<cgroup::Cgroup>>,
 }
 
-/// The refusal of what only containers can do.
+/// The error for a call that only works on containers.
 pub(super) fn not_a_container(what: &str) -> EngineError {
     EngineError::Precondition(format!(
-        "the pod's sandbox is no container, and cannot be {what}"
+        "the pod's sandbox is not a container and cannot be {what}"
     ))
 }
 
-/// The end of `holder`: that of the process `child`, or of nothing where no process holds the namespaces.
+/// The exit of `holder`: that of the process `child`, or, without a process, the call of its `end`.
 pub(super) fn ending(holder: &Holder, child: Option<Child>) -> Ending {
     let ended = holder.end.clone();
     Ending(Box::pin(async move {
@@ -64,7 +64,7 @@ pub(super) fn ending(holder: &Holder, child: Option<Child>) -> Ending {
 }
 
 impl Holder {
-    /// The holder `pid`, of which its shim has the `leash`. `pod` is the cgroup of its pod.
+    /// Makes the handle of holder `pid`; the shim keeps its `leash`. `pod` is the pod's cgroup.
     pub fn new(
         pid: i32,
         leash: OwnedFd,
@@ -85,14 +85,14 @@ impl Holder {
 
     /// Kills it, and waits until it is gone.
     pub async fn raze(&self) {
-        // One that has ended is what is wanted.
+        // Fails if it has exited already.
         let _ = self.end();
         let begun = Instant::now();
         while self.reaper.owns(self.pid) {
             if begun.elapsed() > GONE_WITHIN {
                 return tracing::warn!(
                     pid = self.pid,
-                    "the holder of a pod's namespaces does not end"
+                    "the holder of a pod's namespaces does not exit after SIGKILL"
                 );
             }
             sleep(LOOK_EVERY).await;
@@ -142,7 +142,7 @@ impl Init for Holder {
     async fn release(&self, _: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
         match self.has_no_process() || self.reaper.owns(self.pid) {
             true => Ok(()),
-            false => Err("the holder of the pod's namespaces has ended".to_owned()),
+            false => Err("the holder of the pod's namespaces has exited".to_owned()),
         }
     }
 
@@ -150,7 +150,7 @@ impl Init for Holder {
         Killing::Done(match (self.has_no_process(), signal) {
             (false, signal) => oci::kill(&self.reaper, self.pid, signal),
             (true, Signal::KILL | Signal::TERM) => self.end(),
-            // Nobody is there to take it for anything.
+            // The holder ignores all other signals.
             (true, _) => Ok(()),
         })
     }
@@ -174,15 +174,15 @@ impl Init for Holder {
     }
 
     async fn update(&self, _: &[u8], _: &Halt) -> Result<(), EngineError> {
-        Err(not_a_container("given resources"))
+        Err(not_a_container("updated"))
     }
 
     async fn checkpoint(&self, _: &Checkpoint, _: &Halt) -> Result<(), EngineError> {
-        Err(not_a_container("written to files"))
+        Err(not_a_container("checkpointed"))
     }
 
     async fn exec(&self, _: ExecOrder, _: &Halt) -> Result<Executed, EngineError> {
-        Err(not_a_container("entered: it has no program to execute"))
+        Err(not_a_container("entered by an exec"))
     }
 
     async fn post_start(&self, _: Vec<u8>, _: Option<i32>, _: &Halt) -> Result<(), String> {
@@ -215,7 +215,7 @@ impl Cgroup for SharedCgroup {
         Ok(holder.filter(|pid| *pid != 0).collect())
     }
 
-    /// Zero: the holder's memory is among what is charged to the pod and to none of its containers.
+    /// Returns 0: the holder's memory is charged to the pod, but to no container.
     fn memory_usage(&self) -> Option<u64> {
         Some(0)
     }

@@ -1,11 +1,13 @@
-//! The process that makes a pod's sandbox, and becomes the [holder](crate::sys::holder) of its namespaces: this
-//! shim's own program in a mode for it, since a process can only leave its own namespaces.
+//! The maker: the process that makes a pod's sandbox, and then becomes the
+//! [holder](crate::sys::holder) of its namespaces. It is the shim's own program in another mode;
+//! the shim cannot do this itself, because a process can only change its own namespaces.
 //!
-//! The process has one thread, and nothing of the shim's memory. As long as it does its work it has the shim's
-//! rights and the node's files; the holder has neither. Its work is charged to the pod's cgroup. It writes the
-//! pod's files as well, since a disk that stalls may not stall the shim.
+//! The maker has one thread, and none of the shim's memory. While it works it has the shim's rights
+//! and access to the node's files; the holder has neither. Its work is charged to the pod's cgroup.
+//! It also writes the pod's files, so that a stalled disk does not stall the shim.
 //!
-//! The standard input of both is the [leash](crate::sys::holder): if the shim dies, the kernel ends them.
+//! The standard input of both is the [leash](crate::sys::holder): if the shim dies, the kernel
+//! kills them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -33,40 +35,41 @@ use crate::sys;
 use super::config::{Namespaces, is_usual, swapped};
 use super::files::{self, Files};
 
-/// The first argument of the shim's program that is to make a pod's sandbox.
+/// First argument of the shim's program for this mode.
 const MODE: &str = "make-sandbox";
 
-/// The same, for the process that was made as the first one of a process namespace.
+/// First argument for the process that runs as the first one of a new PID namespace.
 const FIRST: &str = "make-sandbox-first";
 
-/// This program, also when its file has been replaced.
+/// Path of this program, which works even after its file was replaced.
 const SELF: &str = "/proc/self/exe";
 
-/// As a pause container has it: ended last of all that a pod has.
+/// OOM score of a pause container: the last of the pod's processes to be killed.
 const OOM_SCORE: &str = "-998";
 
-/// Who it is: nobody who owns anything, as a pause container's program is.
+/// UID and GID of the holder, which own no files, as with a pause container.
 const NOBODY: u32 = 65_535;
 
-/// What is said where no process holds the namespaces.
+/// PID that is reported if no process holds the namespaces.
 pub(super) const NOBODYS: i32 = 0;
 
-/// Where a process namespace's own processes would be seen; the holder's root is mounted here, which every
-/// node has.
+/// Mount point of the holder's root: a directory that every node has, and in which processes would
+/// be visible otherwise.
 const COVERED: &str = "/proc";
 
-/// A sandbox to be made.
+/// The request to the maker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Making {
     pub bundle: PathBuf,
     pub namespaces: Namespaces,
     pub files: Files,
-    /// The directories of the cgroup for the maker and the holder; none if they stay in the shim's.
+    /// Directories of the cgroup for the maker and the holder; empty if they stay in the shim's.
     pub cgroup: BTreeSet<PathBuf>,
 }
 
-/// The command that makes all this. It says on its standard output the process that holds the namespaces, zero
-/// where none has to, or in one sentence why there is none, and closes it. It ends with the pipe `leash`.
+/// Builds the maker's command. On standard output it writes the PID of the process that holds the
+/// namespaces, 0 if none has to, or an error message, and closes it. It exits when the pipe `leash`
+/// is closed.
 pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Command> {
     let mut command = Command::new(SELF);
     command.arg(MODE).arg(serde_json::to_string(making)?);
@@ -74,25 +77,25 @@ pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Com
     Ok(command)
 }
 
-/// True if the first argument of the shim's program has it make a sandbox.
+/// True if the first argument selects the mode of the maker.
 pub(crate) fn is_mode(word: &OsStr) -> bool {
     word == MODE || word == FIRST
 }
 
-/// Makes what the arguments say, as the process's only work.
+/// Main function of the maker.
 pub(crate) fn main(arguments: &[OsString]) {
     let made = match arguments {
         [mode, making] if mode == MODE => make(making),
         [mode] if mode == FIRST => Err(hold()),
-        _ => Err("expected what to make; this is started by usher's shim".to_owned()),
+        _ => Err("expected a sandbox to make; only usher's shim starts this".to_owned()),
     };
     if let Err(error) = made {
         let _ = writeln!(io::stdout(), "{error}");
     }
 }
 
-/// Returns once another process holds the namespaces or none has to, or with an error. Otherwise this process becomes
-/// the holder.
+/// Returns when another process holds the namespaces, when none has to, or with an error; otherwise
+/// this process becomes the holder and does not return.
 fn make(making: &OsStr) -> Result<(), String> {
     sys::close_all_from(3);
     let Making {
@@ -103,7 +106,7 @@ fn make(making: &OsStr) -> Result<(), String> {
     } = serde_json::from_slice(making.as_bytes())
         .map_err(|error| format!("sandbox {making:?}: {error}"))?;
     obey_the_shim()?;
-    // Where it may not be lowered it stays what it is.
+    // Without the right to lower the score, it stays.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     if !cgroup.is_empty() {
         files::note_cgroup(&bundle, &cgroup)?;
@@ -123,20 +126,21 @@ fn make(making: &OsStr) -> Result<(), String> {
         say(std::process::id())?;
         return Err(hold());
     }
-    unshare(CloneFlags::CLONE_NEWPID).map_err(|error| format!("a process namespace: {error}"))?;
+    unshare(CloneFlags::CLONE_NEWPID)
+        .map_err(|error| format!("cannot make a PID namespace: {error}"))?;
     let mut first = Command::new(SELF);
     first.arg(FIRST).env_clear();
     say(sys::spawn(&mut first)
-        .map_err(|error| format!("the first process of a namespace: {error}"))?
+        .map_err(|error| format!("cannot start the first process of a PID namespace: {error}"))?
         .id())
 }
 
-/// Has the kernel end this process when the shim is gone.
+/// Makes the kernel kill this process when the shim is gone.
 fn obey_the_shim() -> Result<(), String> {
     sys::holder::obey(io::stdin().as_fd()).map_err(|error| format!("the shim's leash: {error}"))
 }
 
-/// Mounts the namespaces that were made, so that they stay when this process has ended.
+/// Mounts the new namespaces, so that they stay after this process has exited.
 fn pin(wanted: &Namespaces, directory: &Path) -> Result<(), String> {
     let made = [(wanted.ipc, "ipc"), (wanted.uts, "uts")];
     fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -172,12 +176,13 @@ fn enter(wanted: &Namespaces) -> Result<(), String> {
     let own = [
         (wanted.ipc, CloneFlags::CLONE_NEWIPC),
         (wanted.uts, CloneFlags::CLONE_NEWUTS),
-        // What is mounted for others to find is mounted where they look.
+        // Mounted namespaces must be visible to others, so then the mount namespace stays the
+        // node's.
         (wanted.pins.is_none(), CloneFlags::CLONE_NEWNS),
     ];
     let own = own.into_iter().filter(|(is_own, _)| *is_own);
     let own: CloneFlags = own.map(|(_, flag)| flag).collect();
-    unshare(own).map_err(|error| format!("namespaces of its own: {error}"))
+    unshare(own).map_err(|error| format!("cannot make namespaces: {error}"))
 }
 
 fn become_root_in(namespace: &OwnedFd) -> nix::Result<()> {
@@ -191,18 +196,18 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
         let path = Path::new("/proc/sys").join(swapped(name));
         match fs::write(&path, value) {
             Ok(()) => {}
-            // Kernels without IPv6, or without pings for everybody, have pods all the same.
+            // A kernel without IPv6 or unprivileged pings lacks default sysctls.
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_usual(name) => {}
-            Err(error) => return Err(format!("sysctl {name} cannot be {value:?}: {error}")),
+            Err(error) => return Err(format!("cannot set sysctl {name} to {value:?}: {error}")),
         }
     }
     Ok(())
 }
 
-/// Gives up all that the holder does not need, and becomes it. Comes back with why that was not possible.
+/// Gives up all that the holder does not need, and becomes the holder. Returns only with an error.
 fn hold() -> String {
     let held = confine().and_then(|()| {
-        // Again, by the rights that are left.
+        // Again: the kernel sends the signal with the rights of the caller, which have changed.
         obey_the_shim()?;
         let said = io::stdout().as_fd().try_clone_to_owned();
         let mut said = said.map(File::from).map_err(|error| error.to_string())?;
@@ -216,13 +221,13 @@ fn hold() -> String {
     held.unwrap_or_else(|error| format!("the holder of the pod's namespaces: {error}"))
 }
 
-/// A descriptor that leads nowhere, not even to a device of the node.
+/// Opens a descriptor that leads nowhere, not even to a device of the node.
 fn open_nothing() -> io::Result<OwnedFd> {
     let (end, _) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     Ok(end)
 }
 
-/// Leaves the node's files behind, and the rights of root.
+/// Gives up access to the node's files, and root's rights.
 fn confine() -> Result<(), String> {
     let failed = |what: &'static str| move |error: nix::Error| format!("{what}: {error}");
     let none: Option<&str> = None;
@@ -238,14 +243,14 @@ fn confine() -> Result<(), String> {
     )
     .map_err(failed("an empty root"))?;
     chdir(COVERED).map_err(failed("an empty root"))?;
-    // The old root comes to lie on the new one, and goes (`pivot_root(2)`).
+    // Mounts the old root over the new one, to be unmounted next (`pivot_root(2)`).
     pivot_root(".", ".").map_err(failed("an empty root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(failed("the node's files"))?;
     chdir("/").map_err(failed("an empty root"))?;
     become_nobody()
 }
 
-/// Gives up the rights of root, for good.
+/// Gives up root's rights for good.
 fn become_nobody() -> Result<(), String> {
     let caps = |error: caps::errors::CapsError| format!("capabilities: {error}");
     let ids = |error: nix::Error| format!("user {NOBODY}: {error}");
@@ -273,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_maker_is_told_all_that_is_wanted() {
+    fn the_request_survives_the_makers_command_line() {
         let making = Making {
             bundle: PathBuf::from("/run/b/s1"),
             namespaces: Namespaces {

@@ -1,4 +1,4 @@
-//! The process that makes a sandbox, as the shim sees it.
+//! The shim's side of the maker process.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
@@ -16,30 +16,31 @@ use crate::reaper::{Child, Expectation, Reaper};
 
 use super::maker::{self, Making, NOBODYS};
 
-/// The time that a sandbox may take to be made. It takes milliseconds, and more only on a machine without time.
+/// Time limit for making a sandbox. It takes milliseconds, except on an overloaded machine.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
-/// The most that is read of what the process says, in bytes.
+/// Most bytes read of the maker's output.
 const SAID_AT_MOST: u64 = 4096;
 
-/// The time that the process has to be gone once it is killed.
+/// Time for a killed maker to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// The process that makes a sandbox.
+/// The maker process.
 struct Maker {
     child: Child,
-    /// Of another process that holds the namespaces in its place.
+    /// Expectation of another process that will hold the namespaces.
     other: Expectation,
     said: pipe::Receiver,
-    /// The process, and the one that holds the namespaces, end when this is closed.
+    /// The maker and the holder exit when this is closed.
     leash: OwnedFd,
 }
 
-/// Makes a sandbox. Gives the process that holds its namespaces, none where none has to, and that process's leash.
+/// Makes a sandbox. Returns the process that holds its namespaces, `None` if none has to, and its
+/// leash.
 ///
 /// # Errors
 ///
-/// [`EngineError`]. No process is left then, unless the kernel does not let it go.
+/// [`EngineError`]; then no process is left, unless one is stuck in the kernel.
 pub(super) async fn make(
     making: &Making,
     reaper: &Reaper,
@@ -48,7 +49,7 @@ pub(super) async fn make(
     let mut maker = Maker::spawn(making, reaper)?;
     let said = tokio::select! {
         biased;
-        () = halt.called() => Err(too_late("were called off")),
+        () = halt.called() => Err(too_late("canceled")),
         said = timeout(MADE_WITHIN, maker.said()) => {
             said.unwrap_or_else(|_| Err(too_late("took longer than 20 s")))
         }
@@ -63,11 +64,11 @@ pub(super) async fn make(
 }
 
 fn too_late(what: &str) -> EngineError {
-    EngineError::CutShort(format!("the pod's namespaces {what}"))
+    EngineError::CutShort(format!("creation of the pod's namespaces {what}"))
 }
 
 fn failed(error: impl Display) -> EngineError {
-    EngineError::Failed(format!("the pod's namespaces: {error}"))
+    EngineError::Failed(format!("cannot make the pod's namespaces: {error}"))
 }
 
 impl Maker {
@@ -78,7 +79,7 @@ impl Maker {
         command.stdout(says.into_blocking_fd().map_err(failed)?);
         let other = reaper.expect();
         let child = reaper.spawn_self(&mut command).map_err(failed)?;
-        // With `command` its own ends of the pipes are closed.
+        // Dropping `command` closes the maker's ends of the pipes.
         Ok(Maker {
             child,
             other,
@@ -87,7 +88,7 @@ impl Maker {
         })
     }
 
-    /// The process that holds the namespaces, as this one says.
+    /// PID of the process that holds the namespaces, as reported by the maker.
     async fn said(&mut self) -> Result<i32, EngineError> {
         let mut words = String::new();
         let said = (&mut self.said).take(SAID_AT_MOST);
@@ -95,7 +96,7 @@ impl Maker {
         read.map_err(failed)?;
         match (words.trim(), words.trim().parse::<i32>()) {
             (_, Ok(pid)) if pid >= 0 => Ok(pid),
-            ("", _) => Err(failed("nothing was said of them")),
+            ("", _) => Err(failed("their maker exited without an answer")),
             (words, _) => Err(failed(words)),
         }
     }
@@ -109,16 +110,16 @@ impl Maker {
         (child, self.leash)
     }
 
-    /// Kills it, and the process that holds the namespaces in its place, and waits until it is gone.
+    /// Kills the maker, and any other holder, and waits until the maker is gone.
     async fn end(mut self, reaper: &Reaper) {
         drop(self.leash);
-        // One that has ended is what is wanted.
+        // Fails if it has exited already.
         let _ = reaper.kill(self.child.pid(), Signal::KILL.number());
         if timeout(GONE_WITHIN, self.child.wait()).await.is_err() {
             let pid = self.child.pid();
             tracing::warn!(
                 pid,
-                "the process that makes a pod's namespaces does not end"
+                "the maker of a pod's namespaces does not exit after SIGKILL"
             );
         }
     }

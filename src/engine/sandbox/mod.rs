@@ -1,16 +1,16 @@
-//! A pod's sandbox that is no container: its namespaces, held by a process as small as can be, and its files.
+//! A pod's sandbox without a pause container: namespaces, held by a minimal process, and files.
 //!
-//! Such a sandbox has no image, no root file system and no OCI runtime.
-//! containerd asks for it where its configuration says `sandboxer = "shim"` (its Sandbox API).
+//! Such a sandbox has no image, root file system or OCI runtime. containerd requests it with
+//! `sandboxer = "shim"` in its configuration (its Sandbox API).
 //!
-//! | file | what it is about |
+//! | file | subject |
 //! |---|---|
-//! | `config.rs` | what is wanted, and what is refused |
-//! | `files.rs` | the host name, hosts, the resolver's configuration and shared memory |
-//! | `maker.rs` | the process that makes all of it, and becomes the holder of its namespaces |
-//! | `making.rs` | that process, as the shim sees it |
-//! | `init.rs` | the holder, as the actor sees it |
-//! | `spec.rs` | a sandbox, as containerd is to know it |
+//! | `config.rs` | reads and checks kubelet's configuration |
+//! | `files.rs` | hostname, hosts, resolv.conf and shared memory |
+//! | `maker.rs` | the process that makes all of it, and becomes the holder of the namespaces |
+//! | `making.rs` | the shim's side of that process |
+//! | `init.rs` | the holder, as an init process |
+//! | `spec.rs` | the OCI configuration that containerd is shown |
 
 mod config;
 mod files;
@@ -47,22 +47,22 @@ use maker::Making;
 pub(super) use files::SHARED_MEMORY;
 pub use spec::spec;
 
-/// A sandbox, and what it is to be.
+/// A sandbox, before and after its creation.
 #[derive(Debug)]
 struct PodSandbox {
     id: String,
     bundle: PathBuf,
     wanted: Wanted,
     reaper: Reaper,
-    /// Set at the creation.
+    /// Set by the creation.
     holder: OnceLock<Arc<Holder>>,
 }
 
-/// Reads what is wanted. Nothing is made by it.
+/// Reads the order; changes nothing.
 ///
 /// # Errors
 ///
-/// [`EngineError::Invalid`] if it cannot be had.
+/// [`EngineError::Invalid`] if the sandbox is not supported.
 pub(super) fn read(
     order: &Order,
     sandbox: &SandboxOrder,
@@ -71,7 +71,7 @@ pub(super) fn read(
     let wanted = Wanted::read(&order.id, &order.bundle, sandbox)?;
     let facts = Facts {
         annotations: wanted.annotations.clone(),
-        // What is in a process namespace of its own dies with its first process.
+        // All processes of a PID namespace die with its first.
         has_own_pid_namespace: true,
         has_poststop_hooks: false,
         oom_score: scores::own(),
@@ -87,28 +87,30 @@ pub(super) fn read(
     Ok((Arc::new(Arc::new(sandbox)), facts))
 }
 
-/// True if there is something of a sandbox in `bundle` that [`clear`] removes.
+/// True if `bundle` has parts of a sandbox that [`clear`] removes.
 pub fn is_in(bundle: &Path) -> bool {
     files::are_in(bundle)
 }
 
-/// Ends and removes what is left in `bundle` of sandbox `id`. Its processes are those in the cgroup that was made
-/// for them, whatever they are called; others have ended with their shim's leash.
+/// Kills and removes what is left in `bundle` of sandbox `id`: the processes in the cgroup that was
+/// made for them. Without such a cgroup the processes have exited with the shim, by their leash.
 pub async fn clear(bundle: &Path, id: &str) {
     let noted = beside(bundle, files::noted_cgroup).await;
     remains::raze(&remains::of_container(noted.unwrap_or_default(), None, id)).await;
     beside(bundle, files::remove).await;
 }
 
-/// Does what a disk may stall on a thread of its own; none if it has panicked.
+/// Runs work that a disk may stall on a thread; `None` if it has panicked.
 async fn beside<T: Send + 'static>(
     bundle: &Path,
     work: impl FnOnce(&Path) -> T + Send + 'static,
 ) -> Option<T> {
     let bundle = bundle.to_owned();
     let done = spawn_blocking(move || work(&bundle)).await;
-    done.inspect_err(|error| tracing::error!(%error, "a sandbox's files"))
-        .ok()
+    done.inspect_err(
+        |error| tracing::error!(%error, "internal error in the work on a sandbox's files"),
+    )
+    .ok()
 }
 
 #[async_trait]
@@ -134,7 +136,7 @@ impl Container for Arc<PodSandbox> {
         _: &mut Streams,
         _: &Halt,
     ) -> Result<Born, EngineError> {
-        Err(init::not_a_container("made again"))
+        Err(init::not_a_container("restarted in place"))
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
@@ -179,7 +181,7 @@ impl PodSandbox {
         let holder = Holder::new(pid, leash, self.reaper.clone(), pod, self.own(pid));
         let holder = Arc::new(holder);
         let ending = init::ending(&holder, child);
-        // It is created once.
+        // Cannot fail: a sandbox is created once.
         let _ = self.holder.set(Arc::clone(&holder));
         Ok(Born {
             init: holder,
@@ -187,7 +189,7 @@ impl PodSandbox {
         })
     }
 
-    /// The parts that the pod's containers share and containerd is told of.
+    /// The parts that the pod's containers share, and that containerd is shown.
     fn own(&self, holder: i32) -> OwnSandbox {
         let wanted = &self.wanted.namespaces;
         let made = [
@@ -198,7 +200,7 @@ impl PodSandbox {
         ];
         let made = made.into_iter().filter(|(is_own, _)| *is_own);
         let made = made.map(|(_, kind)| match &wanted.pins {
-            // Each is called as its file.
+            // A mount has the name of the namespace's file.
             Some(pins) => (kind, pins.join(kind)),
             None => (kind, PathBuf::from(format!("/proc/{holder}/ns/{kind}"))),
         });

@@ -1,11 +1,11 @@
-//! The OCI configuration of a sandbox that is no container: its namespaces by their paths, and the files that its
-//! containers share. containerd keeps it, shows it, and tells NRI's plugins of the pod by it.
+//! The OCI configuration of a sandbox without a pause container: paths of its namespaces, and its
+//! files. containerd stores it, shows it, and passes it to NRI plugins.
 
 use serde_json::{Value, json};
 
 use crate::engine::Sandbox;
 
-/// The configuration; none where the shim has not made the sandbox.
+/// Returns the configuration; `None` if the shim has not made the sandbox.
 pub fn spec(sandbox: &Sandbox) -> Option<Value> {
     let own = sandbox.own.as_deref()?;
     let mounts = own.files.iter().map(|(place, path)| {

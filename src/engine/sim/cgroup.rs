@@ -21,21 +21,21 @@ use super::SimEngine;
 use super::fate::Deed;
 use super::machine::Happening;
 
-/// How long a quota lasts, in microseconds.
+/// Period of a quota, in microseconds.
 const PERIOD: u64 = 100_000;
 
-/// How long the kernel's notice of a kill is on its way.
+/// Delay of the kernel's notification of an OOM kill.
 const NOTICED_AFTER: Duration = Duration::from_millis(50);
 
-/// The values of a pod's cgroup, and who is to restore them.
+/// The values of a pod's cgroup, and the notes with values to restore.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodValues {
-    /// Those that are not there are not limited.
+    /// A missing value means no limit.
     values: BTreeMap<u8, u64>,
     notes: BTreeMap<PathBuf, Vec<(Knob, u64)>>,
 }
 
-/// The cgroup of a container.
+/// Cgroup of a container.
 #[derive(Debug)]
 pub(super) struct SimCgroup {
     engine: SimEngine,
@@ -125,7 +125,7 @@ impl Cgroup for SimCgroup {
     }
 }
 
-/// Looks when it is asked to, and in a while when a process was killed.
+/// Checks when asked to, and some time after a process was killed.
 #[derive(Debug)]
 struct SimOomWatch {
     kills: Arc<Kills>,
@@ -165,7 +165,7 @@ impl std::fmt::Debug for Kills {
     }
 }
 
-/// The cgroup of a pod.
+/// Cgroup of a pod.
 #[derive(Debug)]
 pub(super) struct SimPodCgroup {
     engine: SimEngine,
@@ -190,14 +190,14 @@ fn index(knob: Knob) -> u8 {
 }
 
 impl SimEngine {
-    /// Gives a pod a size, as its caller does.
+    /// Sets a value of a pod's cgroup, as kubelet does.
     pub fn size_pod(&self, uid: &str, knob: Knob, value: u64) {
         let mut machine = self.lock();
         let pod = machine.pods.entry(uid.to_owned()).or_default();
         pod.values.insert(index(knob), value);
     }
 
-    /// The size that a pod has.
+    /// Current value of a pod's cgroup.
     pub fn pod_size(&self, uid: &str, knob: Knob) -> u64 {
         let machine = self.lock();
         let pod = machine.pods.get(uid);

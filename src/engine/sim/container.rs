@@ -21,30 +21,31 @@ use super::init::SimInit;
 use super::machine::{Happening, State, ending};
 use super::{Program, SimBundle, SimEngine};
 
-/// How long what is left of the last life may take to be gone.
+/// Time for the previous processes to be gone before a restart in place.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// How often what nobody would ask for again is tried once more.
+/// Attempts of a deletion that no caller would retry.
 const INSISTS: u32 = 20;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A bundle that was read.
+/// A container with its bundle.
 #[derive(Debug)]
 pub(super) struct SimContainer {
     pub engine: SimEngine,
     pub id: String,
     pub bundle: SimBundle,
     pub directory: std::path::PathBuf,
-    /// It is a sandbox that needs no container.
+    /// True for a sandbox without a pause container.
     pub is_sandbox: bool,
     checkpoint: String,
     lives: AtomicUsize,
-    /// How often it is being forgotten just now, and released.
+    /// Number of cleanups in progress.
     forgettings: AtomicUsize,
+    /// Number of releases in progress.
     pub releases: AtomicUsize,
 }
 
-/// Counts what is under way.
+/// Counts an operation while it is in progress.
 pub(super) struct UnderWay<'a>(&'a AtomicUsize);
 
 impl UnderWay<'_> {
@@ -75,7 +76,7 @@ impl SimContainer {
         }
     }
 
-    /// A new init process, parked.
+    /// Makes a parked init process.
     fn park(self: &Arc<Self>, score: i32) -> Born {
         let life = self.lives.fetch_add(1, Ordering::Relaxed);
         let mut machine = self.engine.lock();
@@ -94,7 +95,7 @@ impl SimContainer {
         }
     }
 
-    /// Kills all processes of the container, whoever has frozen it.
+    /// Kills all processes of the container, even if it is frozen.
     pub fn kill_all(&self) {
         let members = self.engine.lock().members(&self.id);
         for serial in members {
@@ -103,7 +104,7 @@ impl SimContainer {
         }
     }
 
-    /// Tells if what begins now comes too early: something else is under way with the container.
+    /// Records the start of an operation while a conflicting one is in progress.
     fn is_hurried_by(&self, count: &AtomicUsize) {
         if count.load(Ordering::Relaxed) > 0 {
             let id = self.id.clone();
@@ -133,7 +134,7 @@ impl SimContainer {
     }
 
     async fn drain(&self, streams: Vec<Streams>) {
-        // Late output is cut off.
+        // Output that comes later is cut off.
         let _ = self.engine.meet(Deed::Drain, &self.id, None).await;
         stdio::drain(streams).await;
     }
@@ -150,7 +151,7 @@ impl Container for Arc<SimContainer> {
             let beginning = Beginning::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
             return Ok(Created { beginning, streams });
         }
-        // What panics here is a mistake of the shim's own, and leaves no mount either.
+        // A panic here simulates a bug of the shim, after which nothing stays mounted either.
         let met = caught(self.engine.meet(Deed::Create, &self.id, Some(halt))).await;
         let is_known = self.engine.lock().containers.contains_key(&self.id);
         let created = met.and(match is_known {
@@ -175,9 +176,7 @@ impl Container for Arc<SimContainer> {
     ) -> Result<Born, EngineError> {
         self.is_hurried_by(&self.forgettings);
         if halt.is_called() {
-            return Err(EngineError::CutShort(
-                "it is not wanted any more".to_owned(),
-            ));
+            return Err(EngineError::CutShort("restart canceled".to_owned()));
         }
         if !last.is_forgotten {
             self.kill_all();
@@ -188,7 +187,7 @@ impl Container for Arc<SimContainer> {
                 sleep(LOOK_EVERY).await;
             }
         };
-        let late = |_| EngineError::failed("of its last life there is still a process");
+        let late = |_| EngineError::failed("an earlier process of the container still exists");
         timeout(GONE_WITHIN, gone).await.map_err(late)?;
         let met = self.engine.meet(Deed::CreateAgain, &self.id, Some(halt));
         met.await?;
@@ -215,20 +214,20 @@ impl Container for Arc<SimContainer> {
                     met.and_then(|()| self.forgotten())
                 }
                 Deletion::Forced => {
-                    // Nobody would ask again: it insists.
+                    // No caller would retry, so retry here.
                     let mut met = self.engine.meet(Deed::Delete, &self.id, None).await;
                     for _ in 0..INSISTS {
                         if met.is_err() {
                             met = self.engine.meet(Deed::Delete, &self.id, None).await;
                         }
                     }
-                    // Whatever becomes of the rest, nothing runs on.
+                    // Kill all processes, even if the deletion fails.
                     self.kill_all();
                     met.and_then(|()| self.forgotten())
                 }
             }
         };
-        // What panics here is a mistake of the shim's own, and leaves no mount either.
+        // A panic here simulates a bug of the shim, after which nothing stays mounted either.
         let deleted = caught(removal).await;
         self.drain(streams).await;
         self.unmount();
@@ -249,7 +248,7 @@ impl Container for Arc<SimContainer> {
     }
 }
 
-/// A container that is made from a checkpoint.
+/// A container that is to be restored.
 #[derive(Debug)]
 struct SimRestoration(Arc<SimContainer>);
 

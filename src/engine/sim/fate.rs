@@ -1,11 +1,11 @@
-//! What goes wrong, and how long everything takes.
+//! Faults and delays of the simulated engine.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::engine::EngineError;
 
-/// What an engine is asked to do, and the machine by itself.
+/// A call of the engine, or an action of the machine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deed {
     Read,
@@ -14,7 +14,8 @@ pub enum Deed {
     CreateAgain,
     Restore,
     Release,
-    /// A signal that goes the long way: to all processes, or to one that kill(2) does not reach.
+    /// A signal sent by a command of the runtime: to all processes, or to one that kill(2) does not
+    /// reach.
     Kill,
     EndTheRest,
     Pause,
@@ -28,39 +29,39 @@ pub enum Deed {
     Forget,
     Delete,
     Drain,
-    /// A cgroup of a container is found, read or written to.
+    /// Access to a container's cgroup: finding, reading or writing it.
     FindCgroup,
     ReadCgroup,
     Scores,
-    /// A value of a pod's cgroup is written; its manager is told of it.
+    /// Access to a pod's cgroup: writing a value, or telling its manager.
     WritePod,
     LowerMemory,
     TellManager,
-    /// An ended process is collected.
+    /// Reaping of a process.
     Collect,
 }
 
-/// What becomes of a deed.
+/// Delay and outcome of a call.
 #[derive(Clone, Debug)]
 pub struct Fate {
-    /// How long it takes. It can be ended before, where it is under a [`Halt`](crate::engine::Halt).
+    /// Delay, which a [`Halt`](crate::engine::Halt) may cut short.
     pub after: Duration,
     pub outcome: Result<(), EngineError>,
 }
 
-/// Decides what becomes of each deed, in the order in which they begin.
+/// Decides delay and outcome of each call, in the order in which they begin.
 pub trait Fates: fmt::Debug + Send + 'static {
-    /// What becomes of this deed for the container with this id.
+    /// Decides delay and outcome of a call for the container with this ID.
     fn of(&mut self, deed: Deed, id: &str) -> Fate;
 
-    /// How long it takes until whoever has asked for what is done hears of it.
+    /// Further delay until the caller gets the answer.
     fn answers_after(&mut self, deed: Deed, id: &str) -> Duration {
         let _ = (deed, id);
         Duration::ZERO
     }
 }
 
-/// All goes well, at once.
+/// No faults: every call succeeds at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Luck;
 
@@ -71,12 +72,12 @@ impl Fates for Luck {
 }
 
 impl Fate {
-    /// All goes well, at once.
+    /// Success, at once.
     pub fn well() -> Fate {
         Fate::well_after(Duration::ZERO)
     }
 
-    /// All goes well, after so long.
+    /// Success after this time.
     pub fn well_after(after: Duration) -> Fate {
         Fate {
             after,
@@ -84,7 +85,7 @@ impl Fate {
         }
     }
 
-    /// It fails, after so long.
+    /// Failure after this time.
     pub fn fails_after(after: Duration, why: &str) -> Fate {
         Fate {
             after,

@@ -23,7 +23,7 @@ use super::fate::Deed;
 use super::machine::{Happening, Serial, State, ending};
 use super::{Program, SimEngine};
 
-/// What an attempt of a probe costs.
+/// CPU time of a probe's attempt.
 const PROBE_COSTS: Duration = Duration::from_millis(1);
 
 /// An init process.
@@ -66,7 +66,7 @@ impl SimInit {
         EngineError::Gone(format!("container {} is not running", self.id()))
     }
 
-    /// What a probe finds.
+    /// Outcome of a probe now.
     fn probed(&self) -> Result<(), String> {
         let machine = self.engine().lock();
         let since = machine
@@ -77,7 +77,7 @@ impl SimInit {
         self.program.probed(since.elapsed())
     }
 
-    /// What a command does that needs its container alive.
+    /// Runs a call that fails once the container has exited.
     async fn meet(&self, deed: Deed, halt: &Halt) -> Result<(), EngineError> {
         let met = self.engine().meet(deed, self.id(), Some(halt)).await;
         match self.is_alive() {
@@ -99,12 +99,12 @@ impl SimInit {
             true => self.engine().lock().members(self.id()),
             false => vec![self.serial],
         };
-        // `runc kill --all` succeeds where nothing is left of the container.
+        // `runc kill --all` succeeds even if no process of the container is left.
         if members.is_empty() && !all {
             return Err(self.gone());
         }
         for serial in members {
-            // It may have died with another.
+            // It may have died together with another one.
             let signalled = self.engine().signal(serial, signal);
             if !all {
                 signalled?;
@@ -161,7 +161,7 @@ impl Init for SimInit {
             _ = gone => false,
         };
         if !lives {
-            return Err("its init process has ended".to_owned());
+            return Err("its init process has exited".to_owned());
         }
         self.engine().execute(self.serial, self.program.clone());
         self.engine().answer(Deed::Release, self.id()).await;
@@ -225,7 +225,7 @@ impl Init for SimInit {
             biased;
             lives = self.engine().thawed(self.serial) => lives,
             () = halt.called() => {
-                return Err(EngineError::CutShort("exec was ended: nobody wants it".to_owned()));
+                return Err(EngineError::CutShort("exec canceled".to_owned()));
             }
         };
         if !lives {
@@ -246,7 +246,7 @@ impl Init for SimInit {
         if program.reads_stdin {
             let engine = self.engine().clone();
             tokio::spawn(async move {
-                // Nothing is ever sent.
+                // Resolves when the sender is dropped.
                 let _ = closed.await;
                 engine.dies(serial, ExitStatus::Code(0));
             });
@@ -323,7 +323,7 @@ impl fmt::Debug for SimInit {
     }
 }
 
-/// A further process.
+/// An exec.
 #[derive(Debug)]
 struct SimProcess {
     engine: SimEngine,

@@ -1,4 +1,4 @@
-//! What there is: processes and their numbers, containers, mounts.
+//! The simulated machine: processes and PIDs, containers, mounts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,77 +18,75 @@ use super::cgroup::PodValues;
 use super::fate::{Deed, Fate, Fates, Luck};
 use super::{OnStop, Program, SimBundle, SimEngine};
 
-/// What a parked init of runc's does with a signal that asks it to stop: Go's runtime ends it.
+/// Exit status of a parked init of runc's after a stop signal: Go's runtime exits with 2.
 const PARKED_ENDS_WITH: ExitStatus = ExitStatus::Code(2);
 
-/// What tells a process from all others that ever were; its number does not.
+/// Unique identity of a process, unlike its PID, which may be reused.
 pub(super) type Serial = u64;
 
-/// The machine.
 #[derive(Debug)]
 pub struct Machine {
     pub(super) fates: Box<dyn Fates>,
     pub(super) bundles: BTreeMap<PathBuf, SimBundle>,
-    /// The containers that the engine knows, by id.
+    /// Containers that the engine knows, by ID.
     pub(super) containers: BTreeMap<String, Known>,
     pub(super) processes: BTreeMap<Serial, Process>,
     pub(super) mounts: BTreeSet<PathBuf>,
     pub(super) pods: BTreeMap<String, PodValues>,
-    /// What has happened, and when.
+    /// Events with their times.
     pub story: Vec<(Instant, Happening)>,
-    /// What a process does that is executed in a container, by the ids of both, where it is not what the
-    /// bundle says.
+    /// Programs of execs, by the IDs of container and exec, that differ from the bundle's.
     pub execs: BTreeMap<(String, String), Program>,
-    /// Something has happened.
+    /// Notified of each event.
     pub(super) happened: Arc<Notify>,
-    /// Whether the kernel lets scores be lowered.
+    /// True if the kernel lets OOM scores be lowered.
     pub may_lower_scores: bool,
     serials: Serial,
-    /// The containers whose program has ever been executed.
+    /// Containers whose program has ever been executed.
     executed: BTreeSet<String>,
-    /// Numbers that no process has, the one that was freed last at the end.
+    /// Free PIDs; the one freed last is at the end.
     free: Vec<i32>,
-    /// No process has had this number, nor one above it.
+    /// Highest PID used so far.
     fresh: i32,
-    /// How often each is held.
+    /// Number of holds of each PID.
     held: BTreeMap<i32, usize>,
 }
 
-/// Something that has happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
-    /// A container's init process is there, parked.
+    /// A container's parked init process was created.
     Parked {
         id: String,
         pid: i32,
     },
-    /// Its program is executed.
+    /// A container's program was executed.
     Executed {
         id: String,
     },
-    /// A further process of it is executed.
+    /// An exec was started.
     ExecBegan {
         id: String,
         exec_id: String,
         pid: i32,
     },
-    /// A signal came to its init.
+    /// The init got a signal.
     Signalled {
         id: String,
         signal: Signal,
     },
-    /// A process of it has ended: its init, or a further one.
+    /// A process has exited: the init, or an exec.
     Died {
         id: String,
         exec_id: Option<String>,
         pid: i32,
         status: ExitStatus,
     },
-    /// Memory has run out in it.
+    /// The kernel has OOM-killed a process.
     OutOfMemory {
         id: String,
     },
-    /// Its postStart handler was executed once more.
+    /// The postStart handler was executed again.
     PostStarted {
         id: String,
     },
@@ -98,39 +96,38 @@ pub enum Happening {
     HookEnded {
         id: String,
     },
-    /// How it has ended was written down.
+    /// The exit status was recorded.
     ExitRecorded {
         id: String,
         pid: i32,
         code: u32,
     },
-    /// The engine knows it no more.
+    /// The engine has forgotten the container.
     Forgotten {
         id: String,
     },
-    /// Its next life was begun while the engine was forgetting the last, or it was to be forgotten while its
-    /// program was being released.
+    /// A restart in place began during the cleanup, or the cleanup during the release.
     Hurried {
         id: String,
     },
-    /// It may use so much memory from now on, in bytes.
+    /// The memory limit was set, in bytes.
     Limited {
         id: String,
         memory: u64,
     },
-    /// A value of its pod's cgroup was written.
+    /// A value of the pod's cgroup was written.
     PodSized {
         knob: Knob,
         value: u64,
     },
-    /// Its owner was told something.
+    /// A message was written to the container's owner.
     Told {
         id: String,
         words: String,
     },
-    /// Something was decided about the pod.
+    /// The core has decided something.
     Decided(Report),
-    /// What was asked for has failed, in these words.
+    /// A call has failed, with this message.
     Failed {
         deed: Deed,
         id: String,
@@ -143,36 +140,35 @@ pub enum Happening {
 pub(super) struct Known {
     pub init: Option<Serial>,
     pub is_frozen: bool,
-    /// How many of its processes were killed because memory ran out.
+    /// Number of OOM kills.
     pub oom_kills: u64,
-    /// Told of each.
+    /// Notified of each OOM kill.
     pub killed: Arc<Notify>,
-    /// How much memory is charged to it, in bytes.
+    /// Bytes of memory charged to it.
     pub memory_usage: u64,
 }
 
-/// A process that has not been collected, or whose end has not been told.
+/// A process that is not reaped, or whose exit is not reported, yet.
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: i32,
     pub container: String,
-    /// What it is known by if it is not the init.
+    /// ID of the exec; `None` for the init.
     pub exec_id: Option<String>,
     pub state: State,
-    /// When its program was executed.
+    /// Time of the execution of its program.
     pub since: Option<Instant>,
     pub oom_score: i32,
     own_pid_namespace: bool,
     exit: Option<oneshot::Sender<ExitStatus>>,
-    /// What has come while it was frozen.
+    /// Signals and expired timers while it was frozen.
     pending: Vec<Pending>,
-    /// Told of whatever happens to it.
+    /// Notified of each change of the process.
     pub changed: Arc<Notify>,
 }
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// Its program is not executed yet.
     Parked,
     Running(Program),
     Ended,
@@ -184,14 +180,14 @@ enum Pending {
     End(ExitStatus),
 }
 
-/// What is left on the machine.
+/// All that is left on the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Of each process that lives its container and its number.
+    /// Container and PID of each living process.
     pub processes: Vec<(String, i32)>,
     pub containers: Vec<String>,
     pub mounts: Vec<PathBuf>,
-    /// Numbers that are held.
+    /// PIDs that are held.
     pub held: Vec<i32>,
 }
 
@@ -218,7 +214,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// What is left: nothing, when everything is deleted.
+    /// Returns all that is left: nothing, if everything is deleted.
     pub fn left(&self) -> Left {
         let alive = self.processes.values().filter(|process| process.is_alive());
         Left {
@@ -231,46 +227,46 @@ impl Machine {
         }
     }
 
-    /// The number of a container's init process, if that lives.
+    /// PID of a container's init process, if alive.
     pub fn init_of(&self, id: &str) -> Option<i32> {
         let serial = self.containers.get(id)?.init?;
         let init = self.processes.get(&serial)?;
         init.is_alive().then_some(init.pid)
     }
 
-    /// Whether the program of a container is being executed.
+    /// True if the program of a container is running.
     pub fn is_running(&self, id: &str) -> bool {
         let init = self.containers.get(id).and_then(|known| known.init);
         let init = init.and_then(|serial| self.processes.get(&serial));
         init.is_some_and(|init| matches!(init.state, State::Running(_)))
     }
 
-    /// Whether the program of a container has ever been executed.
+    /// True if the program of a container has ever been executed.
     pub fn was_executed(&self, id: &str) -> bool {
         self.executed.contains(id)
     }
 
-    /// The OOM scores of a container's processes.
+    /// OOM scores of a container's processes.
     pub fn scores_of(&self, id: &str) -> Vec<i32> {
         let members = self.members(id).into_iter();
         let processes = members.filter_map(|serial| self.processes.get(&serial));
         processes.map(|process| process.oom_score).collect()
     }
 
-    /// A container uses so much memory.
+    /// Sets the memory usage of a container.
     pub fn uses_memory(&mut self, id: &str, bytes: u64) {
         if let Some(known) = self.containers.get_mut(id) {
             known.memory_usage = bytes;
         }
     }
 
-    /// Whether a number is some process's, or held.
+    /// True if a process has this PID, or it is held.
     pub fn is_taken(&self, pid: i32) -> bool {
         let is_somebodys = self.processes.values().any(|process| process.pid == pid);
         is_somebodys || self.held.contains_key(&pid)
     }
 
-    /// Whether anything is alive.
+    /// True if any process is alive.
     pub fn is_anything_alive(&self) -> bool {
         self.processes.values().any(Process::is_alive)
     }
@@ -289,7 +285,7 @@ impl Machine {
         fate
     }
 
-    /// A new process in a container.
+    /// Creates a process in a container.
     pub(super) fn spawn(
         &mut self,
         container: &str,
@@ -298,7 +294,7 @@ impl Machine {
         oom_score: i32,
         state: State,
     ) -> (Serial, i32, oneshot::Receiver<ExitStatus>) {
-        // As soon as a number is free somebody else has it.
+        // Reuse PIDs as soon as possible.
         let pid = self.free.pop().unwrap_or_else(|| {
             self.fresh += 1;
             self.fresh
@@ -355,7 +351,7 @@ impl Machine {
         known.is_some_and(|known| known.is_frozen)
     }
 
-    /// The processes of a container that live.
+    /// Living processes of a container.
     pub(super) fn members(&self, id: &str) -> Vec<Serial> {
         let members = self.processes.iter();
         let members = members.filter(|(_, process)| process.is_alive() && process.container == id);
@@ -369,17 +365,17 @@ impl Process {
     }
 }
 
-// === what happens by itself, or to a process ===
+// === events and processes ===
 
 impl SimEngine {
-    /// What a deed takes, and what becomes of it. `halt` ends it early.
+    /// Waits for the delay of a call, and returns its outcome. `halt` ends it early.
     pub(super) async fn meet(
         &self,
         deed: Deed,
         id: &str,
         halt: Option<&Halt>,
     ) -> Result<(), EngineError> {
-        let cut_short = || EngineError::CutShort(format!("{deed:?} was ended: nobody wants it"));
+        let cut_short = || EngineError::CutShort(format!("{deed:?} canceled"));
         if halt.is_some_and(Halt::is_called) {
             return Err(cut_short());
         }
@@ -394,7 +390,7 @@ impl SimEngine {
         outcome
     }
 
-    /// Waits until whoever has asked for what is done hears of it.
+    /// Waits for the delay of the answer.
     pub(super) async fn answer(&self, deed: Deed, id: &str) {
         let after = self.lock().fates.answers_after(deed, id);
         if !after.is_zero() {
@@ -402,7 +398,7 @@ impl SimEngine {
         }
     }
 
-    /// Waits until something happens.
+    /// Waits for an event.
     pub async fn happening(&self) {
         let happened = Arc::clone(&self.lock().happened);
         happened.notified().await;
@@ -458,7 +454,7 @@ impl SimEngine {
         }
     }
 
-    /// Has a process execute a program.
+    /// Makes a process execute a program.
     pub(super) fn execute(&self, serial: Serial, program: Program) {
         let ends = program.ends;
         {
@@ -500,7 +496,7 @@ impl SimEngine {
         });
     }
 
-    /// A process ends, and with the first of a PID namespace all that are in it.
+    /// Makes a process exit; with the first process of a PID namespace, all others in it die.
     pub(super) fn dies(&self, serial: Serial, status: ExitStatus) {
         let mut machine = self.lock();
         let process = machine.processes.get_mut(&serial);
@@ -549,7 +545,7 @@ impl SimEngine {
         }
     }
 
-    /// An ended process is collected: its end is told, and its number is free.
+    /// Reaps an exited process after a delay: reports its exit, and frees its PID.
     fn collect_after(&self, serial: Serial, after: Duration, status: ExitStatus) {
         let engine = self.clone();
         let collect = move || {
@@ -560,7 +556,7 @@ impl SimEngine {
             machine.free_if_nobodys(process.pid);
             drop(machine);
             if let Some(exit) = process.exit.take() {
-                // Whoever waited may be gone.
+                // The receiver may be gone.
                 let _ = exit.send(status);
             }
         };
@@ -573,7 +569,7 @@ impl SimEngine {
         }
     }
 
-    /// The kernel kills a process of a container because memory has run out. False if there is none.
+    /// Makes the kernel OOM-kill a process of a container; false if it has none.
     pub fn memory_runs_out(&self, id: &str) -> bool {
         let victim = {
             let mut machine = self.lock();
@@ -591,7 +587,7 @@ impl SimEngine {
         true
     }
 
-    /// A process of a container dies of its own, or of somebody on the machine.
+    /// Makes the init of a container die by itself, or of a signal from outside.
     pub fn init_dies(&self, id: &str, status: ExitStatus) {
         let init = self.lock().containers.get(id).and_then(|known| known.init);
         if let Some(init) = init {
@@ -599,7 +595,7 @@ impl SimEngine {
         }
     }
 
-    /// A further process of a container ends by itself.
+    /// Makes an exec exit by itself.
     pub fn exec_dies(&self, id: &str, exec_id: &str, status: ExitStatus) {
         let serial = self.lock().processes.iter().find_map(|(serial, process)| {
             let is_it = process.container == id && process.exec_id.as_deref() == Some(exec_id);
@@ -616,7 +612,7 @@ impl SimEngine {
         }
     }
 
-    /// Lets a container go on, with all that has come meanwhile.
+    /// Thaws a container: pending signals and timers take effect.
     pub(super) fn thaw(&self, id: &str) {
         let mut machine = self.lock();
         let Some(known) = machine.containers.get_mut(id) else {
@@ -640,7 +636,7 @@ impl SimEngine {
         }
     }
 
-    /// Waits until a process is not frozen, or not alive, any more. Whether it lives.
+    /// Waits until a process is thawed or dead; true if it is alive.
     pub(super) async fn thawed(&self, serial: Serial) -> bool {
         loop {
             let changed = {
@@ -667,7 +663,7 @@ async fn called(halt: Option<&Halt>) {
     }
 }
 
-/// How the end of a process is told.
+/// Waits for the exit of a process.
 pub(super) async fn ending(end: oneshot::Receiver<ExitStatus>) -> io::Result<ExitStatus> {
     end.await
         .map_err(|_| io::Error::other("the machine is gone"))

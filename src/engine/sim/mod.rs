@@ -1,15 +1,16 @@
-//! A model of an engine: no process, no file, no directory, and tokio's time for everything that takes
-//! some. With a paused clock and one thread it does the same each time.
+//! A simulated engine, for tests: no processes or files, and tokio's clock. With a paused clock and
+//! one thread it is deterministic.
 //!
-//! It keeps the [laws](super), which the conformance tests hold it to beside the real one, and is as bad as
-//! they let it be: a number that is free is the next process's, a frozen container answers nothing, and
-//! whatever may fail, take long or hang does so when its [`Fates`] say it.
+//! It obeys the [laws](super), which the conformance tests check as for the real engine, and is
+//! otherwise as adversarial as they permit: a free PID goes to the next process, a frozen container
+//! reacts to nothing, and whatever may fail, take long or hang does so when its [`Fates`] decide
+//! that.
 //!
-//! | file | what it is about |
+//! | file | subject |
 //! |---|---|
-//! | `machine.rs` | what there is: processes and their numbers, containers, mounts |
-//! | `program.rs` | what a process does when it is executed, told to stop, left alone |
-//! | `fate.rs` | what goes wrong |
+//! | `machine.rs` | the machine: processes and PIDs, containers, mounts |
+//! | `program.rs` | behavior of processes |
+//! | `fate.rs` | faults |
 //! | `container.rs`, `init.rs` | the handles |
 //! | `cgroup.rs` | cgroups of containers and pods |
 
@@ -36,27 +37,27 @@ pub use program::{OnStop, Program};
 
 use container::SimContainer;
 
-/// A simulated engine. Clones share one machine.
+/// A simulated engine; clones share one machine.
 #[derive(Clone, Debug, Default)]
 pub struct SimEngine {
     machine: Arc<Mutex<Machine>>,
 }
 
-/// What a bundle says, in the place of a `config.json`.
+/// A bundle, in the place of a `config.json`.
 #[derive(Clone, Debug)]
 pub struct SimBundle {
     pub annotations: BTreeMap<String, String>,
     pub has_own_pid_namespace: bool,
     pub has_poststop_hooks: bool,
-    /// A plain kill(2) reaches its processes; else its signals go the long way.
+    /// True if kill(2) reaches its processes; otherwise signals need a command of the runtime.
     pub is_native: bool,
     pub oom_score: i32,
     pub size: Size,
-    /// The UID of the pod whose cgroup it is in.
+    /// UID of the pod whose cgroup it is in.
     pub pod_uid: Option<String>,
-    /// What it executes in each of its lives; in those after the last one that.
+    /// Programs of its init processes, in order; the last one repeats.
     pub lives: Vec<Program>,
-    /// What a further process in it does.
+    /// Program of its execs.
     pub exec: Program,
 }
 
@@ -77,19 +78,19 @@ impl Default for SimBundle {
 }
 
 impl SimEngine {
-    /// An engine on a machine whose faults are these.
+    /// Makes an engine on a machine with these faults.
     pub fn with_fates(fates: impl Fates) -> SimEngine {
         let engine = SimEngine::default();
         engine.lock().fates = Box::new(fates);
         engine
     }
 
-    /// Puts a bundle where a Create will look for it.
+    /// Adds a bundle at a path.
     pub fn put(&self, directory: impl Into<PathBuf>, bundle: SimBundle) {
         self.lock().bundles.insert(directory.into(), bundle);
     }
 
-    /// The init process of a new container with nothing special about it, parked.
+    /// Creates a usual container, and returns its parked init process.
     pub async fn parked(&self, id: &str) -> Arc<dyn Init> {
         let order = Order {
             id: id.to_owned(),
@@ -102,11 +103,11 @@ impl SimEngine {
         let created = container.create(&order, Wishes::default(), &halt);
         match created.await.expect("a container").beginning {
             Beginning::Parked(born) => born.init,
-            Beginning::ToRestore(_) => panic!("{id} is from no checkpoint"),
+            Beginning::ToRestore(_) => panic!("{id} has no checkpoint"),
         }
     }
 
-    /// What there is now.
+    /// Locks the machine.
     pub fn lock(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,7 +120,7 @@ impl Engine for SimEngine {
         sandbox: Option<&Sandbox>,
     ) -> Result<(Arc<dyn Container>, Facts), EngineError> {
         let mut machine = self.lock();
-        // Which namespaces it joins nobody here can tell.
+        // Namespaces are not simulated.
         let _ = sandbox;
         machine.fate(Deed::Read, &order.id).outcome?;
         let bundle = machine.bundles.get(&order.bundle).cloned();

@@ -1,43 +1,43 @@
-//! What a process does.
+//! Behavior of simulated processes.
 
 use std::time::Duration;
 
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 
-/// What a process does from its execution on.
+/// Behavior of a process from its execution on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// After how long it ends by itself, and how; never if it is none.
+    /// Time after which it exits by itself, and its exit status; `None` if never.
     pub ends: Option<(Duration, ExitStatus)>,
     pub on_stop: OnStop,
-    /// The only stop signal that it heeds; any if it is none.
+    /// The only stop signal that it reacts to; `None` for any.
     pub heeds: Option<Signal>,
-    /// From when on, after its execution, a probe of it succeeds; never if it is none.
+    /// Time after its execution from which probes succeed; `None` if never.
     pub ready_after: Option<Duration>,
-    /// From when on it does not any more.
+    /// Time after its execution from which probes fail again.
     pub unwell_after: Option<Duration>,
-    /// How long a hook of it takes.
+    /// Duration of its hooks.
     pub hook_takes: Duration,
-    /// Its program ends with 0 when its client closes stdin.
+    /// True if it exits with 0 when its client closes stdin.
     pub reads_stdin: bool,
-    /// How long its client reads its output after the exit.
+    /// Time for which its client still reads output after the exit.
     pub is_read_for: Option<Duration>,
 }
 
-/// What it does when it gets a signal that asks a process to stop.
+/// Reaction to a stop signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
-    /// It ends after so long, with this.
+    /// Exits after this time, with this status.
     Ends(Duration, ExitStatus),
-    /// It dies of it.
+    /// Dies of the signal.
     Dies,
-    /// Nothing.
+    /// Does nothing.
     Ignores,
 }
 
 impl Default for Program {
-    /// Runs until it is told to stop.
+    /// Runs until a stop signal.
     fn default() -> Program {
         Program {
             ends: None,
@@ -58,7 +58,7 @@ impl Program {
         Program::exits_after(Duration::ZERO, code)
     }
 
-    /// Exits after so long with this code.
+    /// Exits with this code after this time.
     pub fn exits_after(after: Duration, code: u8) -> Program {
         Program {
             ends: Some((after, ExitStatus::Code(code))),
@@ -75,15 +75,15 @@ impl Program {
         }
     }
 
-    /// What a probe finds that is made so long after its execution.
+    /// Outcome of a probe at this time after the execution.
     ///
     /// # Errors
     ///
-    /// One sentence if it fails.
+    /// A sentence if the probe fails.
     pub fn probed(&self, after: Duration) -> Result<(), String> {
         let is_ready = self.ready_after.is_some_and(|ready| ready <= after);
         match self.unwell_after.is_some_and(|unwell| unwell <= after) {
-            true => Err("it is not well any more".to_owned()),
+            true => Err("it is no longer healthy".to_owned()),
             false if is_ready => Ok(()),
             false => Err("it is not ready yet".to_owned()),
         }

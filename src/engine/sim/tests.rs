@@ -1,4 +1,4 @@
-//! The simulated engine keeps the laws.
+//! Tests that the simulated engine obeys the laws.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::engine::ExecOrder;
 use crate::engine::laws::{self, Ground, Runs};
 use crate::process::ExitStatus;
 
-/// A program of another engine's, as it is here.
+/// The simulated program for one of the laws'.
 fn program(runs: Runs) -> Program {
     let told = OnStop::Ends(Duration::ZERO, ExitStatus::Code(7));
     match runs {
@@ -90,12 +90,12 @@ impl Ground for Simulated {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_simulated_engine_keeps_the_laws() {
+async fn the_simulated_engine_obeys_the_laws() {
     laws::hold(&Simulated(SimEngine::with_fates(Broken))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_number_that_is_free_is_the_next_processs() {
+async fn a_free_pid_is_reused_by_the_next_process() {
     let engine = SimEngine::default();
     let running = || machine::State::Running(Program::default());
     let (serial, first, _end) = engine.lock().spawn("a", None, true, 0, running());

@@ -1,32 +1,32 @@
-//! What the author of a pod has said, as against what we have written.
+//! Separates what a pod's author has written from what we have written.
 //!
-//! We are called again when another webhook has changed the pod, and have to do it all anew: an injector
-//! may have brought the container for which `usher/sidecars: proxy?` is there. So what was written is in
-//! an annotation of the pod, which containerd passes on to nobody, and is undone before the next time.
+//! The API server calls us again after another webhook has changed the pod, for example after an
+//! injector has added the container that `usher/sidecars: proxy?` refers to. Then everything has to
+//! be decided anew, from the author's annotations. So an annotation records what we have changed,
+//! and we undo that first. containerd does not pass this annotation on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use usher_core::judgement::Completion;
 use usher_core::plan::is_usher_key;
 
-/// The annotation.
 const WRITTEN: &str = "usher-webhook/written";
 
 type Annotations = BTreeMap<String, String>;
 
-/// By key: null where the author had said nothing; else what the author had said, and what stands there
-/// now, if anything does.
+/// Changes by annotation key: null for an annotation that the author did not have; else the
+/// author's value and ours, which is null if we have removed the annotation.
 type Written = BTreeMap<String, Option<(String, Option<String>)>>;
 
-/// The annotations as their author has them.
+/// Returns the author's annotations: undoes the changes that were recorded.
 pub(super) fn restore(annotations: &Annotations) -> Annotations {
     let mut restored = annotations.clone();
     let Some(written) = restored.remove(WRITTEN) else {
         return restored;
     };
-    // One that cannot be read is not ours.
+    // A record that cannot be read is not ours.
     let written: Written = serde_json::from_str(&written).unwrap_or_default();
-    // A forged one may name any key; what is not usher's was never written here.
+    // A forged record may name any key; we only ever change usher's.
     let of_usher = written.into_iter().filter(|(key, _)| is_usher_key(key));
     for (key, entry) in of_usher {
         match entry {
@@ -36,15 +36,15 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
             Some((was, is)) if restored.get(&key) == is.as_ref() => {
                 restored.insert(key, was);
             }
-            // Somebody has said something else since.
+            // Another webhook or person has changed it since.
             Some(_) => {}
         }
     }
     restored
 }
 
-/// Writes down in a completed pod's annotations what has to be known of those that its author has.
-pub(super) fn remember(of_author: &Annotations, completed: &mut Annotations, by: &Completion) {
+/// Records in a completed pod's annotations how they differ from its author's.
+pub(super) fn record(of_author: &Annotations, completed: &mut Annotations, by: &Completion) {
     let moved = by.moved_probes();
     let kept = by.annotations.iter();
     let kept = kept.filter(|(key, _)| !is_moved(key, &moved));
@@ -61,7 +61,8 @@ pub(super) fn remember(of_author: &Annotations, completed: &mut Annotations, by:
     }
 }
 
-/// Whether it is a probe that is taken out of the spec: the next time it is only here.
+/// True for the annotation of a liveness probe that we move out of the spec: at the next call the
+/// probe is only in the annotation, so that one must not be undone.
 fn is_moved(key: &str, moved: &BTreeSet<&str>) -> bool {
     let container = key.strip_prefix("liveness-probe.usher/");
     container.is_some_and(|container| moved.contains(container))

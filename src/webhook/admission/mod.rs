@@ -1,8 +1,8 @@
-//! From a review to its answer.
+//! Turns a review into its response.
 //!
-//! Nothing is decided about pods here: [`usher_core::judgement`] says what is to be written, refused and
-//! warned of, to the shim, to `usher explain` and to us. Here an object's pod is found, and what is said
-//! of it is put into the form that an API server takes. Pure; nothing here fails for what a review says.
+//! [`usher_core::judgement`] decides what to write, refuse and warn of, as it does for `usher
+//! explain`. This module finds the pod in an object, and puts the decision into the form that the
+//! API server expects. Pure; no content of a review makes it panic.
 
 mod author;
 mod patch;
@@ -20,24 +20,25 @@ pub use review::Malformed;
 use review::Request;
 use subject::Subject;
 
-/// What kubelet shows of a static pod has it: that pod is on its node already, and nothing changes it.
+/// Annotation of a mirror pod, by which kubelet shows a static pod. The static pod already runs on
+/// its node, so changing the mirror has no effect.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Containers of a pod that is judged at once.
+/// Containers up to which judging a pod is cheap.
 const USUAL_CONTAINERS: usize = 64;
 
-/// Which of our webhooks is asked.
+/// Our webhooks; each has a path of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Webhook {
-    /// Completes pods that say something of usher.
+    /// Completes pods that have usher annotations.
     Mutate,
-    /// The same, for namespaces whose pods all run under usher.
+    /// As `Mutate`, and sets the RuntimeClass of all other pods: for namespaces whose pods all run
+    /// under usher.
     MutateNamespace,
-    /// Refuses pods, and templates of pods, that the shim would refuse.
+    /// Refuses pods and pod templates that the shim would refuse.
     Validate,
 }
 
-/// What became of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Unchanged,
@@ -45,15 +46,14 @@ pub enum Outcome {
     Refused,
 }
 
-/// The answer to a review.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     pub outcome: Outcome,
     /// An AdmissionReview, in JSON.
     pub body: Vec<u8>,
 }
 
-/// By what pods are judged.
+/// The settings by which pods are judged.
 #[derive(Debug, Clone)]
 pub struct Admission {
     pub rules: Rules,
@@ -61,20 +61,19 @@ pub struct Admission {
     pub runtime_class: String,
 }
 
-/// A review that has been read.
 #[derive(Debug)]
-pub struct Case {
+pub struct ParsedReview {
     uid: String,
-    asked: Asked,
+    action: Action,
 }
 
-/// The request of a review.
+/// What to do for a review.
 #[derive(Debug)]
-enum Asked {
-    /// Nothing that matters to this webhook.
-    Nothing,
-    /// A pod larger than any that Kubernetes can run: the sentence says in what.
-    TooMuch(String),
+enum Action {
+    /// The review does not concern this webhook: allow it unchanged.
+    Ignore,
+    /// Refuse a pod that is larger than any that Kubernetes can run, with this message.
+    Refuse(String),
     Mutate {
         pod: Subject,
         everywhere: bool,
@@ -85,7 +84,6 @@ enum Asked {
     },
 }
 
-/// What is said to an object.
 #[derive(Debug, Default)]
 struct Verdict {
     refused: Option<String>,
@@ -96,7 +94,7 @@ struct Verdict {
 // === impl Webhook ===
 
 impl Webhook {
-    /// By the path that it is asked at.
+    /// Returns the webhook at an HTTP path.
     pub fn at(path: &str) -> Option<Webhook> {
         match path {
             "/mutate" => Some(Webhook::Mutate),
@@ -106,7 +104,6 @@ impl Webhook {
         }
     }
 
-    /// One word.
     pub fn name(self) -> &'static str {
         match self {
             Webhook::Mutate => "mutate",
@@ -119,7 +116,6 @@ impl Webhook {
 // === impl Outcome ===
 
 impl Outcome {
-    /// One word.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Unchanged => "unchanged",
@@ -129,43 +125,43 @@ impl Outcome {
     }
 }
 
-// === impl Case ===
+// === impl ParsedReview ===
 
-impl Case {
-    /// True if its pods have so many containers that judging them may take some milliseconds.
+impl ParsedReview {
+    /// True if a pod has so many containers that judging it may take some milliseconds.
     pub fn is_costly(&self) -> bool {
         let costs = |subject: &Subject| subject.pod.all().count() > USUAL_CONTAINERS;
-        match &self.asked {
-            Asked::Nothing | Asked::TooMuch(_) => false,
-            Asked::Mutate { pod, .. } => costs(pod),
-            Asked::Validate { new, old } => costs(new) || old.as_ref().is_some_and(costs),
+        match &self.action {
+            Action::Ignore | Action::Refuse(_) => false,
+            Action::Mutate { pod, .. } => costs(pod),
+            Action::Validate { new, old } => costs(new) || old.as_ref().is_some_and(costs),
         }
     }
 }
 
-/// The request of a review to this webhook, or a sentence if its pod is too large.
-fn asked(webhook: Webhook, request: &Request<'_>) -> Result<Asked, String> {
+/// Returns what `webhook` has to do for a request, or an error message if its pod is too large.
+fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, String> {
     let is_new = request.operation == "CREATE";
     let is_change = request.operation == "UPDATE";
-    // What has been created has its spec.
-    let is_asked = is_new || is_change && webhook == Webhook::Validate;
+    // A mutating webhook only handles creation: most of a pod's spec cannot change later.
+    let is_handled = is_new || is_change && webhook == Webhook::Validate;
     let object = request
         .object
-        .filter(|_| is_asked && request.is_about_object());
+        .filter(|_| is_handled && request.is_about_object());
     let subject = |object| Subject::of(request.kind(), request.namespace.as_deref(), object);
     let Some(new) = object.map(subject).transpose()?.flatten() else {
-        return Ok(Asked::Nothing);
+        return Ok(Action::Ignore);
     };
     Ok(match webhook {
-        Webhook::Mutate | Webhook::MutateNamespace => Asked::Mutate {
+        Webhook::Mutate | Webhook::MutateNamespace => Action::Mutate {
             pod: new,
             everywhere: webhook == Webhook::MutateNamespace,
         },
         Webhook::Validate => {
             let old = request.old_object.filter(|_| is_change);
-            // One that is too large was stored before there was this limit.
+            // An old pod that is too large was stored before this limit existed.
             let old = old.and_then(|old| subject(old).ok().flatten());
-            Asked::Validate { new, old }
+            Action::Validate { new, old }
         }
     })
 }
@@ -177,47 +173,47 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// If it is none; then there is nobody to answer in the form of one.
-    pub fn answer(&self, webhook: Webhook, body: &[u8]) -> Result<Answer, Malformed> {
+    /// If `body` is no review: then an AdmissionReview cannot be the answer.
+    pub fn answer(&self, webhook: Webhook, body: &[u8]) -> Result<Response, Malformed> {
         self.decide(self.read(webhook, body)?)
     }
 
-    /// Reads a review, as far as it matters to this webhook.
+    /// Reads the parts of a review that matter to this webhook.
     ///
     /// # Errors
     ///
     /// As [`Admission::answer`].
-    pub fn read(&self, webhook: Webhook, body: &[u8]) -> Result<Case, Malformed> {
+    pub fn read(&self, webhook: Webhook, body: &[u8]) -> Result<ParsedReview, Malformed> {
         let request = review::read(body)?;
-        let asked = asked(webhook, &request).unwrap_or_else(Asked::TooMuch);
+        let action = action_for(webhook, &request).unwrap_or_else(Action::Refuse);
         let uid = request.uid;
-        Ok(Case { uid, asked })
+        Ok(ParsedReview { uid, action })
     }
 
     /// Answers a review that has been read.
     ///
     /// # Errors
     ///
-    /// If the answer cannot be written.
-    pub fn decide(&self, case: Case) -> Result<Answer, Malformed> {
-        let verdict = match case.asked {
-            Asked::Nothing => Verdict::default(),
-            Asked::TooMuch(sentence) => Verdict {
+    /// If the response cannot be serialized.
+    pub fn decide(&self, review: ParsedReview) -> Result<Response, Malformed> {
+        let verdict = match review.action {
+            Action::Ignore => Verdict::default(),
+            Action::Refuse(sentence) => Verdict {
                 refused: Some(sentence),
                 ..Verdict::default()
             },
-            Asked::Mutate { pod, everywhere } => self.mutate(pod, everywhere),
-            Asked::Validate { new, old: None } => self.validate(new),
-            Asked::Validate {
+            Action::Mutate { pod, everywhere } => self.mutate(pod, everywhere),
+            Action::Validate { new, old: None } => self.validate(new),
+            Action::Validate {
                 new,
                 old: Some(old),
             } => self.validate_change(old, new),
         };
-        review::write(&case.uid, verdict)
+        review::write(&review.uid, verdict)
     }
 
     fn mutate(&self, subject: Subject, everywhere: bool) -> Verdict {
-        // Templates are the author's; what is made of them comes by itself.
+        // Templates stay as the author wrote them; each pod made from one is reviewed by itself.
         if !subject.is_pod() || subject.pod.annotations.contains_key(MIRROR) {
             return Verdict::default();
         }
@@ -231,24 +227,26 @@ impl Admission {
             pod.spec.runtime_class_name = Some(self.runtime_class.clone());
         }
         let mut verdict = match is_concerned {
-            true => self.complete(&mut pod, |names| patch.take_probes_out(&subject, names)),
+            true => self.complete(&mut pod, |names| {
+                patch.remove_liveness_probes(&subject, names)
+            }),
             false => Verdict::default(),
         };
-        patch.annotate(before, &pod.annotations);
+        patch.set_annotations(before, &pod.annotations);
         verdict.patch = patch;
         verdict
     }
 
-    /// Completes the pod, of which its author's annotations are known, and judges it.
-    fn complete(&self, pod: &mut Pod, take_probes_out: impl FnOnce(&BTreeSet<&str>)) -> Verdict {
+    /// Completes and judges a pod that has its author's annotations.
+    fn complete(&self, pod: &mut Pod, remove_probes: impl FnOnce(&BTreeSet<&str>)) -> Verdict {
         let mut warnings = Vec::new();
         match judgement::complete(pod, &self.rules) {
             Ok(None) => {}
             Ok(Some(completion)) => {
                 let of_author = pod.annotations.clone();
                 completion.apply(pod);
-                author::remember(&of_author, &mut pod.annotations, &completion);
-                take_probes_out(&completion.moved_probes());
+                author::record(&of_author, &mut pod.annotations, &completion);
+                remove_probes(&completion.moved_probes());
                 warnings.extend(completion.notes);
             }
             Err(sentence) => {
@@ -273,21 +271,21 @@ impl Admission {
         if !judgement::concerns(&pod, &self.rules) {
             return Verdict::default();
         }
-        // Of a pod whoever created it has been warned before.
+        // The mutating webhook has already returned the warnings for a pod.
         if is_pod {
             return Verdict {
                 refused: Judgement::of(&pod, &self.rules).refused,
                 ..Verdict::default()
             };
         }
-        // As its pods will have it.
+        // The mutating webhook sets the RuntimeClass of the pods made from this template.
         let class = &mut pod.spec.runtime_class_name;
         class.get_or_insert_with(|| self.runtime_class.clone());
         self.complete(&mut pod, |_| ())
     }
 
-    /// What was said of the object before is not said again: who takes a finalizer off it, or scales it,
-    /// has not written it.
+    /// Judges a change by what is new: a refusal or warning that also applied to the old object is
+    /// left out, because a client that removes a finalizer or scales the object has not written it.
     fn validate_change(&self, old: Subject, new: Subject) -> Verdict {
         if old == new {
             return Verdict::default();
@@ -296,8 +294,8 @@ impl Admission {
         if before.refused == verdict.refused {
             verdict.refused = None;
         }
-        let said: BTreeSet<Warning> = before.warnings.into_iter().collect();
-        verdict.warnings.retain(|it| !said.contains(it));
+        let known: BTreeSet<Warning> = before.warnings.into_iter().collect();
+        verdict.warnings.retain(|it| !known.contains(it));
         verdict
     }
 }

@@ -1,4 +1,4 @@
-//! What is changed in a pod, as a JSON patch.
+//! Changes to a pod, as a JSON patch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::subject::Subject;
 
-/// Operations, in their order; none: nothing is changed.
+/// Operations in order; empty if nothing changes.
 #[derive(Debug, Default)]
 pub(super) struct Patch(Vec<PatchOperation>);
 
@@ -19,8 +19,8 @@ impl Patch {
         self.add(&["spec", "runtimeClassName"], name.into());
     }
 
-    /// Makes the annotations those that they are to be.
-    pub(super) fn annotate(
+    /// Changes the annotations from `before` to `after`.
+    pub(super) fn set_annotations(
         &mut self,
         before: &BTreeMap<String, String>,
         after: &BTreeMap<String, String>,
@@ -40,14 +40,15 @@ impl Patch {
         }
     }
 
-    /// Leaves the liveness probes of the containers with these names to usher.
-    pub(super) fn take_probes_out(&mut self, subject: &Subject, names: &BTreeSet<&str>) {
+    /// Removes the liveness probes of the containers with these names from the spec; usher runs
+    /// them.
+    pub(super) fn remove_liveness_probes(&mut self, subject: &Subject, names: &BTreeSet<&str>) {
         for (field, index) in subject.liveness_probes_of(names) {
             self.remove(&["spec", field, &index.to_string(), "livenessProbe"]);
         }
     }
 
-    /// Sets a field, whether it is there or not.
+    /// Sets a field, which may exist.
     fn add(&mut self, path: &[&str], value: Value) {
         let path = PointerBuf::from_tokens(path.iter().copied());
         self.0
@@ -60,7 +61,7 @@ impl Patch {
             .push(PatchOperation::Remove(RemoveOperation { path }));
     }
 
-    /// None where nothing is changed.
+    /// Returns the patch, or `None` if nothing changes.
     pub(super) fn finish(self) -> Option<json_patch::Patch> {
         (!self.0.is_empty()).then_some(json_patch::Patch(self.0))
     }

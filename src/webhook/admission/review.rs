@@ -1,19 +1,19 @@
-//! `AdmissionReview`, as it comes and as it goes.
+//! `AdmissionReview`: reads requests and writes responses.
 
 use k8s_openapi::ByteString;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Answer, Outcome, Verdict};
+use super::{Outcome, Response, Verdict};
 
 const META_KIND: &str = "AdmissionReview";
 const META_API_VERSION_V1: &str = "admission.k8s.io/v1";
 
-/// Warnings that an answer has at most: an API server passes on no more than 4 KiB of them.
+/// Most warnings in a response: an API server passes on at most 4 KiB of them.
 const MAX_WARNINGS: usize = 100;
 
-/// A review, as far as it matters. Objects are left as text, until it is known where their pod is.
+/// The fields of a review that matter. Objects stay text until it is known where their pod is.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Review<'a> {
@@ -23,7 +23,6 @@ struct Review<'a> {
     request: Option<Request<'a>>,
 }
 
-/// The request in a review.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request<'a> {
@@ -38,7 +37,6 @@ pub(super) struct Request<'a> {
     pub(super) old_object: Option<&'a RawValue>,
 }
 
-/// The kind of an object.
 #[derive(Debug, Deserialize)]
 struct Kind {
     kind: String,
@@ -51,31 +49,31 @@ impl Request<'_> {
         &self.kind.kind
     }
 
-    /// True if it is about the object itself.
+    /// True if the request is about the object itself and not a subresource of it.
     pub(super) fn is_about_object(&self) -> bool {
         self.sub_resource.as_deref().unwrap_or_default().is_empty()
     }
 }
 
-/// Why what came is no review.
+/// Why a request body is no review, or cannot be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("the body cannot be read as an AdmissionReview: {0}")]
     Unreadable(String),
-    #[error("the body is {0:?} of {1:?}; expected {META_KIND:?} of {META_API_VERSION_V1:?}")]
+    #[error("the body is a {0:?} of {1:?}; expected {META_KIND:?} of {META_API_VERSION_V1:?}")]
     Other(String, String),
     #[error("the AdmissionReview has no request")]
     WithoutRequest,
-    #[error("the answer cannot be written: {0}")]
+    #[error("internal error: cannot write the response: {0}")]
     Unwritable(String),
 }
 
-/// As an HTTP status has it: the API server refuses what cannot be processed with it, too.
+/// HTTP status with which the API server itself refuses an invalid object.
 const UNPROCESSABLE: u16 = 422;
 
 pub(super) fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
     let unreadable = |error: &dyn std::error::Error| Malformed::Unreadable(error.to_string());
-    // Once for all of it.
+    // One UTF-8 check for the whole body, instead of one for each string.
     let text = std::str::from_utf8(body).map_err(|error| unreadable(&error))?;
     let review: Review<'_> = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
     if review.kind != META_KIND || review.api_version != META_API_VERSION_V1 {
@@ -84,7 +82,7 @@ pub(super) fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
     review.request.ok_or(Malformed::WithoutRequest)
 }
 
-pub(super) fn write(uid: &str, verdict: Verdict) -> Result<Answer, Malformed> {
+pub(super) fn write(uid: &str, verdict: Verdict) -> Result<Response, Malformed> {
     let unwritable = |error: serde_json::Error| Malformed::Unwritable(error.to_string());
     let mut outcome = Outcome::Unchanged;
     let mut response = serde_json::Map::new();
@@ -106,7 +104,7 @@ pub(super) fn write(uid: &str, verdict: Verdict) -> Result<Answer, Malformed> {
         let warnings = verdict.warnings.iter().take(MAX_WARNINGS);
         let mut warnings: Vec<String> = warnings.map(ToString::to_string).collect();
         if more > 0 {
-            warnings.push(format!("{more} more warnings"));
+            warnings.push(format!("and {more} more warnings"));
         }
         put("warnings", warnings.into());
     }
@@ -116,5 +114,5 @@ pub(super) fn write(uid: &str, verdict: Verdict) -> Result<Answer, Malformed> {
         "response": response,
     });
     let body = review.to_string().into_bytes();
-    Ok(Answer { outcome, body })
+    Ok(Response { outcome, body })
 }

@@ -1,11 +1,11 @@
-//! The pod, or the template of pods, in an object.
+//! The pod or pod template in an object.
 
 use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 use usher_core::manifest::{Owner, Pod, Unreadable, pod_path};
 
-/// A pod, or a template of pods.
+/// A pod or pod template.
 #[derive(Debug, PartialEq)]
 pub(super) struct Subject {
     pub(super) pod: Box<Pod>,
@@ -14,8 +14,8 @@ pub(super) struct Subject {
 // === impl Subject ===
 
 impl Subject {
-    /// `None` in a kind of objects that has no pods, and if the API server will refuse the pod: it says
-    /// why, and says it better.
+    /// Reads the pod of an object. `None` if objects of this kind have no pods, or if the pod is
+    /// malformed: the API server then refuses it, with a better message.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ impl Subject {
         self.pod.owner.kind == "Pod"
     }
 
-    /// The places of liveness probes of containers with these names: the field of the spec, and the index
-    /// in it.
+    /// Positions of the containers with these names that have a liveness probe: the field of the
+    /// spec, and the index in its list.
     pub(super) fn liveness_probes_of(
         &self,
         names: &BTreeSet<&str>,

@@ -1,7 +1,7 @@
-//! Strangers beside an API server: 300 connections of each kind of attack, while 200 reviews a second have
-//! to be answered.
+//! Attackers beside an API server: 300 connections of each kind of attack, while 200 reviews a
+//! second have to be answered.
 //!
-//! An attacker begins again as soon as its connection is over. Each kind meets a program of its own.
+//! An attacker reconnects as soon as its connection ends. Each kind of attack gets a new program.
 
 use std::io::{Read, Write};
 use std::net::TcpStream as StdStream;
@@ -14,27 +14,28 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{HEALTH, HOST, Load, Program, REVIEWS, at, measure, tls};
+use super::{HEALTH, HOST, Load, Program, REVIEWS, measure, quantile, tls};
 use usher_webhook::certificate::Pair;
 
 const ATTACKERS: usize = 300;
 const FOR: Duration = Duration::from_secs(15);
-/// The bounds: of 99 of 100 reviews, of memory, and of all questions for health.
+/// Bound of the latency of 99 of 100 reviews.
 const P99: Duration = Duration::from_secs(1);
 const MEMORY_KIB: u64 = 128 << 10;
+/// Bound of the longest `/healthz` request.
 const HEALTHY_WITHIN: Duration = Duration::from_millis(100);
-/// Stands for a question that is not answered.
-const NOT_AT_ALL: Duration = Duration::from_secs(999);
+/// Stands for a request that is not answered.
+const UNANSWERED: Duration = Duration::from_secs(999);
 
 /// A kind of attack.
 #[derive(Clone)]
 enum Kind {
-    /// Connects to this address, and says nothing.
+    /// Connects to this address, and sends nothing.
     Silent(&'static str),
-    /// Sends nothing but this after the handshake.
-    Says(Arc<Vec<u8>>),
-    /// Sends this after the handshake, again and again as it is answered.
-    Asks(Arc<Vec<u8>>),
+    /// Sends this after the handshake, and nothing more.
+    SendsOnce(Arc<Vec<u8>>),
+    /// Sends this after the handshake, and again after each response.
+    Repeats(Arc<Vec<u8>>),
 }
 
 fn request(length: usize, body: &str) -> Arc<Vec<u8>> {
@@ -48,7 +49,7 @@ fn whole(spec: &str, sidecars: &str) -> Kind {
         "kind":{{"group":"","version":"v1","kind":"Pod"}},"operation":"CREATE","object":{{
         "metadata":{{"annotations":{{"usher/sidecars":"{sidecars}"}}}},"spec":{spec}}}}}}}"#
     );
-    Kind::Asks(request(body.len(), &body))
+    Kind::Repeats(request(body.len(), &body))
 }
 
 fn many(item: &str, bytes: usize) -> String {
@@ -80,16 +81,16 @@ fn kinds() -> Vec<(&'static str, Option<Kind>)> {
         ("silent", Some(Kind::Silent(REVIEWS))),
         (
             "silent after the handshake",
-            Some(Kind::Says(Arc::default())),
+            Some(Kind::SendsOnce(Arc::default())),
         ),
-        ("silent at the port for health", Some(Kind::Silent(HEALTH))),
+        ("silent on the health port", Some(Kind::Silent(HEALTH))),
         (
-            "7 MiB are claimed, one byte is sent",
-            Some(Kind::Says(request(claimed, " "))),
+            "7 MiB announced, one byte sent",
+            Some(Kind::SendsOnce(request(claimed, " "))),
         ),
         (
-            "7 MiB are claimed, 5 MiB are sent",
-            Some(Kind::Says(request(claimed, &" ".repeat(5 << 20)))),
+            "7 MiB announced, 5 MiB sent",
+            Some(Kind::SendsOnce(request(claimed, &" ".repeat(5 << 20)))),
         ),
         (
             r#"7 MiB of `{"":0}` as containers"#,
@@ -108,17 +109,18 @@ fn kinds() -> Vec<(&'static str, Option<Kind>)> {
     ]
 }
 
-/// Measures each kind whose name has one of these words, or all; fails if one breaks a bound.
+/// Measures each kind of attack whose name contains one of these words, or all; fails if one breaks
+/// a bound.
 pub(super) fn main(pair: &Pair, words: &[String]) -> ExitCode {
     println!("| {ATTACKERS} connections | p99 | longest | lost | memory | health |");
     println!("|---|---|---|---|---|---|");
-    let mut is_good = true;
+    let mut is_valid = true;
     for (name, kind) in kinds() {
         if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
-            is_good &= against(pair, name, kind);
+            is_valid &= against(pair, name, kind);
         }
     }
-    match is_good {
+    match is_valid {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
@@ -128,7 +130,7 @@ fn against(pair: &Pair, name: &str, kind: Option<Kind>) -> bool {
     let program = Program::start(pair);
     let over = AtomicBool::new(false);
     let (load, health) = thread::scope(|threads| {
-        let health = threads.spawn(|| healthy(&over));
+        let health = threads.spawn(|| longest_health(&over));
         if let Some(kind) = kind {
             threads.spawn(|| attack(pair, kind, &over));
         }
@@ -137,8 +139,8 @@ fn against(pair: &Pair, name: &str, kind: Option<Kind>) -> bool {
         (load, health.join().expect("its figures"))
     });
     let Load { reviews, lost, .. } = load;
-    let memory = program.memory_kib();
-    let (p99, longest) = (at(&reviews, 0.99), at(&reviews, 1.0));
+    let memory = program.peak_memory_kib();
+    let (p99, longest) = (quantile(&reviews, 0.99), quantile(&reviews, 1.0));
     println!(
         "| {name} | {p99:.0} ms | {longest:.0} ms | {lost} of {} | {} MiB | {:.0} ms |",
         reviews.len() + lost,
@@ -155,8 +157,8 @@ fn runtime() -> tokio::runtime::Runtime {
     runtime.expect("a runtime")
 }
 
-/// The longest that `/healthz` took, as kubelet asks it, since the program began to answer.
-fn healthy(over: &AtomicBool) -> Duration {
+/// Longest latency of `/healthz` from the first connection on.
+fn longest_health(over: &AtomicBool) -> Duration {
     while StdStream::connect(HEALTH).is_err() {
         thread::sleep(Duration::from_millis(50));
     }
@@ -170,7 +172,7 @@ fn healthy(over: &AtomicBool) -> Duration {
         });
         longest = match answer {
             Ok(answer) if answer.starts_with("HTTP/1.1 200") => longest.max(begin.elapsed()),
-            _ => NOT_AT_ALL,
+            _ => UNANSWERED,
         };
         thread::sleep(Duration::from_millis(50));
     }
@@ -192,7 +194,7 @@ fn attack(pair: &Pair, kind: Kind, over: &AtomicBool) {
 async fn attacker(pair: Pair, kind: Kind) {
     let connector = tls(&pair);
     loop {
-        // Whatever becomes of it: it begins again.
+        // Reconnect, whatever the outcome.
         let _ = once(&connector, &kind).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -205,8 +207,8 @@ async fn once(connector: &tokio_rustls::TlsConnector, kind: &Kind) -> std::io::R
             let mut stream = TcpStream::connect(address).await?;
             return stream.read(&mut answer).await.map(|_| ());
         }
-        Kind::Says(sent) => (sent, false),
-        Kind::Asks(sent) => (sent, true),
+        Kind::SendsOnce(sent) => (sent, false),
+        Kind::Repeats(sent) => (sent, true),
     };
     let stream = TcpStream::connect(REVIEWS).await?;
     let name = HOST.try_into().expect("a name");

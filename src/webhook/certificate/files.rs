@@ -1,25 +1,25 @@
-//! A certificate that somebody else looks after, as cert-manager does, in files.
+//! A certificate that another program, such as cert-manager, keeps in files.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{Pair, Served};
+use super::{CurrentCertificate, Pair};
 
-/// No chain of certificates is as long.
+/// Read limit of a file; a chain of certificates is far smaller.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-/// Reads `tls.crt` and `tls.key` of a directory, as a mounted Secret has them.
+/// The files `tls.crt` and `tls.key` of a directory, as in a mounted Secret.
 pub struct Files {
     directory: PathBuf,
-    served: Served,
+    served: CurrentCertificate,
     last: Option<Pair>,
 }
 
 // === impl Files ===
 
 impl Files {
-    pub fn new(directory: PathBuf, served: Served) -> Files {
+    pub fn new(directory: PathBuf, served: CurrentCertificate) -> Files {
         Files {
             directory,
             served,
@@ -27,12 +27,12 @@ impl Files {
         }
     }
 
-    /// Serves what is in the files; true if that is another one than before.
+    /// Reads the files, and serves their certificate; true if it has changed.
     ///
     /// # Errors
     ///
-    /// One sentence; the certificate from before is served on.
-    pub fn look(&mut self) -> Result<bool, String> {
+    /// If the files have no usable certificate; the previous one stays in use.
+    pub fn reload(&mut self) -> Result<bool, String> {
         let pair = Pair {
             certificate: read(&self.directory.join("tls.crt"))?,
             key: read(&self.directory.join("tls.key"))?,

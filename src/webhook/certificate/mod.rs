@@ -1,67 +1,68 @@
-//! The certificate that the API server sees.
+//! The webhook's certificate, which the API server verifies.
 //!
-//! [`Served`] is the one in use, and can be another for each handshake. Who fills it is [`Keeper`], which
-//! makes certificates, agrees with the other replicas on one, and tells the API server whom to believe; or
-//! [`Files`], where somebody else does all that. [`Clients`] are those whose certificates are taken.
+//! [`CurrentCertificate`] holds the one in use; each handshake takes the latest. It is set by
+//! [`Manager`], which makes certificates, agrees on one with the other replicas and gives its
+//! authority to the API server; or by [`Files`], if cert-manager or its like does all that.
+//! [`ClientAuthorities`] verify the certificates of clients.
 
-mod clients;
+mod client_authorities;
+mod current;
 mod files;
-mod keeper;
+mod manager;
 mod pair;
-mod served;
 
 use std::time::{Duration, SystemTime};
 
-pub use clients::Clients;
+pub use client_authorities::ClientAuthorities;
+pub use current::CurrentCertificate;
 pub use files::Files;
-pub use keeper::{Keeper, Names};
+pub use manager::{Manager, ObjectNames};
 pub use pair::Pair;
-pub use served::Served;
 
 use crate::metrics::Metrics;
 
-/// How often it is looked whether all is as it should be.
-const LOOKED_AFTER: Duration = Duration::from_secs(30);
+/// Pause between two checks of the certificate.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The same after it was not.
-const TRIED_AGAIN: Duration = Duration::from_secs(3);
+/// Pause after a check that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Who sees to it that [`Served`] has a good certificate.
+/// The source of [`CurrentCertificate`].
 pub enum Source {
-    Own(Box<Keeper>),
-    Given(Files),
+    Managed(Box<Manager>),
+    Files(Files),
 }
 
 // === impl Source ===
 
 impl Source {
-    /// Looks after the certificate for as long as it is polled.
-    pub async fn look_after(mut self, metrics: &Metrics) {
-        let mut said = String::new();
+    /// Keeps the certificate valid; never returns.
+    pub async fn maintain(mut self, metrics: &Metrics) {
+        let mut reported = String::new();
         loop {
             let outcome = match &mut self {
-                Source::Own(keeper) => keeper.tend(SystemTime::now()).await,
-                Source::Given(files) => files.look(),
+                Source::Managed(manager) => manager.reconcile(SystemTime::now()).await,
+                Source::Files(files) => files.reload(),
             };
             let pause = match outcome {
                 Ok(true) => {
-                    metrics.certificate_taken(SystemTime::now());
-                    tracing::info!("a new certificate is served from now on");
-                    said.clear();
-                    LOOKED_AFTER
+                    metrics.set_certificate_time(SystemTime::now());
+                    tracing::info!("serving a new certificate from now on");
+                    reported.clear();
+                    CHECK_INTERVAL
                 }
                 Ok(false) => {
-                    said.clear();
-                    LOOKED_AFTER
+                    reported.clear();
+                    CHECK_INTERVAL
                 }
                 Err(trouble) => {
-                    metrics.certificate_failed();
-                    // Once, and not each time that it is tried.
-                    if said != trouble {
+                    metrics.count_certificate_failure();
+                    // A repeated error is logged once.
+                    if reported != trouble {
                         tracing::error!("{trouble}");
-                        said = trouble;
+                        reported = trouble;
                     }
-                    TRIED_AGAIN
+                    RETRY_INTERVAL
                 }
             };
             tokio::time::sleep(pause).await;

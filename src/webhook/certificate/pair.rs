@@ -1,4 +1,4 @@
-//! A certificate with its key, and those who vouch for it.
+//! A certificate with its key and its authorities.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,45 +17,47 @@ use rustls::sign::CertifiedKey;
 
 use usher_core::text::causes;
 
-/// How long a certificate of our own is good.
-pub(super) const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Validity of a certificate that we make.
+pub(super) const VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// Clocks of a cluster may differ by so much.
-const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(3600);
+/// Largest difference of clocks in a cluster: a certificate is valid from this long before it is
+/// made.
+const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// A certificate with its key, all in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pair {
-    /// The certificate, and those between it and an authority.
+    /// The certificate, followed by intermediate ones.
     pub certificate: Vec<u8>,
     pub key: Vec<u8>,
-    /// Authorities to be believed: the one that vouches for it comes first.
+    /// Trusted authorities; the one that has signed the certificate comes first.
     pub authorities: Vec<u8>,
 }
 
 // === impl Pair ===
 
 impl Pair {
-    /// Makes one for a server of this name, good for 90 days. Its authority has vouched for nothing else,
-    /// and never will: its key is forgotten here.
+    /// Makes a certificate for a server of this name, valid for 90 days, by an authority of its
+    /// own. The authority's key is discarded, so that it can never sign anything else.
     ///
     /// # Errors
     ///
-    /// In one sentence.
+    /// If `name` is no DNS name or IP address, or cryptography fails.
     pub fn make(name: &str, now: SystemTime) -> Result<Pair, String> {
         make(name, now).map_err(|error| format!("a certificate for {name}: {}", causes(&error)))
     }
 
-    /// Lets clients go on to believe the authority of the one before.
-    pub(super) fn succeed(&mut self, old: &Pair) {
+    /// Adds the first authority of `old`, so that clients go on trusting a server that still uses
+    /// `old`.
+    pub(super) fn trust_authority_of(&mut self, old: &Pair) {
         if let Some(authority) = first_section(&old.authorities) {
             self.authorities.extend_from_slice(authority);
         }
     }
 
-    /// Whether a client that believes its authorities takes it for that of this server then. It is asked
-    /// in the way clients do it.
-    pub fn is_good(&self, name: &str, at: SystemTime) -> bool {
+    /// True if a client that trusts these authorities would accept the certificate for this server
+    /// name at this time. Verified by the code that clients use.
+    pub fn is_valid(&self, name: &str, at: SystemTime) -> bool {
         self.verify(name, at).is_some() && self.certified().is_ok()
     }
 
@@ -85,12 +87,12 @@ impl Pair {
         }
     }
 
-    /// In the form that rustls serves.
+    /// Converts it to the form that rustls serves.
     ///
     /// # Errors
     ///
-    /// In words that follow the name of what it was read from: where there is no certificate or no key,
-    /// or they do not belong to one another.
+    /// If the certificate or the key is missing or malformed, or they do not belong together. The
+    /// text is meant to follow the name of the file or Secret.
     pub fn certified(&self) -> Result<CertifiedKey, String> {
         let chain = self
             .chain()
@@ -104,8 +106,8 @@ impl Pair {
 
 fn make(name: &str, now: SystemTime) -> Result<Pair, rcgen::Error> {
     let now = time::OffsetDateTime::from(now);
-    let differ = time::Duration::try_from(CLOCKS_DIFFER_BY).unwrap_or_default();
-    let good_for = time::Duration::try_from(GOOD_FOR).unwrap_or_default();
+    let differ = time::Duration::try_from(CLOCK_SKEW).unwrap_or_default();
+    let good_for = time::Duration::try_from(VALIDITY).unwrap_or_default();
     let (begin, end) = (now.saturating_sub(differ), now.saturating_add(good_for));
 
     let called = |name: &str| {
@@ -136,7 +138,7 @@ fn make(name: &str, now: SystemTime) -> Result<Pair, rcgen::Error> {
     })
 }
 
-/// The first of the sections of a PEM file.
+/// First certificate of a PEM file.
 fn first_section(pem: &[u8]) -> Option<&[u8]> {
     const END: &[u8] = b"-----END CERTIFICATE-----\n";
     let end = pem.windows(END.len()).position(|window| window == END)?;

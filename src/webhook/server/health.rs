@@ -1,5 +1,4 @@
-//! Health, readiness and metrics, for kubelet and Prometheus: on a thread of its own, which no review can
-//! hold.
+//! Health, readiness and metrics, for kubelet and Prometheus, on a thread that no review can block.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,36 +13,36 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use super::seats::{Bounds, Seats};
-use super::{Answer, Stage, Stages, accept, answer, says};
-use crate::certificate::Served;
+use super::slots::{Limits, Slots};
+use super::{HttpResponse, ServerState, ServerStates, accept, response, text_response};
+use crate::certificate::CurrentCertificate;
 use crate::metrics::Metrics;
 
-/// Many may ask at a time: where more do, kubelet's question may have to go before it is answered. Bodies are
-/// not read.
-const BOUNDS: Bounds = Bounds {
+/// Limits of this listener. With more connections than this, kubelet's may be closed before it is
+/// answered. Request bodies are not read, so they need no bytes.
+const LIMITS: Limits = Limits {
     connections: 512,
     bytes: 0,
     small: 0,
     for_small: 0,
 };
 
-/// Time for a client to ask and be answered.
-const SERVED_WITHIN: Duration = Duration::from_secs(2);
+/// Time limit for a connection, from accept(2) to the end of its response.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Headers have some hundred bytes.
+/// Size of a connection's buffer; headers have some hundred bytes.
 const BUFFER_BYTES: usize = 8 << 10;
 
-/// Answers until nothing says any more how far the program is.
+/// Answers requests until the sender of `states` is dropped.
 ///
 /// # Errors
 ///
-/// If there can be no thread, or no runtime for it.
+/// If the thread or its runtime cannot be created.
 pub fn health(
     listener: TcpListener,
-    served: Served,
+    served: CurrentCertificate,
     metrics: Metrics,
-    mut stages: Stages,
+    mut states: ServerStates,
 ) -> io::Result<()> {
     let listener: StdListener = listener.into_std()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -51,8 +50,8 @@ pub fn health(
         .build()?;
     let serving = move || {
         runtime.block_on(async {
-            let answering = answering(listener, served, metrics, stages.clone());
-            let over = async { while stages.changed().await.is_ok() {} };
+            let answering = answering(listener, served, metrics, states.clone());
+            let over = async { while states.changed().await.is_ok() {} };
             tokio::select! {
                 outcome = answering => outcome,
                 () = over => Ok(()),
@@ -62,7 +61,7 @@ pub fn health(
     let thread = std::thread::Builder::new().name("health".to_owned());
     thread.spawn(move || {
         if let Err(error) = serving() {
-            // kubelet then restarts the program.
+            // kubelet's liveness probe now fails, and kubelet restarts the program.
             tracing::error!("health: {error}");
         }
     })?;
@@ -71,19 +70,19 @@ pub fn health(
 
 async fn answering(
     listener: StdListener,
-    served: Served,
+    served: CurrentCertificate,
     metrics: Metrics,
-    stages: Stages,
+    states: ServerStates,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let seats = Seats::new(BOUNDS);
+    let slots = Slots::new(LIMITS);
     loop {
         let (stream, address) = accept(&listener).await;
-        let seat = seats.take(address);
-        let (served, metrics, stages) = (served.clone(), metrics.clone(), stages.clone());
+        let slot = slots.take(address);
+        let (served, metrics, states) = (served.clone(), metrics.clone(), states.clone());
         tokio::spawn(async move {
             let service = service_fn(async |request: Request<Incoming>| {
-                Ok::<_, Infallible>(respond(&request, &served, &metrics, &stages))
+                Ok::<_, Infallible>(respond(&request, &served, &metrics, &states))
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -91,32 +90,36 @@ async fn answering(
                 .max_buf_size(BUFFER_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             tokio::select! {
-                // Who goes away, or does not come to the point, need not be told.
-                _ = timeout(SERVED_WITHIN, connection) => {}
-                () = seat.sent_away() => {}
+                // A client that disconnects or is too slow gets no response.
+                _ = timeout(CLIENT_TIMEOUT, connection) => {}
+                () = slot.evicted() => {}
             }
         });
     }
 }
-fn respond<B>(request: &Request<B>, served: &Served, metrics: &Metrics, stages: &Stages) -> Answer {
+fn respond<B>(
+    request: &Request<B>,
+    served: &CurrentCertificate,
+    metrics: &Metrics,
+    states: &ServerStates,
+) -> HttpResponse {
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        return says(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
+        return text_response(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
     }
     match request.uri().path() {
-        "/healthz" => says(StatusCode::OK, "ok"),
-        "/readyz" if *stages.borrow() >= Stage::Draining => {
-            says(StatusCode::SERVICE_UNAVAILABLE, "it ends")
+        "/healthz" => text_response(StatusCode::OK, "ok"),
+        "/readyz" if *states.borrow() >= ServerState::Draining => {
+            text_response(StatusCode::SERVICE_UNAVAILABLE, "shutting down")
         }
-        "/readyz" if !served.is_there() => says(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "there is no certificate yet",
-        ),
-        "/readyz" => says(StatusCode::OK, "ok"),
+        "/readyz" if !served.has_certificate() => {
+            text_response(StatusCode::SERVICE_UNAVAILABLE, "no certificate yet")
+        }
+        "/readyz" => text_response(StatusCode::OK, "ok"),
         "/metrics" => match metrics.text() {
-            Ok(text) => answer(StatusCode::OK, prometheus::TEXT_FORMAT, text),
-            Err(error) => says(StatusCode::INTERNAL_SERVER_ERROR, error),
+            Ok(text) => response(StatusCode::OK, prometheus::TEXT_FORMAT, text),
+            Err(error) => text_response(StatusCode::INTERNAL_SERVER_ERROR, error),
         },
-        _ => says(
+        _ => text_response(
             StatusCode::NOT_FOUND,
             "expected /healthz, /readyz or /metrics",
         ),

@@ -1,9 +1,11 @@
-//! The servers: [`reviews`] by HTTPS, [`health`] by HTTP on a thread of its own, until the end has
-//! [come](Stage). [`seats`] says which connection gives way when there are too many.
+//! The servers: [`reviews`] by HTTPS, and [`health`] by HTTP on a thread of its own.
+//!
+//! [`ServerState`] says how far the program's shutdown is. [`slots`] decides which connection is
+//! closed when there are too many.
 
 mod health;
 mod reviews;
-mod seats;
+mod slots;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,46 +19,47 @@ use tokio::sync::watch;
 pub use health::health;
 pub use reviews::{MAX_REVIEW_BYTES, Reviews};
 
-/// How far the program is. It only goes on.
+/// State of the program; it only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum ServerState {
     Serving,
-    /// Nobody new should come, but whoever does is answered: not everybody has heard of the end yet.
+    /// `/readyz` fails, but new connections are still answered, because clients take a while to
+    /// learn that this replica ends.
     Draining,
-    /// Nobody new is answered.
+    /// New connections are no longer accepted.
     Closing,
 }
 
-/// Who asks how far the program is.
-pub type Stages = watch::Receiver<Stage>;
+/// Receiver of the program's state.
+pub type ServerStates = watch::Receiver<ServerState>;
 
-/// Until it is that far; also when nobody is left who could say so.
-async fn reached(mut stages: Stages, stage: Stage) {
-    let _ = stages.wait_for(|at| *at >= stage).await;
+/// Waits until the program has reached `state`, or its sender is gone.
+async fn reached(mut states: ServerStates, state: ServerState) {
+    let _ = states.wait_for(|at| *at >= state).await;
 }
 
-/// After an error that is ours, as when there are no descriptors left, it is not tried at once.
-const ACCEPTED_AGAIN: Duration = Duration::from_millis(100);
+/// Pause before the next accept(2) after an error of our own, such as EMFILE.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 async fn accept(listener: &TcpListener) -> (TcpStream, IpAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                // Answers are short, and are waited for.
+                // Without TCP_NODELAY a short response could be delayed.
                 let _ = stream.set_nodelay(true);
                 return (stream, address.ip());
             }
             Err(error) => {
-                tracing::warn!("a connection was not accepted: {error}");
-                tokio::time::sleep(ACCEPTED_AGAIN).await;
+                tracing::warn!("cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-type Answer = Response<Full<Bytes>>;
+type HttpResponse = Response<Full<Bytes>>;
 
-fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static(kind);
@@ -64,6 +67,6 @@ fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Ans
     response
 }
 
-fn says(status: StatusCode, text: impl std::fmt::Display) -> Answer {
-    answer(status, "text/plain; charset=utf-8", format!("{text}\n"))
+fn text_response(status: StatusCode, text: impl std::fmt::Display) -> HttpResponse {
+    response(status, "text/plain; charset=utf-8", format!("{text}\n"))
 }

@@ -1,8 +1,9 @@
-//! The reviews, by HTTPS.
+//! Reviews, by HTTPS.
 //!
-//! Anybody who reaches the Service can ask, unless [client certificates](Clients) are demanded, and is told
-//! nothing new. So what one may take is bounded: connections, bytes, time; and the strangers among them
-//! give way.
+//! Unless [client certificates](ClientAuthorities) are required, any client that reaches the
+//! Service can send reviews. The answers tell it nothing secret, so the danger is load:
+//! connections, bytes and time are limited, and clients without a known certificate are closed
+//! first.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,148 +24,154 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::seats::{Bounds, Crowded, Heard, Seat, Seats};
-use super::{Answer, Stage, Stages, accept, answer, reached, says};
-use crate::admission::{Admission, Case, Webhook};
-use crate::certificate::{Clients, Served};
+use super::slots::{Limits, MonitoredStream, NoRoom, Slot, Slots};
+use super::{HttpResponse, ServerState, ServerStates, accept, reached, response, text_response};
+use crate::admission::{Admission, ParsedReview, Webhook};
+use crate::certificate::{ClientAuthorities, CurrentCertificate};
 use crate::metrics::Metrics;
 
-/// The API server takes objects of 3 MiB; a review has two of them, and some words.
+/// Largest review. The API server accepts objects of up to 3 MiB, and a review contains two of
+/// them.
 pub const MAX_REVIEW_BYTES: usize = 7 << 20;
 
-/// Most reviews are smaller.
+/// Size up to which a review is small; most are.
 const SMALL_REVIEW_BYTES: usize = 128 << 10;
 
-/// API servers have a few connections each. Two of the largest reviews may be under way, and beside them as
-/// many small ones as come in a moment.
-const BOUNDS: Bounds = Bounds {
+/// Limits of this listener. An API server has a few connections. The bytes suffice for two reviews
+/// of the largest size and, beside them, for as many small ones as arrive at a time.
+const LIMITS: Limits = Limits {
     connections: 512,
     bytes: 20 << 20,
     small: SMALL_REVIEW_BYTES,
     for_small: 4 << 20,
 };
 
-/// A costly review rests for so many times as long as it took: all together have a quarter of the processor.
-const RESTS: u32 = 3;
+/// Pause after a costly review, in multiples of the time it took: costly reviews together use a
+/// quarter of a processor.
+const REST_FACTOR: u32 = 3;
 
-/// What is read of a connection at a time.
+/// Bytes read from a connection at a time.
 const BUFFER_BYTES: usize = 32 << 10;
 
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From the handshake to all of the first request.
-const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit from the handshake to the end of the first request.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two requests API servers keep a connection for 90 s. They are to be the first to close it: what
-/// they would send meanwhile would be lost.
-const NEXT_REQUEST_WITHIN: Duration = Duration::from_secs(120);
+/// Longest pause between two requests. API servers close an idle connection after 90 s. The client
+/// has to close first: a request that it sends while the server closes would be lost.
+const NEXT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-const BODY_WITHIN: Duration = Duration::from_secs(5);
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For so long a costly review waits for others.
-const TURN_WITHIN: Duration = Duration::from_secs(5);
+/// Longest wait of a costly review for its permit.
+const COSTLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longer than an API server waits for a webhook at most.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
+/// Time for open requests to finish at the end: as long as an API server waits for a webhook at
+/// most.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Answers reviews.
 pub struct Reviews {
     config: Arc<ServerConfig>,
-    desk: Arc<Desk>,
-    stages: Stages,
+    service: Arc<ReviewService>,
+    states: ServerStates,
 }
 
 /// Shared by all connections.
-struct Desk {
+struct ReviewService {
     admission: Admission,
     metrics: Metrics,
-    stages: Stages,
-    /// A permit for the costly review that is judged.
-    turn: Arc<Semaphore>,
-    demands_certificates: bool,
+    states: ServerStates,
+    /// The one permit to judge a costly review.
+    costly: Arc<Semaphore>,
+    requires_certificates: bool,
 }
 
 // === impl Reviews ===
 
 impl Reviews {
-    /// Demands certificates of these clients, if they are given.
+    /// Makes the server; with `clients`, each client needs a certificate by one of those
+    /// authorities.
     ///
     /// # Errors
     ///
-    /// If rustls has no version of TLS in common with its cryptography, or if no client can be verified.
+    /// If rustls and its cryptography provider share no TLS version, or if `clients` cannot be used
+    /// to verify certificates.
     pub fn new(
         admission: Admission,
-        served: Served,
-        clients: Option<Clients>,
+        served: CurrentCertificate,
+        clients: Option<ClientAuthorities>,
         metrics: Metrics,
-        stages: Stages,
+        states: ServerStates,
     ) -> Result<Reviews, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
-        let demands_certificates = clients.is_some();
+        let requires_certificates = clients.is_some();
         let builder = match clients {
             None => builder.with_no_client_auth(),
-            Some(Clients(roots)) => {
+            Some(ClientAuthorities(roots)) => {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
                 builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(served));
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let desk = Desk {
+        let service = ReviewService {
             admission,
             metrics,
-            stages: stages.clone(),
-            turn: Arc::new(Semaphore::new(1)),
-            demands_certificates,
+            states: states.clone(),
+            costly: Arc::new(Semaphore::new(1)),
+            requires_certificates,
         };
         Ok(Reviews {
             config: Arc::new(config),
-            desk: Arc::new(desk),
-            stages,
+            service: Arc::new(service),
+            states,
         })
     }
 
-    /// Answers until [`Stage::Closing`], and then what has been asked by then.
+    /// Answers requests until [`ServerState::Closing`], then finishes those that are open.
     pub async fn serve(self, listener: TcpListener) {
         let acceptor = TlsAcceptor::from(self.config);
-        let seats = Seats::new(BOUNDS);
+        let slots = Slots::new(LIMITS);
         let connections = GracefulShutdown::new();
-        let closing = reached(self.stages, Stage::Closing);
+        let closing = reached(self.states, ServerState::Closing);
         tokio::pin!(closing);
         loop {
             let (stream, address) = tokio::select! {
                 next = accept(&listener) => next,
                 () = &mut closing => break,
             };
-            let seat = Arc::new(seats.take(address));
-            self.desk.metrics.sent_away(seats.sent_away());
-            let (acceptor, desk) = (acceptor.clone(), Arc::clone(&self.desk));
+            let slot = Arc::new(slots.take(address));
+            self.service.metrics.set_evictions(slots.evictions());
+            let (acceptor, service) = (acceptor.clone(), Arc::clone(&self.service));
             let watcher = connections.watcher();
             tokio::spawn(async move {
                 tokio::select! {
-                    () = connection(stream, &acceptor, desk, Arc::clone(&seat), watcher) => {}
-                    () = seat.sent_away() => {}
-                    () = never_asks(&seat) => {}
+                    () = connection(stream, &acceptor, service, Arc::clone(&slot), watcher) => {}
+                    () = slot.evicted() => {}
+                    () = first_request_timed_out(&slot) => {}
                 }
             });
         }
         drop(listener);
-        if timeout(ANSWERED_WITHIN, connections.shutdown())
+        if timeout(CLOSE_TIMEOUT, connections.shutdown())
             .await
             .is_err()
         {
-            tracing::warn!("some connections were not over after {ANSWERED_WITHIN:?}");
+            tracing::warn!("some connections are still open after {CLOSE_TIMEOUT:?}");
         }
     }
 }
 
-/// Returns once a connection has had too long for its first request.
-async fn never_asks(seat: &Seat) {
-    tokio::time::sleep(FIRST_REQUEST_WITHIN).await;
-    if !seat.is_new() {
+/// Returns when [`FIRST_REQUEST_TIMEOUT`] is over, if no whole request has come by then; never
+/// otherwise.
+async fn first_request_timed_out(slot: &Slot) {
+    tokio::time::sleep(FIRST_REQUEST_TIMEOUT).await;
+    if !slot.is_new() {
         std::future::pending::<()>().await;
     }
 }
@@ -172,109 +179,117 @@ async fn never_asks(seat: &Seat) {
 async fn connection(
     stream: TcpStream,
     acceptor: &TlsAcceptor,
-    desk: Arc<Desk>,
-    seat: Arc<Seat>,
+    service: Arc<ReviewService>,
+    slot: Arc<Slot>,
     watcher: Watcher,
 ) {
-    let Ok(Ok(stream)) = timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await else {
-        desk.metrics.handshake_failed();
+    let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else {
+        service.metrics.count_failed_handshake();
         return;
     };
-    if desk.demands_certificates {
-        seat.mark_known();
+    if service.requires_certificates {
+        slot.mark_known();
     }
-    let heard = Heard::new(stream, Arc::clone(&seat));
+    let stream = MonitoredStream::new(stream, Arc::clone(&slot));
     let service = service_fn(move |request| {
-        let (desk, seat) = (Arc::clone(&desk), Arc::clone(&seat));
-        async move { Ok::<_, Infallible>(desk.respond(request, &seat).await) }
+        let (service, slot) = (Arc::clone(&service), Arc::clone(&slot));
+        async move { Ok::<_, Infallible>(service.respond(request, &slot).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(NEXT_REQUEST_WITHIN)
+        .header_read_timeout(NEXT_REQUEST_TIMEOUT)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(TokioIo::new(heard), service);
-    // Who goes away need not be told.
+        .serve_connection(TokioIo::new(stream), service);
+    // An error here means that the client has disconnected.
     let _ = watcher.watch(connection).await;
 }
 
-// === impl Desk ===
+// === impl ReviewService ===
 
-impl Desk {
-    async fn respond(&self, request: Request<Incoming>, seat: &Seat) -> Answer {
-        let answered = self.review(request, seat).await;
-        seat.mark_answered();
+impl ReviewService {
+    async fn respond(&self, request: Request<Incoming>, slot: &Slot) -> HttpResponse {
+        let answered = self.review(request, slot).await;
+        slot.mark_answered();
         let mut answer = match answered {
             Ok(answer) => answer,
             Err(refused) => {
-                self.metrics.malformed();
+                self.metrics.count_malformed();
                 refused
             }
         };
-        // Whoever asks again asks another replica.
-        if *self.stages.borrow() >= Stage::Draining {
+        // The client's next request then goes to another replica.
+        if *self.states.borrow() >= ServerState::Draining {
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(header::CONNECTION, close);
         }
         answer
     }
 
-    async fn review(&self, request: Request<Incoming>, seat: &Seat) -> Result<Answer, Answer> {
+    async fn review(
+        &self,
+        request: Request<Incoming>,
+        slot: &Slot,
+    ) -> Result<HttpResponse, HttpResponse> {
         let Some(webhook) = Webhook::at(request.uri().path()) else {
             let expected = "expected /mutate, /mutate/namespace or /validate";
-            return Err(says(StatusCode::NOT_FOUND, expected));
+            return Err(text_response(StatusCode::NOT_FOUND, expected));
         };
         if request.method() != Method::POST {
-            return Err(says(StatusCode::METHOD_NOT_ALLOWED, "expected POST"));
+            return Err(text_response(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "expected POST",
+            ));
         }
         let body = request.into_body();
         let length = body.size_hint().upper().unwrap_or_default();
         if usize::try_from(length).unwrap_or(usize::MAX) > MAX_REVIEW_BYTES {
-            return Err(too_long());
+            return Err(too_large());
         }
-        let Ok(body) = timeout(BODY_WITHIN, read(body, seat)).await else {
-            let why = format_args!("the body was not there after {BODY_WITHIN:?}");
-            return Err(says(StatusCode::REQUEST_TIMEOUT, why));
+        let Ok(body) = timeout(BODY_TIMEOUT, read(body, slot)).await else {
+            let why = format_args!("the body was not complete after {BODY_TIMEOUT:?}");
+            return Err(text_response(StatusCode::REQUEST_TIMEOUT, why));
         };
         let body = body?;
-        seat.mark_whole();
+        slot.mark_received();
         self.judge(webhook, body).await
     }
 
-    /// Answers at once, unless the review is costly: then in its turn.
-    async fn judge(&self, webhook: Webhook, body: Vec<u8>) -> Result<Answer, Answer> {
-        let mut turn = match body.len() > SMALL_REVIEW_BYTES {
-            true => Some(self.turn().await?),
+    /// Answers at once; a costly review first waits for the permit.
+    async fn judge(&self, webhook: Webhook, body: Vec<u8>) -> Result<HttpResponse, HttpResponse> {
+        let mut permit = match body.len() > SMALL_REVIEW_BYTES {
+            true => Some(self.costly_permit().await?),
             false => None,
         };
         let mut took = Duration::ZERO;
-        let mut case = timed(&mut took, || self.admission.read(webhook, &body));
-        if turn.is_none() && case.as_ref().is_ok_and(Case::is_costly) {
-            // A request that waits has the memory of its bytes alone.
-            drop(case);
-            turn = Some(self.turn().await?);
-            case = timed(&mut took, || self.admission.read(webhook, &body));
+        let mut review = timed(&mut took, || self.admission.read(webhook, &body));
+        if permit.is_none() && review.as_ref().is_ok_and(ParsedReview::is_costly) {
+            // While it waits, keep only the bytes in memory.
+            drop(review);
+            permit = Some(self.costly_permit().await?);
+            review = timed(&mut took, || self.admission.read(webhook, &body));
         }
         let answered = timed(&mut took, || {
-            case.and_then(|case| self.admission.decide(case))
+            review.and_then(|review| self.admission.decide(review))
         });
-        if let Some(turn) = turn {
+        if let Some(permit) = permit {
             tokio::spawn(async move {
-                tokio::time::sleep(took.saturating_mul(RESTS)).await;
-                drop(turn);
+                tokio::time::sleep(took.saturating_mul(REST_FACTOR)).await;
+                drop(permit);
             });
         }
-        let answered = answered.map_err(|malformed| says(StatusCode::BAD_REQUEST, malformed))?;
+        let answered =
+            answered.map_err(|malformed| text_response(StatusCode::BAD_REQUEST, malformed))?;
         let outcome = answered.outcome.name();
-        self.metrics.admitted(webhook.name(), outcome, took);
-        Ok(answer(StatusCode::OK, "application/json", answered.body))
+        self.metrics.count_admission(webhook.name(), outcome, took);
+        Ok(response(StatusCode::OK, "application/json", answered.body))
     }
 
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, Answer> {
-        let turn = Arc::clone(&self.turn).acquire_owned();
-        let turn = timeout(TURN_WITHIN, turn).await;
-        turn.ok()
-            .and_then(Result::ok)
-            .ok_or_else(|| says(StatusCode::SERVICE_UNAVAILABLE, "too many costly reviews"))
+    async fn costly_permit(&self) -> Result<OwnedSemaphorePermit, HttpResponse> {
+        let permit = Arc::clone(&self.costly).acquire_owned();
+        let permit = timeout(COSTLY_TIMEOUT, permit).await;
+        permit.ok().and_then(Result::ok).ok_or_else(|| {
+            text_response(StatusCode::SERVICE_UNAVAILABLE, "too many costly reviews")
+        })
     }
 }
 
@@ -286,34 +301,34 @@ fn timed<T>(took: &mut Duration, work: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Reads a body, of which each piece counts when it has come.
-async fn read(mut body: Incoming, seat: &Seat) -> Result<Vec<u8>, Answer> {
+/// Reads a body, and counts its bytes against the listener's limit as they arrive.
+async fn read(mut body: Incoming, slot: &Slot) -> Result<Vec<u8>, HttpResponse> {
     let mut read = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            says(
+            text_response(
                 StatusCode::BAD_REQUEST,
-                format_args!("the body broke off: {error}"),
+                format_args!("cannot read the body: {error}"),
             )
         })?;
         let Some(data) = frame.data_ref() else {
             continue;
         };
         if read.len().saturating_add(data.len()) > MAX_REVIEW_BYTES {
-            return Err(too_long());
+            return Err(too_large());
         }
-        seat.count(data.len()).await.map_err(|Crowded| {
-            let why = "too many bytes of reviews are under way";
-            says(StatusCode::SERVICE_UNAVAILABLE, why)
+        slot.count(data.len()).await.map_err(|NoRoom| {
+            let why = "too many requests at a time; try again";
+            text_response(StatusCode::SERVICE_UNAVAILABLE, why)
         })?;
         read.extend_from_slice(data);
     }
     Ok(read)
 }
 
-fn too_long() -> Answer {
-    says(
+fn too_large() -> HttpResponse {
+    text_response(
         StatusCode::PAYLOAD_TOO_LARGE,
-        format_args!("the body has more than {MAX_REVIEW_BYTES} bytes"),
+        format_args!("the body is larger than {MAX_REVIEW_BYTES} bytes"),
     )
 }

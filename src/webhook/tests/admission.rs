@@ -2,12 +2,12 @@ use serde_json::{Value, json};
 use usher_core::manifest;
 use usher_core::plan::Plan;
 
-use super::review::{Said, admission, changed, created, review};
+use super::review::{Reply, admission, changed, created, review};
 use crate::admission::{Malformed, Webhook};
 
 const ALL: [Webhook; 3] = [Webhook::Mutate, Webhook::MutateNamespace, Webhook::Validate];
 
-/// A pod of a proxy and a shop, with nothing said of usher.
+/// A pod of a proxy and a shop, without usher annotations.
 fn plain() -> Value {
     json!({
         "apiVersion": "v1",
@@ -33,7 +33,7 @@ fn annotated(mut pod: Value, annotations: Value) -> Value {
     pod
 }
 
-/// With nothing but the one annotation that its author has to write.
+/// The plain pod with the one annotation that its author has to write.
 fn mesh() -> Value {
     annotated(plain(), json!({ "usher/sidecars": "proxy" }))
 }
@@ -42,15 +42,15 @@ fn wrong() -> Value {
     annotated(plain(), json!({ "usher/sidecars": "proxy, proxy" }))
 }
 
-fn annotation<'a>(said: &'a Said, key: &str) -> Option<&'a str> {
-    said.object["metadata"]["annotations"][key].as_str()
+fn annotation<'a>(reply: &'a Reply, key: &str) -> Option<&'a str> {
+    reply.object["metadata"]["annotations"][key].as_str()
 }
 
 fn containers(pod: &mut Value) -> &mut Vec<Value> {
     pod["spec"]["containers"].as_array_mut().expect("a list")
 }
 
-/// An object of this kind with the pod as its template.
+/// An object of this kind, with the pod as its template.
 fn templated(kind: &str, pod: &Value) -> Value {
     let template = json!({ "metadata": pod["metadata"], "spec": pod["spec"] });
     let mut object = json!({ "apiVersion": "x/v1", "kind": kind, "metadata": { "name": "shop" } });
@@ -64,30 +64,30 @@ fn templated(kind: &str, pod: &Value) -> Value {
 
 #[test]
 fn a_pod_with_one_annotation_gets_the_others() {
-    let said = created(Webhook::Mutate, &mesh());
-    assert_eq!(said.refused, None);
-    assert_eq!(annotation(&said, "usher/sidecars"), Some("proxy"));
-    assert_eq!(annotation(&said, "usher/restart-policy"), Some("Never"));
-    assert_eq!(annotation(&said, "usher/apps"), Some("shop"));
-    let probe = annotation(&said, "startup-probe.usher/proxy").expect("a probe");
+    let reply = created(Webhook::Mutate, &mesh());
+    assert_eq!(reply.refused, None);
+    assert_eq!(annotation(&reply, "usher/sidecars"), Some("proxy"));
+    assert_eq!(annotation(&reply, "usher/restart-policy"), Some("Never"));
+    assert_eq!(annotation(&reply, "usher/apps"), Some("shop"));
+    let probe = annotation(&reply, "startup-probe.usher/proxy").expect("a probe");
     let probe: Value = serde_json::from_str(probe).expect("JSON");
     assert_eq!(probe["tcpSocket"]["port"], 15001);
-    let resources = annotation(&said, "resources.usher/proxy").expect("requests");
+    let resources = annotation(&reply, "resources.usher/proxy").expect("requests");
     assert!(resources.contains("64Mi"), "{resources}");
-    assert_eq!(said.object["spec"]["runtimeClassName"], "usher");
+    assert_eq!(reply.object["spec"]["runtimeClassName"], "usher");
 }
 
 #[test]
-fn a_liveness_probe_that_kubelet_would_not_act_on_becomes_ushers() {
-    let said = created(Webhook::Mutate, &mesh());
-    let probe = annotation(&said, "liveness-probe.usher/proxy").expect("a probe");
+fn usher_runs_a_liveness_probe_that_kubelet_would_not_act_on() {
+    let reply = created(Webhook::Mutate, &mesh());
+    let probe = annotation(&reply, "liveness-probe.usher/proxy").expect("a probe");
     assert!(probe.contains("15001"), "{probe}");
-    let containers = &said.object["spec"]["containers"];
+    let containers = &reply.object["spec"]["containers"];
     assert!(containers[0].get("livenessProbe").is_none(), "{containers}");
 }
 
-/// A pod whose apps kubelet creates again by rules and a policy of their own.
-fn ruled() -> Value {
+/// A pod whose containers have restart policies and `restartPolicyRules` of their own.
+fn with_restart_rules() -> Value {
     let rule = |action: &str, operator: &str, values: &[u8]| {
         let codes = json!({ "operator": operator, "values": values });
         json!({ "action": action, "exitCodes": codes })
@@ -111,30 +111,30 @@ fn ruled() -> Value {
 }
 
 #[test]
-fn exits_after_which_kubelet_creates_a_container_again_are_written() {
-    let said = created(Webhook::Mutate, &ruled());
-    assert_eq!(said.refused, None);
+fn exit_codes_after_which_kubelet_creates_a_container_again_are_written() {
+    let reply = created(Webhook::Mutate, &with_restart_rules());
+    assert_eq!(reply.refused, None);
     for (key, value) in [
         ("caller-restarts.usher/shop", Some("7, 42, 88")),
-        // It is the pod's.
+        // The same as the pod's policy.
         ("restart-policy.usher/shop", None),
         ("restart-policy.usher/report", Some("OnFailure")),
         ("caller-restarts.usher/report", None),
         ("restart-policy.usher/fetch", Some("OnFailure")),
         ("caller-restarts.usher/fetch", Some("!0, 1")),
-        // A native sidecar, which never ends before its pod.
+        // A native sidecar, which never exits before its pod ends.
         ("restart-policy.usher/proxy-init", None),
     ] {
-        assert_eq!(annotation(&said, key), value, "{key}");
+        assert_eq!(annotation(&reply, key), value, "{key}");
     }
-    let unseen = said.warnings.iter().find(|it| it.contains("does not see"));
+    let unseen = reply.warnings.iter().find(|it| it.contains("does not see"));
     assert_eq!(unseen, None);
-    // What its author says stays.
-    let mut own = ruled();
+    // The author's own annotation stays.
+    let mut own = with_restart_rules();
     own["metadata"]["annotations"]["caller-restarts.usher/shop"] = "1".into();
-    let said = created(Webhook::Mutate, &own);
-    assert_eq!(annotation(&said, "caller-restarts.usher/shop"), Some("1"));
-    let other = said.warnings.iter().find(|it| it.contains("does not see"));
+    let reply = created(Webhook::Mutate, &own);
+    assert_eq!(annotation(&reply, "caller-restarts.usher/shop"), Some("1"));
+    let other = reply.warnings.iter().find(|it| it.contains("does not see"));
     assert!(
         other.is_some_and(|it| it.starts_with("shop: ")),
         "{other:?}"
@@ -142,7 +142,7 @@ fn exits_after_which_kubelet_creates_a_container_again_are_written() {
 }
 
 #[test]
-fn twice_is_the_same_as_once() {
+fn mutating_a_pod_twice_is_the_same_as_once() {
     for annotations in [
         json!({ "usher/sidecars": "proxy" }),
         json!({ "usher/sidecars": "*roxy, logs?" }),
@@ -151,10 +151,10 @@ fn twice_is_the_same_as_once() {
         let once = created(Webhook::Mutate, &annotated(plain(), annotations));
         assert_twice_is_once(once);
     }
-    assert_twice_is_once(created(Webhook::Mutate, &ruled()));
+    assert_twice_is_once(created(Webhook::Mutate, &with_restart_rules()));
 }
 
-fn assert_twice_is_once(once: Said) {
+fn assert_twice_is_once(once: Reply) {
     assert!(once.is_changed);
     let twice = created(Webhook::Mutate, &once.object);
     assert!(!twice.is_changed, "{once:#?}\n{twice:#?}");
@@ -163,7 +163,7 @@ fn assert_twice_is_once(once: Said) {
 }
 
 #[test]
-fn a_sidecar_that_is_injected_later_is_one() {
+fn an_optional_sidecar_that_is_injected_later_becomes_a_sidecar() {
     let mut pod = annotated(plain(), json!({ "usher/sidecars": "proxy?" }));
     let proxy = containers(&mut pod).remove(0);
     let before = created(Webhook::Mutate, &pod);
@@ -179,7 +179,7 @@ fn a_sidecar_that_is_injected_later_is_one() {
 }
 
 #[test]
-fn an_app_that_is_injected_later_is_one_of_the_apps() {
+fn an_app_that_is_injected_later_is_added_to_the_apps() {
     let mut pod = created(Webhook::Mutate, &mesh()).object;
     containers(&mut pod).push(json!({ "name": "other", "image": "other" }));
     let after = created(Webhook::Mutate, &pod);
@@ -188,7 +188,7 @@ fn an_app_that_is_injected_later_is_one_of_the_apps() {
 }
 
 #[test]
-fn what_another_has_said_since_is_left_alone() {
+fn an_annotation_that_another_webhook_has_changed_since_is_left_alone() {
     let pod = annotated(plain(), json!({ "usher/sidecars": "prox*" }));
     let mut pod = created(Webhook::Mutate, &pod).object;
     containers(&mut pod).push(json!({ "name": "logs", "image": "logs" }));
@@ -200,7 +200,7 @@ fn what_another_has_said_since_is_left_alone() {
 }
 
 #[test]
-fn what_the_author_says_stays() {
+fn annotations_of_the_author_stay() {
     let pod = annotated(
         plain(),
         json!({
@@ -210,50 +210,53 @@ fn what_the_author_says_stays() {
             "example.com/other": "kept",
         }),
     );
-    let said = created(Webhook::Mutate, &pod);
-    assert_eq!(annotation(&said, "usher/restart-policy"), Some("OnFailure"));
-    assert_eq!(annotation(&said, "example.com/other"), Some("kept"));
-    let probe = annotation(&said, "startup-probe.usher/proxy");
+    let reply = created(Webhook::Mutate, &pod);
+    assert_eq!(
+        annotation(&reply, "usher/restart-policy"),
+        Some("OnFailure")
+    );
+    assert_eq!(annotation(&reply, "example.com/other"), Some("kept"));
+    let probe = annotation(&reply, "startup-probe.usher/proxy");
     assert_eq!(probe, Some(r#"{"tcpSocket":{"port":1}}"#));
 }
 
 #[test]
-fn a_runtime_class_of_the_authors_stays() {
+fn the_authors_runtime_class_stays() {
     let mut pod = mesh();
     pod["spec"]["runtimeClassName"] = "other".into();
     for webhook in [Webhook::Mutate, Webhook::MutateNamespace] {
-        let said = created(webhook, &pod);
-        assert_eq!(said.object["spec"]["runtimeClassName"], "other");
+        let reply = created(webhook, &pod);
+        assert_eq!(reply.object["spec"]["runtimeClassName"], "other");
     }
 }
 
 #[test]
-fn a_pod_that_says_nothing_of_usher_is_left_alone() {
+fn a_pod_without_usher_annotations_is_left_alone() {
     for annotations in [
         json!({}),
         json!({ "example.com/usher": "no", "usher-webhook/x": "y" }),
     ] {
         let pod = annotated(plain(), annotations);
         for webhook in [Webhook::Mutate, Webhook::Validate] {
-            let said = created(webhook, &pod);
-            assert!(!said.is_changed && said.refused.is_none());
-            assert_eq!(said.warnings, Vec::<String>::new());
+            let reply = created(webhook, &pod);
+            assert!(!reply.is_changed && reply.refused.is_none());
+            assert_eq!(reply.warnings, Vec::<String>::new());
         }
     }
 }
 
 #[test]
-fn in_a_namespace_that_asks_for_it_every_pod_gets_the_runtime_class() {
-    let said = created(Webhook::MutateNamespace, &plain());
-    assert_eq!(said.object["spec"]["runtimeClassName"], "usher");
-    assert!(said.object["metadata"].get("annotations").is_none());
-    assert!(!created(Webhook::MutateNamespace, &said.object).is_changed);
-    let said = created(Webhook::MutateNamespace, &mesh());
-    assert_eq!(annotation(&said, "usher/apps"), Some("shop"));
+fn every_pod_of_a_labeled_namespace_gets_the_runtime_class() {
+    let reply = created(Webhook::MutateNamespace, &plain());
+    assert_eq!(reply.object["spec"]["runtimeClassName"], "usher");
+    assert!(reply.object["metadata"].get("annotations").is_none());
+    assert!(!created(Webhook::MutateNamespace, &reply.object).is_changed);
+    let reply = created(Webhook::MutateNamespace, &mesh());
+    assert_eq!(annotation(&reply, "usher/apps"), Some("shop"));
 }
 
 #[test]
-fn a_static_pod_is_shown_as_it_is() {
+fn a_mirror_pod_is_left_alone() {
     let mirror = json!({ "usher/sidecars": "proxy", "kubernetes.io/config.mirror": "hash" });
     for webhook in [Webhook::Mutate, Webhook::MutateNamespace] {
         assert!(!created(webhook, &annotated(plain(), mirror.clone())).is_changed);
@@ -261,23 +264,23 @@ fn a_static_pod_is_shown_as_it_is() {
 }
 
 #[test]
-fn what_the_shim_would_refuse_is_refused_in_its_words() {
+fn a_pod_that_the_shim_would_refuse_is_refused_with_its_message() {
     let pod = wrong();
     let annotations = serde_json::from_value(pod["metadata"]["annotations"].clone()).unwrap();
     let sentence = Plan::parse(&annotations).unwrap_err().to_string();
     for webhook in ALL {
-        let said = created(webhook, &pod);
-        assert_eq!(said.refused.as_deref(), Some(&*sentence));
-        assert!(!said.is_changed);
+        let reply = created(webhook, &pod);
+        assert_eq!(reply.refused.as_deref(), Some(&*sentence));
+        assert!(!reply.is_changed);
     }
 }
 
 #[test]
-fn what_does_not_do_what_it_looks_like_is_warned_of() {
+fn a_list_that_names_no_container_of_the_pod_yields_a_warning() {
     let pod = annotated(plain(), json!({ "usher/sidecars": "proxy, logs" }));
-    let said = created(Webhook::Mutate, &pod);
-    assert_eq!(said.refused, None);
-    let warnings = said.warnings;
+    let reply = created(Webhook::Mutate, &pod);
+    assert_eq!(reply.refused, None);
+    let warnings = reply.warnings;
     assert!(
         warnings.iter().any(|it| it.starts_with("logs: ")),
         "{warnings:?}"
@@ -287,21 +290,21 @@ fn what_does_not_do_what_it_looks_like_is_warned_of() {
 // === templates ===
 
 #[test]
-fn a_template_is_judged_and_left_as_it_is() {
+fn a_template_is_judged_and_not_changed() {
     for kind in manifest::kinds().filter(|kind| *kind != "Pod") {
-        let said = created(Webhook::Validate, &templated(kind, &mesh()));
-        assert_eq!(said.refused, None, "{kind}");
-        // What its pods will be given is not missing.
-        assert_eq!(said.warnings, Vec::<String>::new(), "{kind}");
-        let said = created(Webhook::Validate, &templated(kind, &wrong()));
-        let sentence = said.refused.expect("refused");
+        let reply = created(Webhook::Validate, &templated(kind, &mesh()));
+        assert_eq!(reply.refused, None, "{kind}");
+        // No warning of annotations that its pods will be given.
+        assert_eq!(reply.warnings, Vec::<String>::new(), "{kind}");
+        let reply = created(Webhook::Validate, &templated(kind, &wrong()));
+        let sentence = reply.refused.expect("refused");
         assert!(sentence.contains("usher/sidecars"), "{kind}: {sentence}");
         assert!(!created(Webhook::Mutate, &templated(kind, &mesh())).is_changed);
     }
 }
 
 #[test]
-fn a_template_is_warned_of_once() {
+fn a_warning_is_not_repeated_when_a_template_changes() {
     let pod = annotated(plain(), json!({ "usher/sidecars": "proxy, logs" }));
     let old = templated("Deployment", &pod);
     assert!(!created(Webhook::Validate, &old).warnings.is_empty());
@@ -311,7 +314,7 @@ fn a_template_is_warned_of_once() {
 }
 
 #[test]
-fn who_changes_something_else_is_not_refused_for_what_was_there() {
+fn a_change_is_not_refused_for_an_error_that_the_object_already_had() {
     let mut old = templated("Deployment", &wrong());
     old["metadata"]["finalizers"] = json!(["example.com/one"]);
     let mut new = old.clone();
@@ -326,18 +329,18 @@ fn who_changes_something_else_is_not_refused_for_what_was_there() {
 }
 
 #[test]
-fn what_has_no_pods_is_none_of_our_business() {
+fn an_object_without_pods_is_left_alone() {
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": {} });
     for webhook in ALL {
-        let said = created(webhook, &service);
-        assert!(said.refused.is_none() && !said.is_changed);
+        let reply = created(webhook, &service);
+        assert!(reply.refused.is_none() && !reply.is_changed);
     }
 }
 
-// === what is no review ===
+// === malformed reviews ===
 
 #[test]
-fn what_is_no_review_is_told_so() {
+fn a_body_that_is_no_review_yields_an_error() {
     let admission = admission();
     let ask = |body: &str| {
         admission
@@ -365,9 +368,9 @@ fn what_is_no_review_is_told_so() {
     assert_eq!(ask(&none.to_string()), Malformed::WithoutRequest);
 }
 
-/// Every value of a review, one after another, made into something else.
+/// Replaces every value of a review, one after another, by values of other types.
 #[test]
-fn nothing_that_a_review_says_is_too_much() {
+fn no_content_of_a_review_causes_a_panic() {
     let others = [
         json!(null),
         json!(-1),
@@ -388,7 +391,7 @@ fn nothing_that_a_review_says_is_too_much() {
                     *review.pointer_mut(&path).expect("it is there") = other.clone();
                     let body = review.to_string();
                     for webhook in ALL {
-                        // Whatever the answer is, there is one.
+                        // Any response will do.
                         let _ = admission().answer(webhook, body.as_bytes());
                     }
                 }
@@ -415,7 +418,7 @@ fn paths(value: &Value, at: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_forged_note_of_what_was_written_changes_nothing_of_others() {
+fn a_forged_record_changes_only_usher_annotations() {
     let forged = json!({
         "other/removed": null,
         "other/replaced": ["mine", "theirs"],
@@ -431,9 +434,9 @@ fn a_forged_note_of_what_was_written_changes_nothing_of_others() {
             "usher-webhook/written": forged.to_string(),
         }),
     );
-    let said = created(Webhook::Mutate, &pod);
-    assert_eq!(said.refused, None);
-    assert_eq!(annotation(&said, "other/removed"), Some("theirs"));
-    assert_eq!(annotation(&said, "other/replaced"), Some("theirs"));
-    assert_eq!(annotation(&said, "usher/apps"), Some("shop"));
+    let reply = created(Webhook::Mutate, &pod);
+    assert_eq!(reply.refused, None);
+    assert_eq!(annotation(&reply, "other/removed"), Some("theirs"));
+    assert_eq!(annotation(&reply, "other/replaced"), Some("theirs"));
+    assert_eq!(annotation(&reply, "usher/apps"), Some("shop"));
 }

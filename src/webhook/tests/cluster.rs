@@ -1,4 +1,4 @@
-//! The memory of an API server, with its rule: who changes an object has seen the last change.
+//! A fake API server that keeps objects in memory and rejects writes to an outdated version.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::certificate::{Keeper, Names, Served};
+use crate::certificate::{CurrentCertificate, Manager, ObjectNames};
 
 pub(super) const HOST: &str = "usher-webhook.usher-webhook.svc";
 
@@ -23,12 +23,12 @@ pub(super) const CONFIGURATIONS: [&str; 2] = [
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/usher-webhook",
 ];
 
-/// Objects by the path of their address.
+/// Objects by their URL path.
 #[derive(Clone)]
 pub(super) struct Cluster(Arc<Mutex<BTreeMap<String, Value>>>);
 
 impl Cluster {
-    /// As scripts/kubernetes/webhook.yaml makes it.
+    /// A cluster with the objects of scripts/kubernetes/webhook.yaml.
     pub(super) fn new() -> Cluster {
         let metadata = json!({ "name": "usher-webhook", "resourceVersion": "1" });
         let secret = json!({
@@ -69,7 +69,7 @@ impl Cluster {
         version.as_str().expect("a version").parse().unwrap()
     }
 
-    /// Whom the webhooks of a configuration are to believe; it is the same for all of them.
+    /// The `caBundle` of a configuration, which is the same in all its webhooks.
     pub(super) fn authorities(&self, configuration: &str) -> Vec<u8> {
         let object = self.get(configuration);
         let of = |index: usize| object["webhooks"][index]["clientConfig"]["caBundle"].clone();
@@ -78,14 +78,14 @@ impl Cluster {
         bundle
     }
 
-    pub(super) fn keeper(&self, served: Served) -> Keeper {
-        let names = Names {
+    pub(super) fn manager(&self, served: CurrentCertificate) -> Manager {
+        let names = ObjectNames {
             namespace: "usher-webhook".to_owned(),
             secret: "usher-webhook".to_owned(),
             service: "usher-webhook".to_owned(),
             configuration: "usher-webhook".to_owned(),
         };
-        Keeper::new(&self.client(), names, served)
+        Manager::new(&self.client(), names, served)
     }
 
     fn client(&self) -> Client {
@@ -95,7 +95,7 @@ impl Cluster {
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.expect("a body").to_bytes();
-                // Somebody else may be faster.
+                // Lets another client go first, so that conflicts happen.
                 tokio::task::yield_now().await;
                 let (status, answer) = cluster.answer(&parts.method, parts.uri.path(), &body);
                 let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));

@@ -1,6 +1,6 @@
-//! Pods in the form that injectors leave them in (`integration/injected`): what the webhook makes of each
-//! means the same to `usher explain`, which knows the spec, and to the shim, which sees no more than the
-//! annotations that containerd hands on, and containers that come one after another.
+//! Pods as injectors leave them (`integration/injected`). After the webhook, each means the same to
+//! `usher explain`, which knows the spec, and to the shim, which only sees the annotations that
+//! containerd passes on, and containers that are created one after another.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,7 +42,7 @@ fn corpus() -> Vec<Value> {
     pods
 }
 
-/// What `usher explain` says of a pod: the command itself, in a process of its own.
+/// Output of `usher explain` for a pod, from a process of its own.
 fn explained(pod: &Value, config: &Path) -> Value {
     let this = std::env::current_exe().expect("this program");
     let mut child = Command::new(this)
@@ -64,7 +64,7 @@ fn explained(pod: &Value, config: &Path) -> Value {
     drop(stdin);
     let output = child.wait_with_output().expect("a child");
     let text = String::from_utf8(output.stdout).expect("text");
-    // Around it is what a test says of itself.
+    // The test harness prints its own lines before and after the document.
     let begin = text.find("\n{").expect("a document");
     let mut documents = serde_json::Deserializer::from_str(&text[begin..]).into_iter();
     let document: Value = documents.next().expect("a document").expect("JSON");
@@ -83,17 +83,17 @@ fn explain() {
     let _ = usher::cli::main(words.into_iter().chain([config]));
 }
 
-/// The plan that the shim has when all containers have come. containerd hands on what `usher/*` and
-/// `*.usher/*` stand for, and in both no `*` stands for a slash.
+/// The shim's plan once all containers are created. containerd passes on the annotations that match
+/// `usher/*` or `*.usher/*`, where `*` matches no slash.
 fn plan_of_shim(pod: &Pod, rules: &Rules) -> Plan {
-    let is_handed_on = |key: &str| {
+    let is_passed_on = |key: &str| {
         let parts: Vec<&str> = key.split('/').collect();
         matches!(parts[..], [prefix, _] if prefix == "usher" || prefix.ends_with(".usher"))
     };
     let annotations = pod.annotations.clone().into_iter();
-    let annotations: BTreeMap<_, _> = annotations.filter(|(key, _)| is_handed_on(key)).collect();
+    let annotations: BTreeMap<_, _> = annotations.filter(|(key, _)| is_passed_on(key)).collect();
     let mut plan = Plan::parse_under(&annotations, rules)
-        .expect("it is taken")
+        .expect("a valid plan")
         .plan;
     for container in pod.all() {
         plan.comes(&container.name);
@@ -101,8 +101,8 @@ fn plan_of_shim(pod: &Pod, rules: &Rules) -> Plan {
     plan
 }
 
-/// Who has to have done its part before a container goes on.
-fn comes_before(plan: &Plan, name: &str) -> Vec<String> {
+/// Containers that this one waits for.
+fn waits_for(plan: &Plan, name: &str) -> Vec<String> {
     let stages = match (plan.role(name), plan.position(name)) {
         (_, Some(position)) => &plan.stages()[..position],
         (Role::App, None) => plan.stages(),
@@ -112,8 +112,9 @@ fn comes_before(plan: &Plan, name: &str) -> Vec<String> {
     names.collect()
 }
 
-/// What a probe of Kubernetes' says, with its defaults: what it asks, and the times.
-fn said_by_spec(probe: &Json) -> (&'static str, Duration, Duration, Duration, u64) {
+/// A probe of the spec with Kubernetes' defaults: its kind, initial delay, period, timeout and
+/// failure threshold.
+fn probe_of_spec(probe: &Json) -> (&'static str, Duration, Duration, Duration, u64) {
     let probe = probe.value();
     let number = |field: &str, usual| probe[field].as_u64().unwrap_or(usual);
     let seconds = |field, usual| Duration::from_secs(number(field, usual));
@@ -128,7 +129,7 @@ fn said_by_spec(probe: &Json) -> (&'static str, Duration, Duration, Duration, u6
     )
 }
 
-fn read_by_shim(probe: &Probe) -> (&str, Duration, Duration, Duration, u64) {
+fn probe_of_shim(probe: &Probe) -> (&str, Duration, Duration, Duration, u64) {
     use usher_core::plan::Check::{Exec, Grpc, HttpGet, TcpSocket};
     let kind = match &probe.check {
         Exec { .. } => "exec",
@@ -146,7 +147,7 @@ fn read_by_shim(probe: &Probe) -> (&str, Duration, Duration, Duration, u64) {
     )
 }
 
-/// Roles and order: of every container, and of no other.
+/// Asserts that roles and order agree, for exactly the pod's containers.
 fn assert_same_order(explained: &Value, plan: &Plan, pod: &Pod) {
     let entries = explained["start"].as_array().expect("a start plan");
     assert_eq!(entries.len(), pod.all().count(), "{explained:#}");
@@ -156,11 +157,7 @@ fn assert_same_order(explained: &Value, plan: &Plan, pod: &Pod) {
         let entry = entries.iter().find(|entry| entry["container"] == name);
         let entry = entry.unwrap_or_else(|| panic!("{name}: {explained:#}"));
         assert_eq!(entry["role"], plan.role(name).to_string(), "{entry:#}");
-        assert_eq!(
-            entry["waitsFor"],
-            json!(comes_before(plan, name)),
-            "{entry:#}"
-        );
+        assert_eq!(entry["waitsFor"], json!(waits_for(plan, name)), "{entry:#}");
         assert_eq!(entry["optional"], false, "{entry:#}");
         let has_liveness = plan.container(name).liveness_probe.is_some();
         assert_eq!(!entry["liveness"].is_null(), has_liveness, "{entry:#}");
@@ -179,7 +176,7 @@ fn assert_same_order(explained: &Value, plan: &Plan, pod: &Pod) {
     assert_eq!(steps, stages);
 }
 
-/// What the spec said before the webhook saw it is what the shim reads now.
+/// Asserts that the shim reads the probes and resources that the spec had before the webhook.
 fn assert_same_probes_and_resources(before: &Pod, plan: &Plan, after: &Pod) {
     for container in before.all() {
         let name = container.name.as_str();
@@ -187,26 +184,26 @@ fn assert_same_probes_and_resources(before: &Pod, plan: &Plan, after: &Pod) {
         let is_sidecar = plan.role(name) == Role::Sidecar;
         let startup = container.startup_probe.as_ref().filter(|_| is_sidecar);
         assert_eq!(
-            read.startup_probe.as_ref().map(read_by_shim),
-            startup.map(said_by_spec),
+            read.startup_probe.as_ref().map(probe_of_shim),
+            startup.map(probe_of_spec),
             "{name}"
         );
-        // Either usher makes it, or kubelet does.
+        // Either usher or kubelet runs the liveness probe, never both.
         let left = after
             .container(name)
             .and_then(|it| it.liveness_probe.as_ref());
         assert!(left.is_none() || read.liveness_probe.is_none(), "{name}");
-        let liveness = read.liveness_probe.as_ref().map(read_by_shim);
+        let liveness = read.liveness_probe.as_ref().map(probe_of_shim);
         assert_eq!(
-            liveness.or(left.map(said_by_spec)),
-            container.liveness_probe.as_ref().map(said_by_spec),
+            liveness.or(left.map(probe_of_spec)),
+            container.liveness_probe.as_ref().map(probe_of_spec),
             "{name}"
         );
         assert_eq!(read.resources, container.resources, "{name}");
     }
 }
 
-/// Where the spec has kubelet create a container again, the shim reads that it does.
+/// Asserts that the shim expects a restart for exactly the exit codes after which kubelet restarts.
 fn assert_same_restarts(pod: &Pod, plan: &Plan) {
     let of_pod = pod.restart_policy().expect("a policy");
     for container in pod.all() {
@@ -231,15 +228,15 @@ fn assert_same_restarts(pod: &Pod, plan: &Plan) {
 }
 
 #[test]
-fn what_is_written_means_the_same_to_explain_and_to_the_shim() {
+fn explain_and_the_shim_read_the_webhooks_annotations_alike() {
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("config.toml");
     fs::write(&config, NODE).expect("a file");
     let rules = config::parse(NODE).expect("rules");
     for before in corpus() {
-        let said = created_under(&rules, Webhook::MutateNamespace, &before);
-        assert_eq!(said.refused, None);
-        let after = said.object;
+        let reply = created_under(&rules, Webhook::MutateNamespace, &before);
+        assert_eq!(reply.refused, None);
+        let after = reply.object;
         let again = created_under(&rules, Webhook::MutateNamespace, &after);
         assert!(!again.is_changed, "{after:#}");
         let validated = created_under(&rules, Webhook::Validate, &after);
@@ -270,9 +267,9 @@ fn what_is_written_means_the_same_to_explain_and_to_the_shim() {
             .collect();
         for says in &warnings {
             assert!(!says.contains("says something else"), "{says}");
-            // It has said them itself.
-            let told = said.warnings.iter().any(|it| it.ends_with(says));
-            assert!(told, "{says}: {:?}", said.warnings);
+            // The webhook has returned the same warnings.
+            let told = reply.warnings.iter().any(|it| it.ends_with(says));
+            assert!(told, "{says}: {:?}", reply.warnings);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reviews that are made to cost: none takes more memory or processor time than its bound.
+//! Reviews made to be expensive: none takes more memory or processor time than its bound.
 
 use std::fmt::Write;
 
@@ -11,10 +11,10 @@ use crate::server::MAX_REVIEW_BYTES;
 
 const ALL: [Webhook; 3] = [Webhook::Mutate, Webhook::MutateNamespace, Webhook::Validate];
 
-/// An API server stores no larger object.
+/// Bytes of the largest object that an API server stores.
 const OBJECT: usize = 3 << 20;
 
-/// Kubernetes takes no more annotations of one object.
+/// Kubernetes' limit on the bytes of an object's annotations.
 const ANNOTATIONS: usize = 256 << 10;
 
 /// A review of a pod with these annotations, whose `spec` is this text.
@@ -48,13 +48,13 @@ fn named(count: usize, fields: &str) -> String {
     text
 }
 
-/// So many patterns, of which each matches any of those names by a detour.
+/// `count` patterns that match those names, and make the matcher backtrack.
 fn patterns(count: usize) -> String {
     let pattern = |index: usize| format!("*c*{}*", index % 10);
     (0..count).map(pattern).collect::<Vec<_>>().join(",")
 }
 
-/// Answers each webhook's review of it within the bounds; the outcomes of the last one.
+/// Has each webhook answer the review, within the bounds; returns their outcomes.
 #[track_caller]
 fn answered(body: &str) -> Vec<Option<Outcome>> {
     assert!(body.len() <= MAX_REVIEW_BYTES, "{}", body.len());
@@ -62,7 +62,7 @@ fn answered(body: &str) -> Vec<Option<Outcome>> {
     let answer = |webhook| {
         cost::assert_cheap(body.len(), || {
             let answer = admission.answer(webhook, body.as_bytes()).ok()?;
-            // A sentence or two, whatever the pod.
+            // Messages stay short, whatever the pod.
             assert!(answer.body.len() < 1 << 20, "{}", answer.body.len());
             Some(answer.outcome)
         })
@@ -75,7 +75,7 @@ fn sidecars(value: &str) -> Value {
 }
 
 #[test]
-fn containers_of_nothing_cost_no_more_than_their_bytes() {
+fn empty_containers_cost_no_more_than_their_bytes() {
     for item in ["{\"\":0}", "[]", "{}", "null", "{\"name\":\"a\"}", "\"\""] {
         let containers = many(item, MAX_REVIEW_BYTES - 4096);
         let spec = format!("{{\"containers\":[{containers}]}}");
@@ -193,14 +193,14 @@ fn named_list(count: usize) -> String {
         + "c999"
 }
 
-/// The last ones first: each is created after those that wait for it.
+/// Names in reverse order: kubelet creates each container after those that wait for it.
 fn optional_list(count: usize) -> String {
     let name = |index: usize| format!("c{}?", 900 - index);
     (0..count).map(name).collect::<Vec<_>>().join(",")
 }
 
 #[test]
-fn what_is_read_of_nothing_is_skipped() {
+fn unknown_fields_are_skipped() {
     let deep = format!("{}{}", "[".repeat(OBJECT), "]".repeat(OBJECT));
     answered(&deep);
     answered(&pod(&sidecars("a"), &deep));

@@ -1,18 +1,18 @@
-//! Reviews and what is answered; the API server's memory; clients that believe its certificates.
+//! Tests of reviews, certificates and the servers, with a fake API server and real TLS clients.
 
 mod admission;
+mod attacks;
 mod certificate;
 mod cluster;
 mod corpus;
 mod cost;
-mod crowd;
 mod review;
 mod server;
 
 use std::time::{Duration, SystemTime};
 
-/// What is as good as for ever.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Generous limit for anything that has to happen.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn now() -> SystemTime {
     SystemTime::now()

@@ -1,4 +1,4 @@
-//! Reviews as the API server sends them.
+//! Makes reviews as the API server sends them, and decodes the responses.
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
@@ -8,12 +8,12 @@ use crate::admission::{Admission, Webhook};
 
 const UID: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
 
-/// What an answer says.
+/// A decoded response.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct Reply {
     pub(super) refused: Option<String>,
     pub(super) warnings: Vec<String>,
-    /// The object with the patch.
+    /// The object with the patch applied.
     pub(super) object: Value,
     pub(super) is_changed: bool,
 }
@@ -25,7 +25,7 @@ pub(super) fn admission() -> Admission {
     }
 }
 
-/// A review of an object that is created, or changed if there is an old one.
+/// A review of the creation of an object, or of its change if there is an old one.
 pub(super) fn review(object: &Value, old: Option<&Value>) -> Value {
     let kind = object["kind"].as_str().expect("a kind");
     json!({
@@ -48,32 +48,32 @@ pub(super) fn review(object: &Value, old: Option<&Value>) -> Value {
 }
 
 #[track_caller]
-pub(super) fn created(webhook: Webhook, object: &Value) -> Said {
-    said(webhook, object, None)
+pub(super) fn created(webhook: Webhook, object: &Value) -> Reply {
+    reply_to(webhook, object, None)
 }
 
 #[track_caller]
-pub(super) fn changed(old: &Value, new: &Value) -> Said {
-    said(Webhook::Validate, new, Some(old))
+pub(super) fn changed(old: &Value, new: &Value) -> Reply {
+    reply_to(Webhook::Validate, new, Some(old))
 }
 
-/// The same by the rules of a node.
+/// As [`created`], under the rules of a node.
 #[track_caller]
-pub(super) fn created_under(rules: &Rules, webhook: Webhook, object: &Value) -> Said {
+pub(super) fn created_under(rules: &Rules, webhook: Webhook, object: &Value) -> Reply {
     let mut admission = admission();
     admission.rules = rules.clone();
-    said_by(&admission, webhook, object, None)
+    reply_of(&admission, webhook, object, None)
 }
 
 #[track_caller]
-fn said(webhook: Webhook, object: &Value, old: Option<&Value>) -> Said {
-    said_by(&admission(), webhook, object, old)
+fn reply_to(webhook: Webhook, object: &Value, old: Option<&Value>) -> Reply {
+    reply_of(&admission(), webhook, object, old)
 }
 
 #[track_caller]
-fn said_by(by: &Admission, webhook: Webhook, object: &Value, old: Option<&Value>) -> Said {
+fn reply_of(admission: &Admission, webhook: Webhook, object: &Value, old: Option<&Value>) -> Reply {
     let body = review(object, old).to_string();
-    let answer = by.answer(webhook, body.as_bytes());
+    let answer = admission.answer(webhook, body.as_bytes());
     let answer: Value = serde_json::from_slice(&answer.expect("an answer").body).expect("JSON");
     assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
     assert_eq!(answer["kind"], "AdmissionReview");
@@ -92,7 +92,7 @@ fn said_by(by: &Admission, webhook: Webhook, object: &Value, old: Option<&Value>
     let sentence = response["status"]["message"].as_str().map(str::to_owned);
     let warnings = response["warnings"].as_array().into_iter().flatten();
     let text = |warning: &Value| warning.as_str().expect("text").to_owned();
-    Said {
+    Reply {
         refused: (!allowed).then(|| sentence.expect("a sentence")),
         warnings: warnings.map(text).collect(),
         object,

@@ -1,4 +1,4 @@
-//! Over real TLS, by a client that believes whom the API server would.
+//! The servers over real TLS, with a client that trusts the authorities that the API server would.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use tokio_rustls::client::TlsStream;
 
 use super::cluster::{CONFIGURATIONS, Cluster, HOST};
 use super::review::{admission, review};
-use super::{PATIENCE, days, now};
-use crate::certificate::{Clients, Files, Pair, Served, Source};
+use super::{TIMEOUT, days, now};
+use crate::certificate::{ClientAuthorities, CurrentCertificate, Files, Pair, Source};
 use crate::metrics::Metrics;
 use crate::run::Program;
 use crate::server::MAX_REVIEW_BYTES;
 
-/// A program that runs.
+/// A running program.
 pub(super) struct Running {
     pub(super) reviews: u16,
     pub(super) health: u16,
@@ -41,16 +41,16 @@ pub(super) struct Running {
 
 pub(super) type Sender = http1::SendRequest<Full<Bytes>>;
 
-/// What is served is the test's: in the files there is nothing.
-pub(super) async fn start(served: &Served, drain: Duration) -> Running {
+/// Starts the program with the test's certificate; its directory of certificates is empty.
+pub(super) async fn start(served: &CurrentCertificate, drain: Duration) -> Running {
     start_for(served, drain, None).await
 }
 
-/// The same for clients that are demanded to have certificates.
+/// As [`start`]; with `clients`, each client needs a certificate by one of those authorities.
 pub(super) async fn start_for(
-    served: &Served,
+    served: &CurrentCertificate,
     drain: Duration,
-    clients: Option<Clients>,
+    clients: Option<ClientAuthorities>,
 ) -> Running {
     let nothing = tempfile::tempdir().unwrap();
     let listen = async || TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -60,7 +60,7 @@ pub(super) async fn start_for(
     let (end, ended) = oneshot::channel();
     let program = Program {
         admission: admission(),
-        source: Source::Given(Files::new(nothing.path().to_owned(), served.clone())),
+        source: Source::Files(Files::new(nothing.path().to_owned(), served.clone())),
         served: served.clone(),
         metrics: Metrics::new().unwrap(),
         clients,
@@ -87,7 +87,7 @@ pub(super) async fn connect(
     connect_as(port, authorities, None).await
 }
 
-/// Connects as a client that has this certificate, with its key, in PEM.
+/// Connects as a client with this certificate and its key, in PEM.
 pub(super) async fn connect_as(
     port: u16,
     authorities: &[u8],
@@ -151,7 +151,7 @@ async fn read(response: Response<hyper::body::Incoming>) -> (Response<()>, Strin
     (Response::from_parts(parts, ()), body)
 }
 
-/// A review of a pod that is completed.
+/// A review of a pod to which the webhook adds annotations.
 pub(super) fn pod() -> String {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -161,9 +161,9 @@ pub(super) fn pod() -> String {
     review(&pod, None).to_string()
 }
 
-pub(super) fn certified() -> (Served, Pair) {
+pub(super) fn certified() -> (CurrentCertificate, Pair) {
     let pair = Pair::make(HOST, now()).unwrap();
-    let served = Served::default();
+    let served = CurrentCertificate::default();
     served.set(pair.certified().unwrap());
     (served, pair)
 }
@@ -188,7 +188,7 @@ async fn reviews_are_answered_and_counted() {
 }
 
 #[tokio::test]
-async fn what_is_no_review_is_told_so_and_the_next_one_is_answered() {
+async fn a_review_is_answered_after_a_malformed_one_on_the_same_connection() {
     let (served, pair) = certified();
     let running = start(&served, Duration::ZERO).await;
     let mut one = sender(running.reviews, &pair.authorities).await;
@@ -202,9 +202,9 @@ async fn what_is_no_review_is_told_so_and_the_next_one_is_answered() {
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-/// Said before it is sent, and also where it is not said.
+/// Covers a body whose length is announced, and one whose length is not.
 #[tokio::test]
-async fn a_body_that_is_too_long_is_not_read() {
+async fn a_body_that_is_too_large_is_not_read() {
     let (served, pair) = certified();
     let running = start(&served, Duration::ZERO).await;
     let head = format!("POST /mutate HTTP/1.1\r\nhost: {HOST}\r\n");
@@ -222,10 +222,10 @@ async fn a_body_that_is_too_long_is_not_read() {
             .write_all(format!("{head}{headers}").as_bytes())
             .await
             .unwrap();
-        // It need not take what it does not want.
+        // The server may close the connection before all is written.
         let _ = stream.write_all(body.as_bytes()).await;
         let mut answer = [0; 20];
-        let answered = timeout(PATIENCE, stream.read_exact(&mut answer)).await;
+        let answered = timeout(TIMEOUT, stream.read_exact(&mut answer)).await;
         answered.expect("an answer").unwrap();
         assert!(
             answer.starts_with(b"HTTP/1.1 413"),
@@ -236,14 +236,14 @@ async fn a_body_that_is_too_long_is_not_read() {
 }
 
 #[tokio::test]
-async fn it_is_ready_when_it_has_a_certificate() {
+async fn the_webhook_is_ready_once_it_has_a_certificate() {
     let (_, pair) = certified();
-    let served = Served::default();
+    let served = CurrentCertificate::default();
     let running = start(&served, Duration::ZERO).await;
     assert_eq!(get(running.health, "/healthz").await.0, StatusCode::OK);
     let (status, why) = get(running.health, "/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(why, "there is no certificate yet\n");
+    assert_eq!(why, "no certificate yet\n");
     assert!(connect(running.reviews, &pair.authorities).await.is_err());
     served.set(pair.certified().unwrap());
     assert_eq!(get(running.health, "/readyz").await.0, StatusCode::OK);
@@ -251,28 +251,28 @@ async fn it_is_ready_when_it_has_a_certificate() {
 }
 
 #[tokio::test]
-async fn its_end_loses_no_request() {
+async fn shutdown_loses_no_request() {
     let (served, pair) = certified();
     let running = start(&served, Duration::from_millis(500)).await;
     let mut kept = sender(running.reviews, &pair.authorities).await;
     send(&mut kept, "/mutate", pod()).await;
     running.end.send(()).unwrap();
     let told = async { while get(running.health, "/readyz").await.0 == StatusCode::OK {} };
-    timeout(PATIENCE, told).await.expect("kubelet is told");
-    // Who has a connection is answered, and told to go elsewhere; and so is who has not heard of it.
+    timeout(TIMEOUT, told).await.expect("kubelet is told");
+    // Old and new connections are answered, and told to close.
     let mut late = sender(running.reviews, &pair.authorities).await;
     for sender in [&mut kept, &mut late] {
         let (response, _) = send(sender, "/mutate", pod()).await;
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["connection"], "close");
     }
-    let over = timeout(PATIENCE, running.over).await.expect("an end");
+    let over = timeout(TIMEOUT, running.over).await.expect("an end");
     assert_eq!(over.unwrap(), Ok(()));
     assert!(connect(running.reviews, &pair.authorities).await.is_err());
 }
 
 #[tokio::test]
-async fn a_request_that_is_under_way_at_the_end_is_answered() {
+async fn a_request_that_is_still_arriving_at_shutdown_is_answered() {
     let (served, pair) = certified();
     let running = start(&served, Duration::ZERO).await;
     let mut stream = connect(running.reviews, &pair.authorities).await.unwrap();
@@ -285,7 +285,7 @@ async fn a_request_that_is_under_way_at_the_end_is_answered() {
         .await
         .unwrap();
     stream.flush().await.unwrap();
-    // Whoever asks next is answered after this has been read.
+    // A later request is answered only after the server has read this part.
     let mut other = sender(running.reviews, &pair.authorities).await;
     send(&mut other, "/mutate", pod()).await;
     running.end.send(()).unwrap();
@@ -295,24 +295,24 @@ async fn a_request_that_is_under_way_at_the_end_is_answered() {
             .is_ok()
         {}
     };
-    timeout(PATIENCE, refused)
+    timeout(TIMEOUT, refused)
         .await
-        .expect("nobody new is let in");
+        .expect("new connections are refused");
     stream.write_all(rest.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    let over = timeout(PATIENCE, running.over).await.expect("an end");
+    let over = timeout(TIMEOUT, running.over).await.expect("an end");
     assert_eq!(over.unwrap(), Ok(()));
 }
 
 #[tokio::test]
 async fn a_certificate_is_renewed_while_requests_go_on() {
     let cluster = Cluster::new();
-    let served = Served::default();
-    let mut keeper = cluster.keeper(served.clone());
-    // By now it is due.
-    keeper.tend(now() - days(80)).await.unwrap();
+    let served = CurrentCertificate::default();
+    let mut manager = cluster.manager(served.clone());
+    // A certificate made 80 days ago is due for renewal.
+    manager.reconcile(now() - days(80)).await.unwrap();
     let old = cluster.authorities(CONFIGURATIONS[0]);
     let running = start(&served, Duration::ZERO).await;
     let port = running.reviews;
@@ -322,7 +322,7 @@ async fn a_certificate_is_renewed_while_requests_go_on() {
         async move {
             let mut count = 0_u32;
             while stopped.try_recv().is_err() {
-                // As the API server: by what the configuration says at the moment.
+                // Trust the authorities of the moment, as the API server does.
                 let authorities = cluster.authorities(CONFIGURATIONS[0]);
                 let mut sender = sender(port, &authorities).await;
                 let (response, _) = send(&mut sender, "/mutate", pod()).await;
@@ -333,15 +333,15 @@ async fn a_certificate_is_renewed_while_requests_go_on() {
         }
     });
     let mut kept = sender(port, &old).await;
-    for taken in [false, true, false] {
+    for switches in [false, true, false] {
         for _ in 0..5 {
             send(&mut kept, "/mutate", pod()).await;
         }
-        assert_eq!(keeper.tend(now()).await, Ok(taken));
+        assert_eq!(manager.reconcile(now()).await, Ok(switches));
     }
     let (response, _) = send(&mut kept, "/mutate", pod()).await;
     assert_eq!(response.status(), StatusCode::OK, "connections stay");
-    // From now on it is the new one: the old authority alone does not do.
+    // The new certificate is in use: the old authority alone no longer suffices.
     assert!(connect(port, &old).await.is_err());
     stop.send(()).unwrap();
     assert!(requests.await.expect("none was lost") > 0);

@@ -1,10 +1,11 @@
-//! A certificate of our own, on which all replicas agree.
+//! A certificate that the webhook makes itself, and on which all replicas agree.
 //!
-//! The Secret decides. Whoever finds in it no certificate that is good for long enough makes one and puts
-//! it there, unless another replica was faster: the API server takes a change only from who has seen the
-//! last one. Then the authority goes into the webhook configurations, and only later, when every API
-//! server has had the time to see it there, is the certificate used. The authority of the one before stays
-//! in them, so that a replica which has not come to that yet is believed as well.
+//! The certificate in the Secret is the one to use. A replica that finds none there that stays
+//! valid for long enough makes one and writes it; if another replica was faster, the API server
+//! rejects the write as a conflict. Then the authority is written into the webhook configurations.
+//! Replicas start using the certificate at their next check, when every API server has had time to
+//! see the new authority. The previous authority stays in the configurations, so that the API
+//! server still trusts a replica that has not switched yet.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,46 +22,46 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Pair, Served};
+use super::{CurrentCertificate, Pair};
 use usher_core::text::causes;
 
-/// A certificate is renewed when it is good for no more than this: a third of its time.
-const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Remaining validity at which a certificate is renewed: a third of the whole.
+const RENEW_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Others may be faster so often in a row.
-const ATTEMPTS: u32 = 8;
+/// Write conflicts tolerated in a row.
+const MAX_CONFLICTS: u32 = 8;
 
-/// What it is all called.
+/// Names of the webhook's objects in the cluster.
 #[derive(Debug, Clone)]
-pub struct Names {
+pub struct ObjectNames {
     pub namespace: String,
     pub secret: String,
     pub service: String,
     pub configuration: String,
 }
 
-/// Keeps a certificate of our own.
-pub struct Keeper {
-    names: Names,
-    /// The name by which the API server calls the Service.
+/// Makes, renews and publishes the certificate.
+pub struct Manager {
+    names: ObjectNames,
+    /// DNS name by which the API server calls the Service.
     host: String,
     secrets: Api<Secret>,
     configurations: [(&'static str, Api<DynamicObject>); 2],
-    /// How objects are put back.
-    as_usual: PostParams,
-    served: Served,
-    /// What is served, and what the Secret had when it was last looked at.
+    put_params: PostParams,
+    served: CurrentCertificate,
+    /// The certificate in use.
     serving: Option<Pair>,
+    /// The certificate in the Secret at the last check.
     seen: Option<Pair>,
 }
 
-// === impl Keeper ===
+// === impl Manager ===
 
-impl Keeper {
-    pub fn new(client: &Client, names: Names, served: Served) -> Keeper {
+impl Manager {
+    pub fn new(client: &Client, names: ObjectNames, served: CurrentCertificate) -> Manager {
         let mutating = ApiResource::erase::<MutatingWebhookConfiguration>(&());
         let validating = ApiResource::erase::<ValidatingWebhookConfiguration>(&());
-        Keeper {
+        Manager {
             host: format!("{}.{}.svc", names.service, names.namespace),
             secrets: Api::namespaced(client.clone(), &names.namespace),
             configurations: [
@@ -74,28 +75,28 @@ impl Keeper {
                 ),
             ],
             names,
-            as_usual: PostParams::default(),
+            put_params: PostParams::default(),
             served,
             serving: None,
             seen: None,
         }
     }
 
-    /// Looks whether all is as it should be, and makes it so; true if another certificate is served than
-    /// before.
+    /// Checks the Secret, the webhook configurations and the certificate in use, and corrects them;
+    /// true if the certificate in use has changed.
     ///
     /// # Errors
     ///
-    /// One sentence; the certificate from before is served on.
-    pub async fn tend(&mut self, now: SystemTime) -> Result<bool, String> {
+    /// If an object is missing, or the API server fails; the previous certificate stays in use.
+    pub async fn reconcile(&mut self, now: SystemTime) -> Result<bool, String> {
         let pair = self.agree(now).await?;
-        let changed = self.tell(&pair).await?;
+        let changed = self.publish_authorities(&pair).await?;
         let is_served = self.serving.as_ref() == Some(&pair);
         let is_known = !changed && self.seen.as_ref() == Some(&pair);
         let serving = self.serving.as_ref();
-        let has_good = serving.is_some_and(|serving| serving.is_good(&self.host, now));
-        let takes_it = !is_served && (is_known || !has_good);
-        if takes_it {
+        let has_valid = serving.is_some_and(|serving| serving.is_valid(&self.host, now));
+        let switches = !is_served && (is_known || !has_valid);
+        if switches {
             let certified = pair
                 .certified()
                 .map_err(|error| format!("Secret {}: {error}", self.names.secret))?;
@@ -103,55 +104,56 @@ impl Keeper {
             self.serving = Some(pair.clone());
         }
         self.seen = Some(pair);
-        Ok(takes_it)
+        Ok(switches)
     }
 
-    /// The certificate that all replicas have: that of the Secret, after one of them has seen to it.
+    /// Returns the certificate of the Secret, on which all replicas agree; first replaces it if it
+    /// is missing, invalid or due.
     async fn agree(&self, now: SystemTime) -> Result<Pair, String> {
         let name = &self.names.secret;
-        let until = now.checked_add(RENEWED_BEFORE).unwrap_or(now);
+        let until = now.checked_add(RENEW_BEFORE).unwrap_or(now);
         let (pair, is_new) = self
             .change("Secret", &self.secrets, name, |secret| {
-                let old = pair_of(secret).filter(|pair| pair.is_good(&self.host, now));
+                let old = pair_of(secret).filter(|pair| pair.is_valid(&self.host, now));
                 if let Some(pair) = &old
-                    && pair.is_good(&self.host, until)
+                    && pair.is_valid(&self.host, until)
                 {
                     return Ok((pair.clone(), false));
                 }
                 let mut pair = Pair::make(&self.host, now)?;
-                // Somebody may have emptied the Secret; then it is still served.
+                // If the Secret was emptied, replicas still use the certificate in `serving`.
                 let serving = self.serving.as_ref();
-                let serving = serving.filter(|pair| pair.is_good(&self.host, now));
+                let serving = serving.filter(|pair| pair.is_valid(&self.host, now));
                 if let Some(old) = old.as_ref().or(serving) {
-                    pair.succeed(old);
+                    pair.trust_authority_of(old);
                 }
                 put_pair(secret, &pair);
                 Ok((pair, true))
             })
             .await?;
         if is_new {
-            tracing::info!("Secret {name} has a new certificate");
+            tracing::info!("wrote a new certificate to Secret {name}");
         }
         Ok(pair)
     }
 
-    /// Sees to it that the API server believes the authorities; true if it did not know them all before.
-    async fn tell(&self, pair: &Pair) -> Result<bool, String> {
+    /// Writes the authorities into the webhook configurations; true if that changed any.
+    async fn publish_authorities(&self, pair: &Pair) -> Result<bool, String> {
         let mut changed = false;
         for (kind, api) in &self.configurations {
             let name = &self.names.configuration;
-            let tell = |configuration: &mut DynamicObject| {
-                let tells = put_authorities(&mut configuration.data, &pair.authorities);
-                Ok(((), tells))
+            let put = |configuration: &mut DynamicObject| {
+                let changes = put_authorities(&mut configuration.data, &pair.authorities);
+                Ok(((), changes))
             };
-            let ((), is_new) = self.change(kind, api, name, tell).await?;
-            changed |= is_new;
+            let ((), is_changed) = self.change(kind, api, name, put).await?;
+            changed |= is_changed;
         }
         Ok(changed)
     }
 
-    /// Changes an object, once more if somebody else was faster. `change` is given it as it is, and says
-    /// something about it and whether it has changed it; that is given back.
+    /// Reads an object, changes it by `change` and writes it back; starts over after a write
+    /// conflict. `change` returns a value and true if it has changed the object; both are returned.
     async fn change<K, T>(
         &self,
         kind: &str,
@@ -163,25 +165,25 @@ impl Keeper {
         K: Clone + Debug + DeserializeOwned + Serialize,
     {
         let wrong = |error: kube::Error| format!("{kind} {name}: {}", sentence(&error));
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CONFLICTS {
             let mut object = api.get(name).await.map_err(wrong)?;
-            let (said, is_changed) = change(&mut object)?;
+            let (value, is_changed) = change(&mut object)?;
             if !is_changed {
-                return Ok((said, false));
+                return Ok((value, false));
             }
-            match api.replace(name, &self.as_usual, &object).await {
-                Ok(_) => return Ok((said, true)),
+            match api.replace(name, &self.put_params, &object).await {
+                Ok(_) => return Ok((value, true)),
                 Err(error) if is_conflict(&error) => {}
                 Err(error) => return Err(wrong(error)),
             }
         }
         Err(format!(
-            "{kind} {name}: somebody else changed it {ATTEMPTS} times in a row"
+            "{kind} {name}: gave up after {MAX_CONFLICTS} write conflicts in a row"
         ))
     }
 }
 
-/// What a Secret of type `kubernetes.io/tls` calls them.
+/// Keys of a Secret of type `kubernetes.io/tls`.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const AUTHORITIES: &str = "ca.crt";
@@ -208,7 +210,7 @@ fn put_pair(secret: &mut Secret, pair: &Pair) {
     }
 }
 
-/// Puts them into all webhooks of a configuration; true if that changes it.
+/// Writes the authorities into all webhooks of a configuration; true if that changes it.
 fn put_authorities(configuration: &mut Value, authorities: &[u8]) -> bool {
     let Ok(authorities) = serde_json::to_value(ByteString(authorities.to_vec())) else {
         return false;
@@ -233,7 +235,7 @@ fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
-/// What the API server says, or why it says nothing.
+/// The API server's message, or why the request failed.
 fn sentence(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),

@@ -5,14 +5,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// The certificate in use, if there is one yet; without one every handshake fails.
+/// The certificate in use, shared by all clones. Until one is set, every handshake fails.
 #[derive(Debug, Clone, Default)]
-pub struct Served(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
+pub struct CurrentCertificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
-// === impl Served ===
+// === impl CurrentCertificate ===
 
-impl Served {
-    /// Handshakes that begin from now on are made with this one.
+impl CurrentCertificate {
+    /// Uses `certificate` for all handshakes that begin from now on.
     pub fn set(&self, certificate: CertifiedKey) {
         let certificate = Some(Arc::new(certificate));
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = certificate;
@@ -23,13 +23,12 @@ impl Served {
         certificate.clone()
     }
 
-    /// Whether there is one.
-    pub fn is_there(&self) -> bool {
+    pub fn has_certificate(&self) -> bool {
         self.get().is_some()
     }
 }
 
-impl ResolvesServerCert for Served {
+impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.get()
     }

@@ -1,4 +1,4 @@
-//! Strangers beside an API server: it is answered, whatever they do.
+//! Attackers beside an API server: its reviews are answered whatever they do.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -14,19 +14,19 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use super::cluster::HOST;
 use super::review::review;
 use super::server::{
     Running, certified, connect, connect_as, get, pod, send, sender, start, start_for,
 };
-use crate::certificate::{Clients, Pair};
+use crate::certificate::{ClientAuthorities, Pair};
 
-/// A client that waits for longer is kept out: an API server waits for 5 s.
+/// Longest acceptable wait for an answer: the API server gives up after 5 s.
 const SOON: Duration = Duration::from_secs(4);
 
-/// Sends a review on a connection of its own.
-async fn is_answered_soon(running: &Running, pair: &Pair) {
+/// Asserts that a review on a new connection is answered soon.
+async fn assert_answered_soon(running: &Running, pair: &Pair) {
     let asked = async {
         let mut sender = sender(running.reviews, &pair.authorities).await;
         let (response, body) = send(&mut sender, "/mutate", pod()).await;
@@ -36,23 +36,23 @@ async fn is_answered_soon(running: &Running, pair: &Pair) {
 }
 
 #[tokio::test]
-async fn silent_connections_give_way() {
+async fn silent_connections_are_closed_for_new_ones() {
     let (served, pair) = certified();
     let running = start(&served, Duration::ZERO).await;
     let mut silent = Vec::new();
     for _ in 0..300 {
         silent.push(connect(running.reviews, &pair.authorities).await.unwrap());
     }
-    is_answered_soon(&running, &pair).await;
+    assert_answered_soon(&running, &pair).await;
     let mut without_tls = Vec::new();
     for _ in 0..300 {
         without_tls.push(TcpStream::connect(("127.0.0.1", running.reviews)).await);
     }
-    is_answered_soon(&running, &pair).await;
+    assert_answered_soon(&running, &pair).await;
 }
 
 #[tokio::test]
-async fn a_connection_that_is_answered_outlives_a_crowd() {
+async fn a_connection_with_an_answered_request_outlives_silent_ones() {
     let (served, pair) = certified();
     let running = start(&served, Duration::ZERO).await;
     let mut kept = sender(running.reviews, &pair.authorities).await;
@@ -75,7 +75,7 @@ async fn a_connection_that_is_answered_outlives_a_crowd() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_claimed_and_do_not_come_keep_nobody_out() {
+async fn announced_bytes_that_do_not_come_take_no_room() {
     let (served, pair) = certified();
     let running = start(&served, Duration::ZERO).await;
     let mut claims = Vec::new();
@@ -86,11 +86,11 @@ async fn bytes_that_are_claimed_and_do_not_come_keep_nobody_out() {
         stream.flush().await.unwrap();
         claims.push(stream);
     }
-    is_answered_soon(&running, &pair).await;
+    assert_answered_soon(&running, &pair).await;
 }
 
 #[tokio::test]
-async fn bytes_that_have_come_give_way_to_small_reviews() {
+async fn unfinished_large_requests_are_closed_for_small_ones() {
     let (served, pair) = certified();
     let running = start(&served, Duration::ZERO).await;
     let mut half = Vec::new();
@@ -98,15 +98,15 @@ async fn bytes_that_have_come_give_way_to_small_reviews() {
     let head = format!("POST /mutate HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 7340032\r\n\r\n");
     for _ in 0..6 {
         let mut stream = connect(running.reviews, &pair.authorities).await.unwrap();
-        // It may be told to leave before all of it is written.
+        // The server may close the connection before all is written.
         let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
         half.push(stream);
     }
-    is_answered_soon(&running, &pair).await;
+    assert_answered_soon(&running, &pair).await;
 }
 
 #[tokio::test]
-async fn silent_connections_do_not_hide_health() {
+async fn silent_connections_do_not_block_health() {
     let (served, _) = certified();
     let running = start(&served, Duration::ZERO).await;
     let mut silent = Vec::new();
@@ -117,15 +117,16 @@ async fn silent_connections_do_not_hide_health() {
     assert_eq!(answered.expect("an answer").0, StatusCode::OK);
 }
 
-/// The test's thread is the one that answers reviews: it is held while it asks.
+/// Reviews are answered on the test's thread. The blocking reads below keep it busy, so only
+/// another thread can answer them.
 #[tokio::test]
-async fn no_review_holds_the_thread_of_health() {
+async fn health_is_answered_while_the_thread_of_reviews_is_busy() {
     let (served, _) = certified();
     let running = start(&served, Duration::ZERO).await;
     get(running.health, "/healthz").await;
     for path in ["/healthz", "/readyz", "/metrics"] {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", running.health)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nhost: {HOST}\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -156,16 +157,16 @@ async fn many_costly_reviews_leave_time_for_others() {
         });
     }
     drop(done);
-    is_answered_soon(&running, &pair).await;
+    assert_answered_soon(&running, &pair).await;
     let none_is_left = all.try_recv();
     assert_eq!(none_is_left, Err(mpsc::error::TryRecvError::Empty));
 }
 
 #[tokio::test]
-async fn a_client_without_a_certificate_is_not_heard_where_certificates_are_demanded() {
+async fn a_client_without_a_required_certificate_is_rejected() {
     let (served, pair) = certified();
     let [client, other] = [(); 2].map(|()| client());
-    let clients = Clients::of(client.0.as_bytes()).unwrap();
+    let clients = ClientAuthorities::of(client.0.as_bytes()).unwrap();
     let running = start_for(&served, Duration::ZERO, Some(clients)).await;
     let ask = async |certificate: Option<&(String, String)>| {
         let certificate = certificate.map(|(it, key)| (it.as_bytes(), key.as_bytes()));
@@ -181,10 +182,10 @@ async fn a_client_without_a_certificate_is_not_heard_where_certificates_are_dema
     assert_eq!(ask(Some(&client)).await.unwrap(), StatusCode::OK);
     assert!(ask(None).await.is_err());
     assert!(ask(Some(&other)).await.is_err());
-    assert!(Clients::of(b"nothing").is_err());
+    assert!(ClientAuthorities::of(b"nothing").is_err());
 }
 
-/// A certificate that vouches for itself, and its key, in PEM.
+/// A self-signed certificate and its key, in PEM.
 fn client() -> (String, String) {
     let key = rcgen::KeyPair::generate().unwrap();
     let params = rcgen::CertificateParams::new(["kube-apiserver".to_owned()]).unwrap();
