@@ -310,10 +310,10 @@ fn what_no_program_knows_is_a_problem() {
         ("cargo test --package usher-core policies::", false),
         ("cargo test --package usher-core manners::", true),
         (
-            "cargo test --test integration policies::under_shared",
+            "cargo test --test integration grace_policies::under_shared",
             false,
         ),
-        ("cargo test --test integration policies::under_nobody", true),
+        ("cargo test --test integration grace_policies::under_nobody", true),
         ("cargo test --test unit", true),
     ] {
         let command = commands(&at, line).remove(0);

@@ -90,7 +90,7 @@ pub fn pods_go_on_when_it_is_applied_again_or_brings_other_programs(case: &Case)
     uninstall(case);
 }
 
-pub fn it_stays_while_pods_need_it(case: &Case) {
+pub fn the_runtime_is_not_removed_while_pods_use_it(case: &Case) {
     install(case);
     await_account(case);
     start(case, "needs-it");

@@ -193,7 +193,7 @@ const ALONE: &[Named] = cases![
 const INSTALLER_CASES: &[Named] = cases![
     installer::a_node_gets_usher_and_is_left_as_it_was,
     installer::pods_go_on_when_it_is_applied_again_or_brings_other_programs,
-    installer::it_stays_while_pods_need_it,
+    installer::the_runtime_is_not_removed_while_pods_use_it,
     installer::what_stays_on_a_node_has_no_rights_there,
     installer::the_installer_changes_no_other_node,
     installer::what_only_calls_itself_kubelet_is_not_believed,

@@ -1,4 +1,4 @@
-//! The pod's cgroup has the size of the phase that the pod is in.
+//! The shim sizes the pod's cgroup for the current phase of the pod.
 
 use std::fs;
 use std::ops::Range;
@@ -16,13 +16,13 @@ const MI: u64 = 1 << 20;
 const UID: &str = "7c0f-11";
 const POD: &str = "pod7c0f-11";
 
-/// What kubelet has given the pod.
+/// Memory and CPU that kubelet gave the pod: bytes, and thousandths of a CPU.
 const CEILING: (u64, u64) = (512 * MI, 2000);
 
-/// What its containers ask for together, in thousandths of a CPU.
+/// Sum of the containers' CPU requests, in thousandths of a CPU.
 const ASKED: u64 = 500;
 
-/// Beside the containers that count there is a little more: what those have left that are gone.
+/// Tolerance: ended containers leave a little memory charged to the pod.
 const SOME: u64 = 24 * MI;
 
 const LISTS: &[(&str, &str)] = &[
@@ -36,7 +36,7 @@ const LISTS: &[(&str, &str)] = &[
     ("io.kubernetes.cri.sandbox-uid", UID),
 ];
 
-/// Limits of so many MiB and thousandths of a CPU.
+/// Limits in MiB and thousandths of a CPU.
 fn limited(mebibytes: u64, millis: u64) -> impl FnOnce(&mut Value) {
     move |config| {
         annotate(config, LISTS);
@@ -55,7 +55,7 @@ fn given<'host>(host: &'host Containerd, name: &str) -> PodCgroup<'host> {
     pod
 }
 
-/// A pod whose init container is over, with a sidecar and an app.
+/// A pod whose init container has ended, with a sidecar and an app.
 #[track_caller]
 fn running(host: &Containerd) -> PodCgroup<'_> {
     let pod = given(host, POD);
@@ -67,7 +67,7 @@ fn running(host: &Containerd) -> PodCgroup<'_> {
     pod
 }
 
-/// A program that waits until the test makes a file.
+/// A shell command that waits until the test makes a file.
 fn until(file: &str) -> String {
     format!("until test -e /shared/{file}; do sleep 0.05; done")
 }
@@ -99,7 +99,7 @@ fn shares(pod: &PodCgroup<'_>) -> String {
     pod.read("cpu.shares", "cpu.weight")
 }
 
-/// What kubelet makes of a request.
+/// The weight (v2) or shares (v1) that kubelet computes from a CPU request.
 fn weight(millis: u64) -> String {
     let shares = millis * 1024 / 1000;
     let weight = 1 + (shares - 2) * 9999 / 262_142;
@@ -107,20 +107,20 @@ fn weight(millis: u64) -> String {
 }
 
 #[test]
-fn each_phase_has_its_size_and_at_the_end_it_is_as_it_was() {
+fn each_phase_has_its_size_and_the_end_restores_the_original() {
     let host = Containerd::start();
     let pod = given(&host, POD);
     let weight_before = shares(&pod);
     pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
     await_value("the quota", &Some(100), || pod.cpu_limit());
     await_memory(&pod, 96);
-    // Each needs a larger quota than the pod has just now: version 1 would refuse it.
+    // Each container needs a larger quota than the pod has now; cgroup v1 would refuse it.
     pod.run("proxy", &witness("proxy"), limited(64, 250));
     pod.run("web", &["/bin/witness", "web"], limited(48, 150));
-    // Version 1 has none below that of a child.
+    // cgroup v1 allows no quota below that of a child.
     let quota = if on_v2() { 100 } else { 250 };
     await_value("the quota", &Some(quota), || pod.cpu_limit());
-    // Two are held.
+    // Two containers are held, each with 4 MiB.
     await_memory(&pod, 96 + 8);
     await_value("the weight", &weight(100), || shares(&pod));
     make(&host, "go");
@@ -143,7 +143,7 @@ fn each_phase_has_its_size_and_at_the_end_it_is_as_it_was() {
 }
 
 #[test]
-fn a_cgroup_that_is_not_named_after_the_pod_is_left_alone() {
+fn a_cgroup_not_named_after_the_pod_is_left_alone() {
     let host = Containerd::start();
     let pod = given(&host, "pod7c0f-12");
     let before = shares(&pod);
@@ -157,15 +157,15 @@ fn a_cgroup_that_is_not_named_after_the_pod_is_left_alone() {
 }
 
 #[test]
-fn what_somebody_else_writes_is_the_ceiling_from_then_on() {
+fn a_limit_written_by_another_process_becomes_the_new_ceiling() {
     let host = Containerd::start();
     let pod = running(&host);
     await_memory(&pod, 64 + 48);
     await_value("the quota", &Some(400), || pod.cpu_limit());
-    // More memory and less CPU than there was.
+    // More memory and less CPU than before.
     pod.limit_memory(700 * MI);
     pod.limit_cpu(300);
-    // An Update lets the pod look: the container may use more than its pod has now.
+    // An Update makes the shim look: the container may now use more than its pod.
     let more = json!({ "memory": { "limit": 100 * MI } }).to_string();
     host.task_api("web")
         .update(&resources("web", &more))
@@ -182,7 +182,7 @@ fn what_somebody_else_writes_is_the_ceiling_from_then_on() {
 }
 
 #[test]
-fn an_update_of_a_container_sizes_its_pod() {
+fn an_update_of_a_container_resizes_its_pod() {
     let host = Containerd::start();
     let pod = running(&host);
     await_value("the quota", &Some(400), || pod.cpu_limit());
@@ -200,11 +200,11 @@ fn an_update_of_a_container_sizes_its_pod() {
 }
 
 #[test]
-fn a_pod_that_is_resized_as_a_whole_keeps_its_weight() {
+fn a_pod_resized_as_a_whole_keeps_its_weight() {
     let host = Containerd::start();
     let pod = running(&host);
     await_value("the weight", &weight(400), || shares(&pod));
-    // kubelet writes what the pod has, then has its containers ask for nothing.
+    // kubelet writes the pod's weight, then sets the containers' requests to nothing.
     pod.write("cpu.shares", "cpu.weight", &weight(900));
     for name in ["proxy", "web"] {
         let nothing = json!({ "cpu": { "shares": 2 } }).to_string();
@@ -215,12 +215,12 @@ fn a_pod_that_is_resized_as_a_whole_keeps_its_weight() {
 }
 
 #[test]
-fn memory_that_is_used_is_not_taken_away() {
+fn the_limit_never_drops_below_used_memory() {
     let host = Containerd::start();
     let pod = given(&host, POD);
     make(&host, "go");
     pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
-    // Nearly all that it may use, as a file in memory.
+    // A file in memory of nearly the whole limit.
     let fill = format!(
         "trap '' TERM; head -c {} /dev/zero > /dev/shm/file; touch /shared/full; {}; \
          rm /dev/shm/file; touch /shared/empty; sleep 1000",
@@ -244,7 +244,7 @@ fn memory_that_is_used_is_not_taken_away() {
     host.kill("proxy", "SIGTERM");
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
-    // The quota tells that the pod was sized for its sidecar alone.
+    // The quota shows that the pod was sized for its sidecar alone.
     await_value("the quota", &Some(250), || pod.cpu_limit());
     assert!(pod.memory_limit() >= Some((66 + 48) * MI));
     make(&host, "free");
@@ -254,7 +254,7 @@ fn memory_that_is_used_is_not_taken_away() {
 }
 
 #[test]
-fn what_ended_containers_leave_in_memory_comes_on_top() {
+fn memory_left_by_ended_containers_is_added_to_the_limit() {
     let host = Containerd::start();
     let pod = given(&host, POD);
     let volume = tempfile::tempdir_in("/dev/shm").expect("a volume in memory");
@@ -271,13 +271,13 @@ fn what_ended_containers_leave_in_memory_comes_on_top() {
     pod.run("proxy", &witness("proxy"), limited(40, 250));
     pod.run("web", &["/bin/witness", "web"], limited(20, 150));
     host.await_event("web", "start");
-    // What is charged to the pod and what to its containers the kernel does not tell at one moment: a page
-    // may be counted to neither.
+    // The kernel's charges to the pod and to its containers are not read at one moment: a page may
+    // be missing in both.
     await_memory(&pod, 40 + 20 + 59);
 }
 
 #[test]
-fn what_a_shim_that_dies_has_changed_is_put_back() {
+fn the_size_is_restored_after_the_shim_dies() {
     let host = Containerd::start();
     let pod = given(&host, POD);
     pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
@@ -316,7 +316,7 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
         }
     };
     pod.run("setup", &["/bin/sh", "-c", &until("go")], in_scope("setup"));
-    // In hundredths.
+    // systemd rounds to hundredths of a CPU.
     await_value("the quota", &Some(110), || pod.cpu_limit());
     await_memory(&pod, 96);
     let known = || systemctl(&["show", "--property=CPUQuotaPerSecUSec", &unit]);
@@ -328,7 +328,7 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
     systemctl(&["daemon-reload"]);
     assert_eq!(pod.cpu_limit(), Some(110));
     await_memory(&pod, 96);
-    // When nothing runs any more, it is as it was.
+    // After the last container the slice has its original size.
     make(&host, "go");
     await_value("all", &(None, None), || {
         (pod.memory_limit(), pod.cpu_limit())

@@ -1,5 +1,5 @@
-//! Calls that come at an awkward moment, driven without containerd in between. An OCI runtime that
-//! takes its time is runc behind a script that sleeps.
+//! Calls at awkward moments, sent to the shim without containerd in between. A script that sleeps
+//! and then runs runc stands in for a slow OCI runtime.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn bare<'host>(host: &'host Containerd, args: &[&str]) -> BareShim<'host> {
     BareShim::start(host, &runtime_under_test(), "a", args, |_| ())
 }
 
-/// The request that makes the task with a runc that sleeps before it does what `verb` says.
+/// A create request whose runc sleeps before it runs the command `verb`.
 fn with_slow(
     host: &Containerd,
     shim: &BareShim<'_>,
@@ -36,7 +36,7 @@ fn with_slow(
     with_script(host, shim, verb, &instead)
 }
 
-/// The request that makes the task with a runc in front of which a script does what `verb` says.
+/// A create request whose runc runs the shell code `instead` for the command `verb`.
 fn with_script(
     host: &Containerd,
     shim: &BareShim<'_>,
@@ -65,19 +65,19 @@ fn packed(options: &Options) -> Any {
     }
 }
 
-/// Is there when the slow command is over.
+/// A file that appears once the slow command has finished.
 fn slow_is_done(host: &Containerd) -> std::path::PathBuf {
     host.dir().join("slow-is-done")
 }
 
-/// More than a pipe holds.
+/// The output exceeds the capacity of a pipe.
 #[test]
-fn an_oci_runtime_that_says_much_is_not_kept_waiting() {
+fn an_oci_runtime_with_much_output_does_not_block() {
     let host = Containerd::start();
     let shim = bare(&host, &FOR_EVER);
     let says_much = "head -c 120000 /dev/zero | tr '\\0' x >&2";
     let scripted = with_script(&host, &shim, "create '*|*' exec", says_much);
-    // Nobody reads it.
+    // Nothing reads the output.
     let (with_stdio, _output) = shim.create_request_with_stdio();
     let api = shim.api();
     let create = CreateTaskRequest {
@@ -119,11 +119,11 @@ fn an_exec_whose_start_failed_can_be_deleted_and_added_again() {
 }
 
 #[test]
-fn an_exec_whose_caller_gave_up_while_it_started_does_not_stay() {
+fn an_exec_whose_caller_gave_up_during_start_is_killed() {
     let host = Containerd::start();
     let shim = bare(&host, &FOR_EVER);
     let api = shim.api();
-    // The process comes into being, and the command that has made it does not end.
+    // The process starts, but the runc command that started it hangs.
     let hangs = format!(
         "runc \"$@\"; touch {}; sleep 1000; exit 1",
         slow_is_done(&host).display()
@@ -161,13 +161,13 @@ fn the_exit_of_a_container_waits_for_an_exec_that_is_being_started() {
         });
         api.kill("a", "", 9, false).expect("kill");
         assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
-        // By now it is known what has become of the exec.
+        // By now the start of the exec must have been decided.
         assert!(start.is_finished() || start.join().unwrap().is_err());
     });
 }
 
 #[test]
-fn a_program_that_is_over_before_the_runtimes_start_is_was_started() {
+fn a_program_that_exits_before_the_runtimes_start_returns_counts_as_started() {
     let host = Containerd::start();
     let args = ["/bin/sh", "-c", "exit 3"];
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, add_poststart_hook);
@@ -191,7 +191,7 @@ fn a_program_that_is_over_before_the_runtimes_start_is_was_started() {
 }
 
 #[test]
-fn a_shim_whose_only_create_was_abandoned_ends() {
+fn a_shim_exits_after_its_only_create_is_abandoned() {
     let host = Containerd::start();
     let shim = bare(&host, &["/bin/cat"]);
     let request = with_slow(&host, &shim, "create", "1");
@@ -199,21 +199,22 @@ fn a_shim_whose_only_create_was_abandoned_ends() {
         .deadline(300 * MS)
         .create(&request)
         .expect_err("too late");
-    // What containerd does then.
+    // containerd does the same after a timeout.
     shim.api().delete("a", "").expect_err("it was never there");
     shim.api().shutdown("a").expect("shutdown");
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }
 
 #[test]
-fn what_kills_the_rest_of_a_container_spares_the_next_one_of_its_id() {
+fn killing_the_remaining_processes_spares_the_next_container_with_the_same_id() {
     let host = Containerd::start();
     let args = [
         "/bin/sh",
         "-c",
         "sleep 0.2; test -e /shared/again && exec sleep 1000",
     ];
-    // Without a PID namespace of its own what it started has to be killed when it ends.
+    // Without a PID namespace the shim has to kill the remaining processes after the container
+    // ends.
     let shim = BareShim::start(
         &host,
         &runtime_under_test(),
@@ -238,7 +239,7 @@ fn what_kills_the_rest_of_a_container_spares_the_next_one_of_its_id() {
 }
 
 #[test]
-fn the_end_of_input_may_come_before_the_start() {
+fn stdin_can_be_closed_before_the_start() {
     let host = Containerd::start();
     let shim = bare(&host, &["/bin/cat"]);
     let api = shim.api();
@@ -250,7 +251,7 @@ fn the_end_of_input_may_come_before_the_start() {
 }
 
 #[test]
-fn a_task_that_was_not_started_is_not_paused() {
+fn a_task_that_was_not_started_cannot_be_paused() {
     let host = Containerd::start();
     let shim = bare(&host, &["/bin/cat"]);
     let api = shim.api();
@@ -264,7 +265,7 @@ fn a_task_that_was_not_started_is_not_paused() {
 }
 
 #[test]
-fn output_that_nobody_reads_holds_a_delete_up_once_and_not_for_each_stream() {
+fn unread_output_delays_a_delete_once_not_per_stream() {
     let host = Containerd::start();
     let much = "head -c 120000 /dev/zero; head -c 120000 /dev/zero >&2; \
                 /bin/witness mark a full; exec sleep 1000";
@@ -273,7 +274,7 @@ fn output_that_nobody_reads_holds_a_delete_up_once_and_not_for_each_stream() {
     let (request, _output) = shim.create_request_with_stdio();
     api.create(&request).expect("create");
     api.start("a", "").expect("start");
-    // More than the FIFOs hold, which nobody reads: the rest stays in the pipes.
+    // The output exceeds the capacity of the unread FIFOs, so the rest stays in the pipes.
     host.await_event("a", "full");
     api.kill("a", "", 9, false).expect("kill");
     api.wait("a", "").expect("wait");
@@ -283,11 +284,11 @@ fn output_that_nobody_reads_holds_a_delete_up_once_and_not_for_each_stream() {
 }
 
 #[test]
-fn a_start_that_is_short_of_descriptors_leaves_the_running_shims_socket_alone() {
+fn a_shim_start_short_of_descriptors_keeps_the_running_shims_socket() {
     let host = Containerd::start();
     let shim = bare(&host, &FOR_EVER);
     shim.api().create(&shim.create_request()).expect("create");
-    // Standard streams, and hardly any more.
+    // Four descriptors: the standard streams and one more.
     let mut command = shim.command("start");
     let program = command.get_program().to_owned();
     let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
@@ -312,7 +313,7 @@ fn a_start_that_is_short_of_descriptors_leaves_the_running_shims_socket_alone() 
 }
 
 #[test]
-fn an_oci_runtime_that_is_missing_is_named() {
+fn the_error_names_a_missing_oci_runtime() {
     let host = Containerd::start();
     let shim = bare(&host, &FOR_EVER);
     let request = shim.create_request();
@@ -332,10 +333,10 @@ fn an_oci_runtime_that_is_missing_is_named() {
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }
 
-/// Why a create fails is told once: in the error if the runtime's log says it, as crun 1.28 writes it, and
-/// otherwise where the runtime has said it.
+/// The error gives the reason if the runtime's log has it (in the format of crun 1.28); otherwise
+/// the reason is only in the container's stderr.
 #[test]
-fn the_words_of_a_runtime_that_fails_are_heard_once() {
+fn a_failed_runtime_gives_its_reason_exactly_once() {
     let logged = r#"printf '{\n  "msg": "out of order",\n  "level": "error"\n}\n' > "$4"; "#;
     for (log, in_error, in_stream) in [
         (logged, "OCI runtime create failed: out of order", ""),
@@ -361,7 +362,7 @@ fn the_words_of_a_runtime_that_fails_are_heard_once() {
 }
 
 #[test]
-fn signal_zero_asks_whether_the_process_is_there() {
+fn signal_zero_tests_whether_the_process_exists() {
     let host = Containerd::start();
     let shim = bare(&host, &FOR_EVER);
     let api = shim.api();
@@ -374,7 +375,7 @@ fn signal_zero_asks_whether_the_process_is_there() {
 }
 
 #[test]
-fn processes_that_have_moved_below_the_containers_cgroup_are_its_own() {
+fn processes_in_cgroups_below_the_containers_belong_to_it() {
     let host = Containerd::start();
     let shim = bare(&host, &["/bin/sh", "-c", "sleep 1000 & wait"]);
     let api = shim.api();
@@ -382,14 +383,14 @@ fn processes_that_have_moved_below_the_containers_cgroup_are_its_own() {
     let init = api.start("a", "").expect("start").pid;
     let count = || api.pids("a").expect("pids").processes.len();
     eventually("both processes are there", PATIENCE, || count() == 2);
-    // As an init system does that manages cgroups of its own.
+    // An init system with cgroups of its own does the same.
     assert!(move_below(init));
     assert_eq!(count(), 2);
     assert!(api.stats("a").is_ok());
 }
 
 #[test]
-fn a_runtime_that_sends_no_terminal_is_refused_and_its_process_ended() {
+fn an_exec_fails_and_is_killed_if_the_runtime_sends_no_terminal() {
     let host = Containerd::start();
     let shim = bare(&host, &FOR_EVER);
     let api = shim.api();

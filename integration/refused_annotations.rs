@@ -1,4 +1,4 @@
-//! Bad annotations are refused at Create with one clear sentence, and nothing is left behind.
+//! Create refuses invalid annotations with one clear sentence and leaves nothing behind.
 
 use crate::harness::Containerd;
 use crate::pod::{MESH, Pod};
@@ -14,7 +14,7 @@ fn refused(pod: &Pod) -> String {
 }
 
 #[test]
-fn the_sentence_names_the_key_the_value_and_what_was_expected() {
+fn the_error_names_the_key_the_value_and_the_expectation() {
     for (pod, expected) in [
         (
             Pod(&[("usher/start-mode", "Slow")]),
@@ -59,7 +59,7 @@ fn the_sentence_names_the_key_the_value_and_what_was_expected() {
 }
 
 #[test]
-fn another_plan_than_the_pods_is_refused_and_the_pod_goes_on() {
+fn a_container_with_other_annotations_than_its_pod_is_refused_and_the_pod_continues() {
     let host = Containerd::start();
     let first = MESH;
     host.run(&first.witness("web", &[]));

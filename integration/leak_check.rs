@@ -1,4 +1,4 @@
-//! The leak check itself: what it cannot see it cannot forbid.
+//! Tests the leak check itself: a leak that it does not see fails no test.
 
 use std::fs;
 use std::panic::AssertUnwindSafe;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::harness::{Background, Containerd, PATIENCE, eventually};
 
-/// Everything that a test may leave behind, made by hand.
+/// Leaves one of each kind of leak that the check has to find.
 fn litter(host: &Containerd) -> Background {
     let socket = host.dir().join("run/s/0123");
     fs::create_dir_all(socket.parent().expect("a directory")).expect("the sockets' directory");
@@ -32,7 +32,7 @@ fn litter(host: &Containerd) -> Background {
 }
 
 #[test]
-fn what_is_left_behind_fails_the_test_and_is_removed() {
+fn leaks_fail_the_test_and_are_removed() {
     let host = Containerd::start();
     let mut process = litter(&host);
     let (dir, namespace) = (host.dir().to_owned(), host.namespace.clone());
@@ -62,7 +62,7 @@ fn what_is_left_behind_fails_the_test_and_is_removed() {
 }
 
 #[test]
-fn a_test_without_containers_leaves_nothing() {
+fn a_test_without_containers_has_no_leak() {
     let host = Containerd::start();
     let dir = host.dir().to_owned();
     assert_eq!(host.remains(), [""; 0]);

@@ -1,7 +1,8 @@
-//! The first hour of an administrator and of a pod's author, on a node with namespaces of its own: install, check, a
-//! pod in order, five mistakes, a cleanup that hangs, an upgrade, and back.
+//! The first hour of an administrator and of a pod's author, on a node with namespaces of its own:
+//! install, check, a pod in order, five mistakes, a cleanup that hangs, an upgrade, a removal.
 //!
-//! Assertions are about names and values in the output, and about exit statuses: other tests compare sentences.
+//! Assertions are about names and values in the output, and about exit statuses: other tests
+//! compare sentences.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use crate::pod::TCP_PROBE;
 
 const SHIM: &str = "containerd-shim-usher-v2";
 
-/// `usher install` starts a containerd once each time that something changes.
+/// `usher install` starts a containerd once for each change.
 const INSTALLATION: Duration = Duration::from_secs(120);
 
 /// A flag that is set on drop, so that a panic sets it too.
@@ -33,11 +34,10 @@ impl Drop for SetOnDrop<'_> {
 /// A node whose containerd has the CRI plugin, and on which usher is not installed.
 struct Node {
     host: Containerd,
-    /// containerd's configuration before usher came.
+    /// containerd's configuration before the installation.
     before: String,
 }
 
-// === impl Node ===
 
 impl Node {
     fn new() -> Node {
@@ -78,7 +78,7 @@ impl Node {
         fs::read_to_string(self.path("config.toml")).expect("the configuration")
     }
 
-    /// Puts a script into the place of systemctl; its `restart` waits until the test has restarted containerd.
+    /// Installs a fake systemctl whose `restart` waits until the test has restarted containerd.
     fn place_systemctl(&self) {
         let dir = self.path("tools");
         fs::create_dir(&dir).expect("a directory");
@@ -104,7 +104,8 @@ impl Node {
         command
     }
 
-    /// Installs to this node, and restarts its containerd if systemd is asked for that.
+    /// Installs usher on this node, and restarts containerd whenever the fake systemctl is asked
+    /// to.
     fn install(&self, words: &[&str]) -> Finished {
         let prefix = self.host.dir().display().to_string();
         let words = [&["--prefix", &prefix], words].concat();
@@ -142,7 +143,7 @@ impl Node {
         run(self.command("check", &[]), PATIENCE)
     }
 
-    /// Repeats a command until its output has all of `names`.
+    /// Repeats a command until its output contains all of `names`.
     #[track_caller]
     fn says(&self, words: &[&str], names: &[&str]) -> String {
         let mut last = String::new();
@@ -155,9 +156,10 @@ impl Node {
         last
     }
 
-    /// Asserts that a container with these annotations is refused, and that the reason has all of `names`.
+    /// Asserts that a container with these annotations is refused, and that the error contains all
+    /// of `names`.
     #[track_caller]
-    fn is_refused(&self, annotations: &[(&str, &str)], names: &[&str]) {
+    fn assert_refused(&self, annotations: &[(&str, &str)], names: &[&str]) {
         let refused =
             self.host
                 .try_run(&ContainerSpec::witness_of("wrong", "app", annotations, &[]));
@@ -169,16 +171,16 @@ impl Node {
 }
 
 #[test]
-fn a_newcomers_hour() {
+fn the_first_hour_with_usher_succeeds() {
     let node = Node::new();
-    is_installed_and_checked(&node);
-    a_pod_is_in_order(&node);
-    mistakes_are_named(&node);
-    a_cleanup_hangs(&node);
-    the_node_is_upgraded_and_left_as_it_was(&node);
+    install_and_check(&node);
+    run_a_pod_in_order(&node);
+    make_mistakes(&node);
+    let_a_cleanup_hang(&node);
+    upgrade_and_remove(&node);
 }
 
-fn is_installed_and_checked(node: &Node) {
+fn install_and_check(node: &Node) {
     let checked = node.check();
     assert!(!checked.ok(), "nothing is installed: {}", checked.out());
     node.must_install(&["--restart"]);
@@ -188,7 +190,7 @@ fn is_installed_and_checked(node: &Node) {
     node.must_install(&["--restart"]);
 }
 
-fn a_pod_is_in_order(node: &Node) {
+fn run_a_pod_in_order(node: &Node) {
     let host = &node.host;
     let plan = [
         ("usher/sidecars", "proxy"),
@@ -226,14 +228,14 @@ fn a_pod_is_in_order(node: &Node) {
     }
 }
 
-fn mistakes_are_named(node: &Node) {
+fn make_mistakes(node: &Node) {
     let host = &node.host;
-    // An unknown key, an unknown unit, and a name that is misspelt in a list but not in its probe.
-    node.is_refused(
+    // An unknown key, an unknown unit, and a name misspelled in a list but not in its probe.
+    node.assert_refused(
         &[("usher/sidecar", "proxy")],
         &["usher/sidecar", "sidecars"],
     );
-    node.is_refused(
+    node.assert_refused(
         &[("usher/startup-timeout", "2min")],
         &["usher/startup-timeout", "2min"],
     );
@@ -242,7 +244,7 @@ fn mistakes_are_named(node: &Node) {
         ("usher/apps", "app"),
         ("startup-probe.usher/proxy", TCP_PROBE),
     ];
-    node.is_refused(&misspelt, &["startup-probe.usher/proxy"]);
+    node.assert_refused(&misspelt, &["startup-probe.usher/proxy"]);
     // A list names a container that does not exist.
     host.run(&ContainerSpec::witness_of(
         "lost",
@@ -269,7 +271,7 @@ fn mistakes_are_named(node: &Node) {
 }
 
 /// A cleanup ignores its signal, and the shim kills it at the end of the grace period.
-fn a_cleanup_hangs(node: &Node) {
+fn let_a_cleanup_hang(node: &Node) {
     let host = &node.host;
     let plan = [("usher/sidecars", "logs"), ("usher/post-exit", "clean-up")];
     let names = ["hung-logs", "hung-app", "hung-clean-up"];
@@ -294,7 +296,7 @@ fn a_cleanup_hangs(node: &Node) {
     }
 }
 
-fn the_node_is_upgraded_and_left_as_it_was(node: &Node) {
+fn upgrade_and_remove(node: &Node) {
     let host = &node.host;
     host.run(&ContainerSpec::witness_of(
         "old",

@@ -1,4 +1,4 @@
-//! Sidecars that come back in place: same task, same streams, another process.
+//! Sidecars that the shim restarts in place: same task, same streams, a new process.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::harness::{
 };
 use crate::pod::{self, JOB, MESH, Pod, TCP_PROBE};
 
-/// Kills a process behind everybody's back, as the kernel does when memory runs out.
+/// Kills a process from outside, as the kernel's OOM killer does.
 fn kill(pid: u32) {
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a process id"));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("kill");
@@ -26,7 +26,7 @@ fn starts(host: &Containerd, name: &str) -> usize {
 }
 
 #[test]
-fn a_sidecar_that_is_killed_comes_back_and_nobody_notices() {
+fn a_killed_sidecar_restarts_in_place_unnoticed() {
     let host = Containerd::start();
     JOB.run_proxy(&host, &[]);
     host.run(&JOB.witness("work", &[]));
@@ -39,7 +39,7 @@ fn a_sidecar_that_is_killed_comes_back_and_nobody_notices() {
     assert_eq!(host.status("proxy"), Some(Status::Running));
     let second = pid_of(&host, "proxy");
     assert_ne!(first, second);
-    // The number that the caller remembers is no other process's.
+    // No other process can get the process id that the caller remembers.
     let status = fs::read_to_string(format!("/proc/{first}/status")).expect("a zombie");
     assert!(status.contains("State:\tZ"), "{status}");
     assert!(
@@ -49,7 +49,6 @@ fn a_sidecar_that_is_killed_comes_back_and_nobody_notices() {
             .any(|topic| topic.starts_with("/tasks/exit"))
     );
     assert_eq!(starts(&host, "work"), 1);
-    // Everything works on it as before.
     assert_eq!(host.exec("proxy", &["/bin/echo", "hello"]).out(), "hello\n");
     assert_eq!(
         host.pids("proxy")
@@ -68,15 +67,15 @@ fn a_sidecar_that_is_killed_comes_back_and_nobody_notices() {
 }
 
 #[test]
-fn a_sidecar_that_crashes_keeps_the_files_it_has_written() {
+fn a_crashed_sidecar_keeps_its_files() {
     let host = Containerd::start();
     let spec = JOB.witness("proxy", &[]).script(
-        "echo life >> /shared/lives; test $(wc -l < /shared/lives) = 2 || exit 1; sleep 1000",
+        "echo run >> /shared/runs; test $(wc -l < /shared/runs) = 2 || exit 1; sleep 1000",
     );
     host.run(&spec);
-    let lives = host.shared_dir().join("lives");
-    eventually("it lives twice", PATIENCE, || {
-        fs::read_to_string(&lives).is_ok_and(|lives| lives == "life\nlife\n")
+    let runs = host.shared_dir().join("runs");
+    eventually("it has run twice", PATIENCE, || {
+        fs::read_to_string(&runs).is_ok_and(|runs| runs == "run\nrun\n")
     });
     assert_eq!(host.status("proxy"), Some(Status::Running));
     host.kill("proxy", "SIGKILL");
@@ -85,7 +84,7 @@ fn a_sidecar_that_crashes_keeps_the_files_it_has_written() {
 }
 
 #[test]
-fn readers_of_its_output_see_no_end_and_its_input_goes_on() {
+fn output_and_input_survive_a_restart_in_place() {
     for terminal in [false, true] {
         let host = Containerd::start();
         let script = "echo begin; read word; echo got $word; sleep 1000";
@@ -130,7 +129,7 @@ fn readers_of_its_output_see_no_end_and_its_input_goes_on() {
 }
 
 #[test]
-fn what_is_asked_of_the_streams_while_the_next_life_is_made_is_done_to_it() {
+fn stream_requests_during_a_restart_in_place_reach_the_new_process() {
     for terminal in [false, true] {
         let host = Containerd::start();
         let gates = Gates::new(&host);
@@ -175,7 +174,7 @@ fn what_is_asked_of_the_streams_while_the_next_life_is_made_is_done_to_it() {
 }
 
 #[test]
-fn what_update_has_changed_holds_in_the_next_life() {
+fn an_update_still_holds_after_a_restart_in_place() {
     let host = Containerd::start();
     JOB.run_proxy(&host, &[]);
     let limit = 64 * 1024 * 1024;
@@ -195,7 +194,7 @@ fn what_update_has_changed_holds_in_the_next_life() {
 }
 
 #[test]
-fn a_sidecar_that_is_told_to_stop_does_not_come_back() {
+fn a_stopped_sidecar_does_not_restart() {
     let host = Containerd::start();
     JOB.run_proxy(&host, &[]);
     host.run(&JOB.witness("work", &[]));
@@ -206,31 +205,31 @@ fn a_sidecar_that_is_told_to_stop_does_not_come_back() {
 }
 
 #[test]
-fn where_the_caller_restarts_the_shim_does_not() {
+fn the_shim_does_not_restart_a_sidecar_that_its_caller_restarts() {
     let host = Containerd::start();
     MESH.run_proxy(&host, &[]);
     kill(pid_of(&host, "proxy"));
     assert_eq!(host.wait_exit("proxy"), 137);
 }
 
-/// A proxy that crashes in its first lives, as many as there are, and then is one as any other.
-fn crashes_first(lives: usize) -> ContainerSpec {
+/// A proxy that crashes in its first `crashes` runs, and then works.
+fn crashes_first(crashes: usize) -> ContainerSpec {
     let script = format!(
-        "echo life >> /shared/lives; test $(wc -l < /shared/lives) -gt {lives} || exit 1; \
+        "echo run >> /shared/runs; test $(wc -l < /shared/runs) -gt {crashes} || exit 1; \
          exec /bin/witness proxy --listen 8080 --ready-after 300ms"
     );
     let spec = JOB.witness("proxy", &["--listen", "8080"]);
     spec.script(&script)
 }
 
-fn lives(host: &Containerd) -> usize {
-    let lives = fs::read_to_string(host.shared_dir().join("lives"));
-    lives.map_or(0, |lives| lives.lines().count())
+fn runs(host: &Containerd) -> usize {
+    let runs = fs::read_to_string(host.shared_dir().join("runs"));
+    runs.map_or(0, |runs| runs.lines().count())
 }
 
-/// It takes the ten seconds of the first back-off.
+/// The test takes the ten seconds of the first back-off.
 #[test]
-fn a_sidecar_that_crashes_twice_before_it_is_ready_holds_its_app_until_it_is() {
+fn an_app_is_held_until_a_twice_crashed_sidecar_is_ready() {
     let host = Containerd::start();
     let begun = Instant::now();
     host.run(&crashes_first(2));
@@ -239,7 +238,7 @@ fn a_sidecar_that_crashes_twice_before_it_is_ready_holds_its_app_until_it_is() {
     let record = host.await_event("work", "start");
     record.assert_before(("proxy", "ready"), ("work", "start"));
     assert!(begun.elapsed() >= Duration::from_secs(10));
-    assert_eq!(lives(&host), 3);
+    assert_eq!(runs(&host), 3);
     for restart in [
         "1 and is restarted in place in 0ns",
         "1 and is restarted in place in 10s",
@@ -256,7 +255,7 @@ fn has_exited(host: &Containerd, id: &str) -> bool {
 }
 
 #[test]
-fn where_the_caller_restarts_it_an_app_waits_for_the_sidecar_that_does_not_crash() {
+fn an_app_waits_until_its_caller_has_restarted_a_crashing_sidecar_successfully() {
     let host = Containerd::start();
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
@@ -277,7 +276,7 @@ fn where_the_caller_restarts_it_an_app_waits_for_the_sidecar_that_does_not_crash
 }
 
 #[test]
-fn a_sidecar_that_runs_out_of_memory_comes_back_and_its_app_runs_on() {
+fn a_sidecar_killed_for_memory_restarts_and_its_app_continues() {
     let host = Containerd::start();
     let script = "test -e /shared/again && exec /bin/witness proxy --listen 8080; \
                   touch /shared/again; /bin/witness mark proxy eats; exec tail /dev/zero";
@@ -296,7 +295,7 @@ fn a_sidecar_that_runs_out_of_memory_comes_back_and_its_app_runs_on() {
     let beats = |host: &Containerd| host.record().all("work", "beat").count();
     let before = beats(&host);
     eventually("the app goes on", PATIENCE, || beats(&host) > before);
-    // The limit holds in the new life too.
+    // The limit also holds for the new process.
     assert!(host.metrics("proxy").to_string().contains("33554432"));
     host.kill_all(&["work", "proxy"], "SIGTERM");
     assert_eq!(host.wait_exit("proxy"), 0);
@@ -323,18 +322,18 @@ fn a_restart_in_place_needs_no_containerd() {
 }
 
 #[test]
-fn a_containerd_that_is_started_while_a_sidecar_waits_for_its_next_life_sees_it_running() {
+fn a_containerd_started_during_back_off_sees_the_sidecar_running() {
     let host = Containerd::start();
     host.run(&JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]));
     let ended = |times| move |record: &Record| record.all("proxy", "exit").count() == times;
-    host.await_record("it has lived twice", ended(2));
+    host.await_record("it has run twice", ended(2));
     host.crash();
     host.start_again();
     assert_eq!(host.status("proxy"), Some(Status::Running));
-    // Without any process it would have been deleted.
+    // containerd would have deleted a task without any process.
     assert_eq!(host.pids("proxy").len(), 1);
     host.metrics("proxy");
-    // Asked to stop it need not live again.
+    // A stop request ends it without another run.
     host.kill("proxy", "SIGTERM");
     assert_eq!(host.wait_exit("proxy"), 0);
     host.delete("proxy");
@@ -342,10 +341,10 @@ fn a_containerd_that_is_started_while_a_sidecar_waits_for_its_next_life_sees_it_
 }
 
 #[test]
-fn what_is_not_there_between_two_lives_is_refused_and_nothing_of_it_stays() {
+fn pause_exec_and_delete_are_refused_during_back_off() {
     let host = Containerd::start();
     host.run(&JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]));
-    host.await_record("it has lived twice", |record| {
+    host.await_record("it has run twice", |record| {
         record.all("proxy", "exit").count() == 2
     });
     for command in ["pause", "resume"] {
@@ -358,16 +357,16 @@ fn what_is_not_there_between_two_lives_is_refused_and_nothing_of_it_stays() {
     let (code, _) = host
         .task_api("proxy")
         .delete("proxy", "")
-        .expect_err("it lives");
+        .expect_err("it runs");
     assert_eq!(code, ttrpc::Code::FAILED_PRECONDITION);
-    host.await_record("it lives again", |record| {
+    host.await_record("it runs again", |record| {
         record.all("proxy", "start").count() == 3
     });
     assert!(!has_exited(&host, "proxy"));
 }
 
 #[test]
-fn execs_end_with_the_life_that_they_began_in() {
+fn execs_end_with_the_process_that_is_restarted() {
     for args in [&[][..], &["--with-ns", "pid:/proc/self/ns/pid"]] {
         let host = Containerd::start();
         let spec = JOB.witness("proxy", &["--listen", "8080"]).option(args);
@@ -387,12 +386,12 @@ fn execs_end_with_the_life_that_they_began_in() {
 }
 
 #[test]
-fn a_sidecar_that_is_killed_while_it_is_paused_comes_back_unpaused() {
+fn a_sidecar_killed_while_paused_restarts_unpaused() {
     let host = Containerd::start();
     JOB.run_proxy(&host, &[]);
     host.must(&["tasks", "pause", "proxy"]);
     kill(pid_of(&host, "proxy"));
-    // Of cgroup v1 it dies when it is thawed.
+    // With cgroup v1 it dies only on Resume.
     host.ctr(&["tasks", "resume", "proxy"]);
     eventually("the proxy runs again", PATIENCE, || {
         starts(&host, "proxy") == 2
@@ -407,12 +406,12 @@ fn a_sidecar_that_is_killed_while_it_is_paused_comes_back_unpaused() {
 }
 
 #[test]
-fn a_shim_that_dies_between_two_lives_leaves_nothing() {
+fn a_shim_that_dies_during_back_off_leaves_nothing() {
     let host = Containerd::start();
-    // It waits ten seconds for its third life.
+    // It waits ten seconds for its third run.
     let spec = JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]);
     host.run(&spec);
-    eventually("it has lived twice", PATIENCE, || {
+    eventually("it has run twice", PATIENCE, || {
         host.record().all("proxy", "exit").count() == 2
     });
     assert_eq!(host.status("proxy"), Some(Status::Running));

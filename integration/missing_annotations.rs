@@ -1,5 +1,5 @@
-//! A pod that waits for want of one list of its annotations says so where people look: in the
-//! container's own log, whatever takes that, and in `usher inspect`.
+//! A pod that waits because an annotation is missing says so in the container's log, through every
+//! kind of logging, and in `usher inspect`.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::harness::{
 };
 use crate::pod::Pod;
 
-/// A sidecar that runs and never gets ready, in a pod whose apps are not listed.
+/// A sidecar that runs but never becomes ready, in a pod without a list of apps.
 const NEVER_READY: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/start-mode", "Hold"),
@@ -23,7 +23,7 @@ const NEVER_READY: Pod = Pod(&[
     ),
 ]);
 
-/// A container of such a pod with its output in a file, and that file.
+/// Runs a container with its output in a file. Returns a function that reads the file.
 fn logged(host: &Containerd, spec: ContainerSpec) -> impl Fn() -> String {
     let log = host.dir().join(format!("{}.log", spec.id));
     let uri = format!("file://{}", log.display());
@@ -31,7 +31,7 @@ fn logged(host: &Containerd, spec: ContainerSpec) -> impl Fn() -> String {
     move || fs::read_to_string(&log).unwrap_or_default()
 }
 
-/// What `usher inspect` says of the pod, once it says this.
+/// The text and the JSON of `usher inspect`, once the text contains `what`.
 #[track_caller]
 fn inspect(host: &Containerd, what: &str) -> (String, Value) {
     let ask = |more: &[&str]| {
@@ -49,10 +49,10 @@ fn inspect(host: &Containerd, what: &str) -> (String, Value) {
 }
 
 #[test]
-fn an_init_container_that_is_in_no_list_says_where_it_belongs() {
+fn an_unlisted_init_container_names_the_missing_annotation() {
     let host = Containerd::start();
     let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/native-init", "fetch")]);
-    // Kubelet creates nothing else before it has ended.
+    // kubelet creates nothing else before this container has ended.
     let log = logged(&host, pod.witness("migrate", &[]));
     let advice = "if migrate is one of the pod's own initContainers, it runs at once where the pod has \
         the annotation usher/native-init: fetch, migrate";
@@ -73,7 +73,7 @@ fn an_init_container_that_is_in_no_list_says_where_it_belongs() {
         log()
     );
     assert!(!host.record().has("migrate", "start"));
-    // The next pod has the annotation.
+    // The second pod has the annotation.
     let other = ContainerSpec::new("listed").in_pod("pod2", "migrate");
     let other = other.annotations(&[
         ("usher/sidecars", "proxy"),
@@ -84,7 +84,7 @@ fn an_init_container_that_is_in_no_list_says_where_it_belongs() {
 }
 
 #[test]
-fn what_is_added_to_a_pod_that_waits_says_how_it_would_not_wait() {
+fn a_debug_container_added_to_a_waiting_pod_names_the_annotation_that_releases_it() {
     let host = Containerd::start();
     host.run(&NEVER_READY.witness("proxy", &[]));
     let app = logged(&host, NEVER_READY.witness("web", &[]));
@@ -97,13 +97,13 @@ fn what_is_added_to_a_pod_that_waits_says_how_it_would_not_wait() {
     assert!(debugger().ends_with(advice), "{}", debugger());
     let (text, _) = inspect(&host, advice.trim_start_matches("; ").trim_end());
     assert!(!text.contains("if web was added"), "{text}");
-    // The app waits as it should: nothing is missing for it.
+    // The app waits for its sidecar; no annotation is missing for it.
     let waits = "it waits for sidecar proxy (not started yet)\n";
     assert!(app().ends_with(waits), "{}", app());
 }
 
 #[test]
-fn a_start_that_blocks_for_long_says_so_in_the_containers_log() {
+fn a_start_that_blocks_says_so_in_the_containers_log() {
     let host = Containerd::start();
     let blocked = |name: &str| {
         let spec = NEVER_READY.witness(name, &[]);
@@ -122,7 +122,7 @@ fn a_start_that_blocks_for_long_says_so_in_the_containers_log() {
 }
 
 #[test]
-fn a_run_that_waits_for_apps_that_may_still_come_says_so_while_it_does() {
+fn a_job_that_waits_for_further_apps_says_so() {
     let host = Containerd::start();
     let job = Pod(&[
         ("usher/sidecars", "proxy"),
@@ -143,7 +143,7 @@ fn a_run_that_waits_for_apps_that_may_still_come_says_so_while_it_does() {
     });
 }
 
-/// A shim with a container that waits for a sidecar which never comes; its streams go to `uri`.
+/// A shim with a container held for a sidecar that never starts. Its output goes to `uri`.
 fn held<'a>(host: &'a Containerd, terminal: bool, uri: &str) -> BareShim<'a> {
     let runtime = runtime_under_test();
     let shim = BareShim::start(host, &runtime, "a", &["/bin/sleep", "1000"], |config| {
@@ -167,7 +167,7 @@ fn held<'a>(host: &'a Containerd, terminal: bool, uri: &str) -> BareShim<'a> {
 }
 
 #[test]
-fn a_container_with_a_terminal_says_so_on_it() {
+fn a_held_container_says_so_on_its_terminal() {
     let host = Containerd::start();
     let log = host.dir().join("terminal");
     let _shim = held(&host, true, &format!("file://{}", log.display()));
@@ -179,7 +179,7 @@ fn a_container_with_a_terminal_says_so_on_it() {
 }
 
 #[test]
-fn a_logging_program_gets_it_too() {
+fn a_held_container_says_so_to_its_logging_program() {
     for terminal in [false, true] {
         let host = Containerd::start();
         let (program, log) = (host.dir().join("logger"), host.dir().join("said"));
@@ -203,7 +203,7 @@ fn a_logging_program_gets_it_too() {
             "{:?}",
             said()
         );
-        // And ends with its container.
+        // The logging program ends with its container.
         let api = shim.api();
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");

@@ -1,10 +1,10 @@
-//! The end of a pod whose app has crashed and is not there: a crash loop, back-off.
+//! Termination of a pod whose app has crashed and waits in kubelet's back-off.
 
 use crate::harness::{Stopped, times};
 
 use super::kubelet::{CRASHES, Kubelet, QUICK, WINDOW};
 
-/// A pod whose app has crashed; the others run or are held.
+/// A pod whose app has crashed; the other containers run or are held.
 #[track_caller]
 fn in_crash_loop(annotations: &'static [(&'static str, &'static str)], others: &[&str]) -> Kubelet {
     let pod = Kubelet::run_pod(annotations, 20);
@@ -17,7 +17,7 @@ fn in_crash_loop(annotations: &'static [(&'static str, &'static str)], others: &
     pod
 }
 
-/// They have ended in time, and what the caller is told does not make it restart the pod.
+/// All ended in time, and no exit code makes the caller restart the pod.
 #[track_caller]
 fn assert_well(stopped: &[Stopped], pod: &Kubelet) {
     let well = |stop: &Stopped| !stop.killed && stop.code == 0;
@@ -26,7 +26,7 @@ fn assert_well(stopped: &[Stopped], pod: &Kubelet) {
 }
 
 #[test]
-fn a_defer_runs_when_it_is_all_that_there_is_to_ask() {
+fn a_defer_runs_when_it_is_the_only_container_to_stop() {
     for annotations in [
         &[("usher/pre-exit", "before")],
         &[("usher/post-exit", "before")],
@@ -39,7 +39,7 @@ fn a_defer_runs_when_it_is_all_that_there_is_to_ask() {
 }
 
 #[test]
-fn a_defer_runs_before_its_sidecar_stops_whichever_is_asked_first() {
+fn a_defer_runs_before_its_sidecar_stops_in_any_order_of_stop_requests() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),
@@ -75,7 +75,7 @@ fn two_defers_run_in_their_order() {
 }
 
 #[test]
-fn a_defer_runs_beside_an_init_container_whose_end_is_withheld() {
+fn a_defer_runs_while_the_exit_of_an_init_container_is_withheld() {
     const POD: &[(&str, &str)] = &[
         ("usher/init", "setup"),
         ("usher/pre-exit", "before"),
@@ -87,9 +87,9 @@ fn a_defer_runs_beside_an_init_container_whose_end_is_withheld() {
     assert_well(&stopped, &pod);
 }
 
-/// From 1.29 on kubelet asks its own sidecars when the others have ended.
+/// From 1.29 on, kubelet stops native sidecars after the other containers have ended.
 #[test]
-fn a_defer_runs_while_a_native_sidecar_is_not_asked_yet() {
+fn a_defer_runs_before_the_native_sidecars_stop_request() {
     const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy"), ("usher/pre-exit", "before")];
     let pod = in_crash_loop(POD, &["proxy", "before"]);
     let first = pod.stop(&["before"]);
@@ -102,7 +102,7 @@ fn a_defer_runs_while_a_native_sidecar_is_not_asked_yet() {
 }
 
 #[test]
-fn the_hook_of_a_sidecar_runs_that_is_all_that_there_is_to_ask() {
+fn the_hook_of_a_sidecar_runs_when_it_is_the_only_container_to_stop() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         (
@@ -118,10 +118,11 @@ fn the_hook_of_a_sidecar_runs_that_is_all_that_there_is_to_ask() {
 }
 
 #[test]
-fn what_a_create_shows_to_have_been_no_end_ends_once_more() {
+fn a_defer_runs_again_after_a_create_disproves_the_termination() {
     const POD: &[(&str, &str)] = &[("usher/pre-exit", "before")];
     let pod = in_crash_loop(POD, &["before"]);
-    // A new image of it; the app's next life shows that the pod lives on.
+    // kubelet recreates the defer because its image changed. The restarted app shows that the pod
+    // is not ending.
     pod.stop(&["before"]);
     assert_eq!(pod.starts("before"), 1);
     pod.run("web.1", &[]);

@@ -1,8 +1,8 @@
-//! Releases of held containers while their callers give up, pause, stop and kill at any moment: no
-//! program is executed early, none is lost, every end is told as it was.
+//! Releases of held containers while callers give up, pause, stop and kill them at any moment. No
+//! program starts early, no container is lost, and each exit code is right.
 //!
-//! The moments are random; `USHER_TEST_SEED` repeats those of a test that has failed. When a gate
-//! opens is the test's own doing: the sidecar shares the machine's network, and its startup probe
+//! The moments are random; `USHER_TEST_SEED` repeats those of a failed test. The test itself
+//! decides when a gate opens: the sidecar shares the machine's network, and its startup probe
 //! succeeds as soon as the test listens.
 
 use std::fs;
@@ -22,13 +22,13 @@ use crate::harness::{
 
 const APPS: usize = 5;
 
-/// What an app that nobody ends exits with.
+/// Exit code of an undisturbed app.
 const OWN_CODE: u32 = 7;
 
-/// The longest time from a release to the end of an app that nobody ends.
+/// How long an undisturbed app runs after its release.
 const RUNS_FOR: &str = "40ms";
 
-/// Within this time the gate opens and everything that disturbs it happens.
+/// The gate opens, and all disturbances happen, within this time.
 const WINDOW_MS: u64 = 120;
 
 /// Pseudorandom numbers (Steele, Lea, Flood: splitmix64).
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// What happens to an app beside its release.
+/// An event that happens to an app beside its release.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Disturbance {
     None,
@@ -63,7 +63,7 @@ enum Disturbance {
     PauseAndKill,
 }
 
-/// One pod: when what happens, from a common beginning on.
+/// One pod: the time of each event, counted from a common beginning.
 #[derive(Debug)]
 struct Script {
     mode: &'static str,
@@ -81,7 +81,7 @@ struct App {
 impl Script {
     fn new(random: &mut Random) -> Self {
         use Disturbance::{GiveUp, Kill, None, Pause, PauseAndKill, Term};
-        // Two that are asked to stop at once would be the end of the pod.
+        // A stop request for two apps at once would end the pod.
         let ends = [Term, Kill, PauseAndKill];
         let others = [GiveUp, GiveUp, Pause, Pause, None];
         let app = |number: usize| App {
@@ -101,12 +101,12 @@ impl Script {
     }
 }
 
-/// What its caller has seen of an app.
+/// The caller's observations of an app.
 #[derive(Debug, Default)]
 struct Seen {
-    /// When it was told that the app is paused, until it asked for the end of that.
+    /// Times of the answer to Pause and of the Resume request.
     paused: Option<(u64, u64)>,
-    /// When it was told that the app is asked to stop.
+    /// Time of the answer to the stop request.
     stopped: Option<u64>,
     code: u32,
 }
@@ -120,7 +120,7 @@ fn sleep_until(at: Instant) {
     thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-/// A pod of one shim: its sidecar runs, and is ready when somebody listens at the address.
+/// A pod with one shim. Its sidecar runs, and becomes ready when the test listens at the address.
 struct Pod<'host> {
     host: &'host Containerd,
     number: usize,
@@ -192,7 +192,7 @@ impl<'host> Pod<'host> {
         self.shim.api().create(&request).expect("create an app");
     }
 
-    /// Starts an app and does to it what the script says; what became of it.
+    /// Starts an app, disturbs it as scripted, and returns the observations.
     fn disturb(&self, number: usize, app: App, begin: Instant) -> Seen {
         let id = self.app(number);
         let mut seen = Seen::default();
@@ -209,7 +209,8 @@ impl<'host> Pod<'host> {
                     let paused = api.call::<Empty>("Pause", &pause_request(&id));
                     seen.stopped = stop(&api, &id, 9);
                     if paused.is_ok() {
-                        // Of cgroup v1 some runtimes kill what is frozen when it is thawed.
+                        // With cgroup v1 some runtimes' kill of a frozen process takes effect only
+                        // on Resume.
                         let _ = api.call::<Empty>("Resume", &resume_request(&id));
                     }
                 }
@@ -226,7 +227,7 @@ impl<'host> Pod<'host> {
         seen
     }
 
-    /// A caller that gives up asks once more, later.
+    /// Asks for the start; a caller that gives up asks again later.
     fn ask_for_start(&self, id: &str, app: App) {
         if app.disturbance == Disturbance::GiveUp {
             let request = StartRequest {
@@ -236,7 +237,7 @@ impl<'host> Pod<'host> {
             self.shim.api().call_and_vanish("Start", &request, app.at);
             thread::sleep(app.pause);
         }
-        // It can take a moment until the shim knows that the first one has gone.
+        // The shim may take a moment to notice that the first caller has gone.
         let mut started = self.shim.api().start(id, "");
         eventually("no Start is under way", PATIENCE, || {
             let is_under_way = matches!(&started, Err((_, why)) if why.contains("it is starting"));
@@ -250,7 +251,7 @@ impl<'host> Pod<'host> {
         }
     }
 
-    /// Every process of the shim's has ended and was waited for.
+    /// Ends the sidecar, and waits until the shim has no child process.
     fn end(self) {
         let (api, id) = (self.shim.api(), &self.shim.id);
         api.kill(id, "", 9, false).expect("kill the sidecar");
@@ -278,7 +279,7 @@ fn resume_request(id: &str) -> ResumeRequest {
     }
 }
 
-/// One that has not been started yet, or has ended, is not paused.
+/// A pause fails if the app has not started yet or has ended.
 fn pause(api: &TaskApi, id: &str, length: Duration) -> Option<(u64, u64)> {
     let paused: Answer<Empty> = api.call("Pause", &pause_request(id));
     paused.ok()?;
@@ -297,7 +298,7 @@ fn stop(api: &TaskApi, id: &str, signal: u32) -> Option<u64> {
     api.kill(id, "", signal, false).ok().map(|_| now())
 }
 
-/// What is wrong with what became of an app, if anything.
+/// The violation found in an app's observations, if any.
 fn judge(record: &Record, id: &str, app: App, opened: u64, seen: &Seen) -> Option<String> {
     let starts: Vec<u64> = record.all(id, "start").map(|event| event.at_ns).collect();
     let held_when_stopped = seen.stopped.is_some_and(|at| at < opened);
@@ -357,12 +358,12 @@ fn round(host: &Containerd, number: usize, random: &mut Random) {
 }
 
 #[test]
-fn releases_that_are_disturbed_are_never_early_and_never_lost() {
+fn disturbed_releases_are_never_early_and_never_lost() {
     let seed = match std::env::var("USHER_TEST_SEED") {
         Ok(text) => text.parse().expect("USHER_TEST_SEED is a number"),
         Err(_) => now(),
     };
-    // Shown when the test fails.
+    // Shown if the test fails.
     println!("USHER_TEST_SEED={seed}");
     let host = Containerd::start();
     let mut random = Random(seed);

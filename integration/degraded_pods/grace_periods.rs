@@ -1,5 +1,5 @@
-//! What time there is for those who are told, with a caller that kills when the grace period after
-//! its answer is over; and who is there meanwhile.
+//! The time that containers have to stop when the caller kills each at the end of the grace period
+//! after its answer, and the sidecars that run meanwhile.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::kubelet::{Kubelet, WINDOW};
 const MS: Duration = Duration::from_millis(1);
 const ALL: [&str; 3] = ["proxy", "web", "before"];
 
-/// Ends a pod of which nothing ends by itself, in which the defer uses up the time.
+/// Ends a pod whose containers all ignore SIGTERM and whose defer uses up the grace period.
 #[track_caller]
-fn end_deaf(annotations: &'static [(&'static str, &'static str)]) -> (Vec<Stopped>, Record) {
+fn end_unresponsive(annotations: &'static [(&'static str, &'static str)]) -> (Vec<Stopped>, Record) {
     let pod = Kubelet::run_pod(annotations, 7);
     for name in ALL {
         pod.run(name, &["--ignore-term", "--beat", "50ms"]);
@@ -22,8 +22,8 @@ fn end_deaf(annotations: &'static [(&'static str, &'static str)]) -> (Vec<Stoppe
     (stopped, pod.host.record())
 }
 
-/// They had their signal, and went on for the better part of two seconds; they were answered late
-/// enough for that, and not as late as only other policies may.
+/// Each container got its signal and ran for most of two seconds after it. Its answer came late
+/// enough for that, yet earlier than other policies allow.
 #[track_caller]
 fn assert_had_their_time(names: &[&str], (stopped, record): &(Vec<Stopped>, Record)) {
     for name in names {
@@ -41,7 +41,7 @@ fn assert_had_their_time(names: &[&str], (stopped, record): &(Vec<Stopped>, Reco
     }
 }
 
-macro_rules! deaf {
+macro_rules! unresponsive {
     ($policy:literal) => {
         &[
             ("usher/sidecars", "proxy"),
@@ -53,10 +53,10 @@ macro_rules! deaf {
 }
 
 #[test]
-fn under_shared_who_is_told_at_the_deadline_has_two_seconds_before_its_caller_kills_it() {
-    let ended = end_deaf(deaf!("Shared"));
+fn under_shared_a_container_signaled_at_the_deadline_has_two_seconds_before_its_caller_kills_it() {
+    let ended = end_unresponsive(unresponsive!("Shared"));
     let record = &ended.1;
-    // The defer has used up what there was.
+    // The defer has used up the grace period.
     let used = record.between(("before", "start"), ("web", "signal"));
     assert!(used >= 4_000 * MS, "{record}");
     assert_had_their_time(&ALL, &ended);
@@ -64,7 +64,7 @@ fn under_shared_who_is_told_at_the_deadline_has_two_seconds_before_its_caller_ki
 
 #[test]
 fn under_reserve_each_later_step_has_two_seconds_before_its_caller_kills_it() {
-    let ended = end_deaf(deaf!("Reserve"));
+    let ended = end_unresponsive(unresponsive!("Reserve"));
     let record = &ended.1;
     record.assert_before(("before", "signal"), ("web", "signal"));
     record.assert_before(("web", "signal"), ("proxy", "signal"));
@@ -72,7 +72,7 @@ fn under_reserve_each_later_step_has_two_seconds_before_its_caller_kills_it() {
 }
 
 #[test]
-fn a_sidecar_that_dies_while_its_app_drains_is_there_again() {
+fn a_sidecar_that_dies_while_its_app_drains_restarts() {
     const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy"), WINDOW];
     let pod = Kubelet::run_pod(POD, 30);
     pod.run("proxy", &[]);

@@ -1,5 +1,5 @@
-//! containerd is away, or hangs: what happens meanwhile is known afterwards, and told in order,
-//! nothing twice.
+//! Events and tasks survive while containerd is down or hangs: the shim delivers every event
+//! afterwards, in order and once.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -13,36 +13,36 @@ use crate::harness::{
     run, runtime_under_test,
 };
 
-/// The way to containerd's events that the test can block: a shim is told of a link to its socket.
-struct Road {
+/// A link to containerd's event socket that the test can remove. The shim is given the link.
+struct EventsLink {
     link: PathBuf,
     socket: PathBuf,
 }
 
-impl Road {
+impl EventsLink {
     fn new(host: &Containerd) -> Self {
         let socket = PathBuf::from(format!("{}.ttrpc", host.socket().display()));
         let link = host.dir().join("events");
-        let road = Self { link, socket };
-        road.open();
-        road
+        let events_link = Self { link, socket };
+        events_link.create();
+        events_link
     }
 
-    fn open(&self) {
+    fn create(&self) {
         symlink(&self.socket, &self.link).expect("the link");
     }
 
-    fn block(&self) {
+    fn remove(&self) {
         std::fs::remove_file(&self.link).expect("no link");
     }
 }
 
-/// A running container whose shim sends its events along `road`.
-fn running<'host>(host: &'host Containerd, road: &Road) -> (BareShim<'host>, TaskApi) {
+/// A running container whose shim sends its events through `events_link`.
+fn running<'host>(host: &'host Containerd, events_link: &EventsLink) -> (BareShim<'host>, TaskApi) {
     let args = ["/bin/sleep", "1000"];
     let mut shim = BareShim::prepare(host, &runtime_under_test(), "a", &args, |_| ());
     let mut start = shim.command("start");
-    start.env("TTRPC_ADDRESS", &road.link);
+    start.env("TTRPC_ADDRESS", &events_link.link);
     let started = run(start, PATIENCE);
     assert!(started.ok(), "start: {}", started.err());
     shim.address = started.out().trim().to_owned();
@@ -55,8 +55,8 @@ fn running<'host>(host: &'host Containerd, road: &Road) -> (BareShim<'host>, Tas
     (shim, api)
 }
 
-/// An event in a word, with the exec that it is about.
-fn word(event: &CtrEvent) -> String {
+/// The topic of an event, and the id of its exec or container.
+fn topic_and_id(event: &CtrEvent) -> String {
     let id = event.data["exec_id"].as_str().or(event.data["id"].as_str());
     format!("{} {}", event.topic, id.unwrap_or("-"))
 }
@@ -66,10 +66,10 @@ fn task_events(host: &Containerd) -> Vec<String> {
     let tasks = events
         .iter()
         .filter(|event| event.topic.starts_with("/tasks/"));
-    tasks.map(word).collect()
+    tasks.map(topic_and_id).collect()
 }
 
-/// Adds execs, each of which is an event and nothing else.
+/// Adds execs without starting them. Returns the events that this causes.
 fn add_execs(shim: &BareShim<'_>, api: &TaskApi, prefix: &str, count: usize) -> Vec<String> {
     let add = |number| {
         let id = format!("{prefix}{number}");
@@ -106,12 +106,12 @@ fn begun() -> Vec<String> {
 }
 
 #[test]
-fn hundreds_of_events_wait_for_a_containerd_that_was_killed_and_come_in_order() {
+fn hundreds_of_events_reach_a_restarted_containerd_in_order() {
     let host = Containerd::start();
-    let road = Road::new(&host);
-    let (shim, api) = running(&host, &road);
+    let events_link = EventsLink::new(&host);
+    let (shim, api) = running(&host, &events_link);
     let mut expected = begun();
-    road.block();
+    events_link.remove();
     host.crash();
     expected.extend(add_execs(&shim, &api, "e", 400));
     for id in ["e7", "e3", "e399"] {
@@ -121,15 +121,15 @@ fn hundreds_of_events_wait_for_a_containerd_that_was_killed_and_come_in_order() 
     assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
     api.delete("a", "").expect("delete");
     expected.extend(["/tasks/exit a", "/tasks/delete -"].map(str::to_owned));
-    // The link stays away until somebody listens who would notice a loss.
+    // The link is restored only after the test subscribes again; containerd drops unheard events.
     host.start_again();
-    road.open();
+    events_link.create();
     let opened = Instant::now();
     expect_events(&host, &expected);
-    // The longest pause between two attempts, and the time that hundreds of events take.
+    // The longest pause between two attempts, plus the time that hundreds of events take.
     let took = opened.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
-    // They say when they happened, not when they were told.
+    // An event carries the time when it happened, not when containerd received it.
     let events = host.events();
     let tasks = events
         .iter()
@@ -138,55 +138,55 @@ fn hundreds_of_events_wait_for_a_containerd_that_was_killed_and_come_in_order() 
 }
 
 #[test]
-fn a_containerd_that_hangs_is_told_everything_once() {
+fn a_containerd_that_hangs_gets_each_event_once() {
     let host = Containerd::start();
-    let road = Road::new(&host);
-    let (shim, api) = running(&host, &road);
+    let events_link = EventsLink::new(&host);
+    let (shim, api) = running(&host, &events_link);
     let mut expected = begun();
     let daemon = Pid::from_raw(host.pid().expect("containerd runs") as i32);
     kill(daemon, Signal::SIGSTOP).expect("stop containerd");
     expected.extend(add_execs(&shim, &api, "e", 100));
     expected.extend(run_exec(&api, "e7"));
-    // Longer than the reference waits for an answer: it would send again.
+    // The reference shim times out after less than this, and would send the events again.
     std::thread::sleep(Duration::from_secs(7));
     expected.extend(add_execs(&shim, &api, "f", 10));
     kill(daemon, Signal::SIGCONT).expect("let containerd go on");
     expect_events(&host, &expected);
-    // And what comes next: nothing came twice in between.
+    // Later events would reveal a duplicate of an earlier one.
     expected.extend(add_execs(&shim, &api, "g", 10));
     expect_events(&host, &expected);
 }
 
 #[test]
-fn a_containerd_that_is_killed_again_and_again_is_told_everything() {
+fn a_containerd_killed_repeatedly_gets_all_events() {
     let host = Containerd::start();
-    let road = Road::new(&host);
-    let (shim, api) = running(&host, &road);
+    let events_link = EventsLink::new(&host);
+    let (shim, api) = running(&host, &events_link);
     let mut expected = begun();
     for round in 0..3 {
-        // Some of these are under way when it is killed: an answer may be lost with it.
+        // containerd dies while some of these are under way, so an answer may be lost.
         expected.extend(add_execs(&shim, &api, &format!("lost{round}-"), 50));
         host.crash();
-        let _ = std::fs::remove_file(&road.link);
+        let _ = std::fs::remove_file(&events_link.link);
         expected.extend(add_execs(&shim, &api, &format!("kept{round}-"), 50));
         host.start_again();
-        road.open();
+        events_link.create();
         host.await_events("the last event has come", |events| {
             events
                 .iter()
-                .any(|event| word(event) == *expected.last().expect("events"))
+                .any(|event| topic_and_id(event) == *expected.last().expect("events"))
         });
     }
     let mut seen = task_events(&host);
-    // What containerd took but never told anybody, as nobody listened, is not the shim's loss; what
-    // came while it was away is all there, in order, and once.
+    // containerd may accept an event and die before anyone subscribes: not the shim's loss. Events
+    // from while containerd was down must all arrive, in order and once.
     seen.retain(|event| event.contains("kept"));
     expected.retain(|event| event.contains("kept"));
     assert_eq!(seen, expected);
 }
 
 #[test]
-fn tasks_are_found_again_as_they_have_become() {
+fn a_restarted_containerd_sees_the_current_state_of_its_tasks() {
     let host = Containerd::start();
     let witness =
         |id: &str, options: &[&str]| ContainerSpec::new(id).in_pod("pod1", id).witness(options);
@@ -199,7 +199,7 @@ fn tasks_are_found_again_as_they_have_become() {
     let attached = host.spawn_attached(&witness("attached", &["--exit", "5"]));
     host.await_event("attached", "start");
     let exec = host.spawn_exec("stays", "one", &["/bin/sleep", "1000"]);
-    // Not before its Start was answered: a caller that is gone by then takes it along.
+    // Wait until Start was answered: the exec ends with a caller that vanishes earlier.
     host.await_events("the exec runs", |events| {
         let started = |event: &CtrEvent| event.topic == "/tasks/exec-started";
         events.iter().any(started)
@@ -207,7 +207,7 @@ fn tasks_are_found_again_as_they_have_become() {
     let api = host.task_api("stays");
     host.crash();
     host.await_event("ends", "exit");
-    // What runs was killed by whoever can reach the shim.
+    // While containerd is down, another client of the shim kills the exec.
     api.kill("stays", "one", 9, false).expect("kill an exec");
     assert_eq!(api.wait("stays", "one").expect("wait").exit_status, 137);
     host.start_again();
@@ -216,7 +216,7 @@ fn tasks_are_found_again_as_they_have_become() {
     let is_deleted = Version::of_containerd().deletes_what_has_ended(false);
     let ended = (!is_deleted).then_some(Status::Stopped);
     assert_eq!(states, [running, paused, ended, running]);
-    // Waits are taken up again.
+    // containerd waits for the tasks again.
     let waiting = Background::spawn(host.ctr_command(&["tasks", "attach", "paused"]));
     host.must(&["tasks", "resume", "paused"]);
     host.kill("paused", "SIGKILL");
@@ -224,6 +224,6 @@ fn tasks_are_found_again_as_they_have_become() {
     assert_eq!(host.exec("stays", &["/bin/echo", "alive"]).out(), "alive\n");
     host.kill("attached", "SIGTERM");
     assert_eq!(host.wait_exit("attached"), 5);
-    // Their connections were those of the containerd that was killed.
+    // Their connections ended with the killed containerd.
     drop((exec, attached));
 }

@@ -1,4 +1,4 @@
-//! Ends that the shim has decided, and what comes after them: the whole pod again, or an app.
+//! The whole pod or an app is created again after a termination that the shim began.
 
 use crate::harness::{ContainerSpec, Containerd, CtrEvent, PATIENCE, Status, Stopped, eventually};
 use crate::pod::Pod;
@@ -22,7 +22,7 @@ macro_rules! essential {
     };
 }
 
-/// Runs a pod until its essential container has failed, and ended it.
+/// Runs a pod until its essential container fails and the shim ends the pod.
 #[track_caller]
 fn until_its_end(annotations: &'static [(&'static str, &'static str)]) -> Kubelet {
     let pod = Kubelet::run_pod(annotations, 20);
@@ -32,9 +32,10 @@ fn until_its_end(annotations: &'static [(&'static str, &'static str)]) -> Kubele
     pod.run("web", &[]);
     pod.run("lease", &["--run-for", "1s", "--exit", "9"]);
     assert_eq!(pod.ended("lease"), 9);
-    // It is created again at once, as any app that has failed; that it is not in time is no error.
+    // The caller recreates the failed container at once. Its start may come too late, which is no
+    // error.
     let again = pod.host.spawn_run(&pod.witness("lease.1", &[]));
-    // Which makes kubelet begin with a new one.
+    // The exit of the sandbox makes kubelet create a new one.
     assert_eq!(pod.host.wait_exit(SANDBOX), 137);
     again.finish(PATIENCE);
     let record = pod.host.record();
@@ -61,19 +62,19 @@ fn is_exit_of(event: &CtrEvent, id: &str) -> bool {
 }
 
 #[test]
-fn an_essential_container_that_fails_under_always_ends_the_pod_and_its_sandbox() {
+fn under_always_a_failed_essential_container_ends_the_pod_and_its_sandbox() {
     until_its_end(essential!("Always"));
 }
 
 #[test]
-fn an_essential_container_that_fails_under_on_failure_leaves_nothing_that_looks_done() {
+fn under_on_failure_a_failed_essential_container_leaves_no_exit_code_0() {
     let pod = until_its_end(essential!("OnFailure"));
     let told = ["setup", "proxy", "before", "web"].map(|id| (id, pod.host.wait_exit(id)));
     assert!(told.iter().all(|(_, code)| *code != 0), "{told:?}");
 }
 
 #[test]
-fn without_a_sandbox_container_what_is_created_after_a_failed_essential_one_runs() {
+fn without_a_sandbox_the_pod_runs_again_after_an_essential_container_failed() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/essential", "lease"),
@@ -114,7 +115,6 @@ const JOB: &[(&str, &str)] = &[
     ("usher/restart-policy", "Never"),
 ];
 
-/// A job whose app has failed.
 #[track_caller]
 fn failed_job() -> Kubelet {
     let pod = Kubelet::run_pod(JOB, 20);
@@ -126,7 +126,7 @@ fn failed_job() -> Kubelet {
 }
 
 #[test]
-fn an_app_that_is_created_again_while_its_job_is_being_ended_runs() {
+fn an_app_recreated_while_its_job_terminates_runs() {
     let pod = failed_job();
     pod.host.await_event("after", "start");
     pod.run("work.1", &[]);
@@ -134,7 +134,7 @@ fn an_app_that_is_created_again_while_its_job_is_being_ended_runs() {
 }
 
 #[test]
-fn an_app_that_is_created_again_when_its_job_has_ended_runs() {
+fn an_app_recreated_after_its_job_ended_runs() {
     let pod = failed_job();
     for name in ["after", "proxy"] {
         assert_eq!(pod.ended(name), 0, "{name}");
@@ -146,7 +146,7 @@ fn an_app_that_is_created_again_when_its_job_has_ended_runs() {
 }
 
 #[test]
-fn under_on_failure_a_defer_that_runs_when_the_sandbox_dies_does_not_look_done() {
+fn under_on_failure_a_defer_that_runs_when_the_sandbox_dies_does_not_exit_with_0() {
     const POD: &[(&str, &str)] = &[
         ("usher/init", "setup"),
         ("usher/sidecars", "proxy"),
@@ -162,11 +162,11 @@ fn under_on_failure_a_defer_that_runs_when_the_sandbox_dies_does_not_look_done()
     pod.host.await_event("web", "start");
     pod.crash(SANDBOX);
     pod.host.wait_exit(SANDBOX);
-    // Then kubelet stops the rest, before it makes another.
+    // kubelet stops the remaining containers before it creates a new sandbox.
     let stopped = pod.stop(&["setup", "proxy", "before", "web"]);
     let record = pod.host.record();
     assert!(record.has("before", "exit"), "{record}");
-    // An app says itself whether it has done its work.
+    // An app's own exit code says whether it completed its work.
     let again = |stop: &Stopped| stop.code == 143 || stop.id == "web";
     assert!(stopped.iter().all(again), "{stopped:?}");
 }

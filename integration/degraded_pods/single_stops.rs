@@ -1,4 +1,4 @@
-//! A stop of one container in a pod that has a defer and lives on.
+//! A stop request for one container of a pod with a defer; the pod continues.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,8 +22,8 @@ fn running() -> Kubelet {
     pod
 }
 
-/// Stops a container and creates it again, as after a failed liveness probe: when the window is over,
-/// and without the others.
+/// Stops a container and creates it again, as after a failed liveness probe. The shim must wait for
+/// the termination window, and leave the others alone.
 #[track_caller]
 fn assert_stopped_alone(pod: &Kubelet, name: &str, other: &str) {
     let asked = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
@@ -40,16 +40,16 @@ fn assert_stopped_alone(pod: &Kubelet, name: &str, other: &str) {
 }
 
 #[test]
-fn an_app_that_is_asked_alone_is_stopped_alone_when_the_window_is_over() {
+fn a_single_stop_request_stops_only_the_app_after_the_window() {
     let pod = running();
     assert_stopped_alone(&pod, "web", "proxy");
-    // At the end it runs.
+    // At the end of the pod it runs.
     pod.delete(&["proxy", "web.1", "before"]);
     assert_eq!(pod.starts("before"), 1);
 }
 
 #[test]
-fn a_sidecar_that_is_asked_alone_is_stopped_alone_when_the_window_is_over() {
+fn a_single_stop_request_stops_only_the_sidecar_after_the_window() {
     let pod = running();
     assert_stopped_alone(&pod, "proxy", "web");
     pod.delete(&["proxy.1", "web", "before"]);
@@ -57,7 +57,7 @@ fn a_sidecar_that_is_asked_alone_is_stopped_alone_when_the_window_is_over() {
 }
 
 #[test]
-fn an_app_that_is_asked_alone_is_stopped_alone_though_another_is_down() {
+fn a_single_stop_request_stops_only_the_app_though_another_is_down() {
     let pod = running();
     pod.run("other", CRASHES);
     assert_eq!(pod.ended("other"), 1);
@@ -65,14 +65,14 @@ fn an_app_that_is_asked_alone_is_stopped_alone_though_another_is_down() {
 }
 
 #[test]
-fn a_defer_that_is_asked_alone_while_its_app_runs_ends_without_having_run() {
+fn a_single_stop_request_ends_a_defer_without_running_it() {
     let pod = running();
     let stopped = pod.stop(&["before"]);
     assert!(!stopped[0].killed, "{stopped:?}");
     let record = pod.host.record();
     assert!(!record.has("before", "start"), "{record}");
     assert!(!record.has("web", "signal"), "{record}");
-    // As after a change of its image.
+    // kubelet does the same when the container's image changed.
     pod.run("before.1", QUICK);
     pod.delete(&["proxy", "before.1", "web"]);
     let record = pod.host.record();
@@ -80,8 +80,8 @@ fn a_defer_that_is_asked_alone_while_its_app_runs_ends_without_having_run() {
     assert_eq!(pod.starts("before"), 1, "{record}");
 }
 
-/// The time from `asked` to the last signal of a container.
-fn told(pod: &Kubelet, name: &str, asked: Duration) -> Duration {
+/// The time from `asked` to the last signal that the container got.
+fn signal_delay(pod: &Kubelet, name: &str, asked: Duration) -> Duration {
     let record = pod.host.record();
     let last = record.all(name, "signal").last();
     let last = last.unwrap_or_else(|| panic!("the signal of {name}: {record}"));
@@ -89,7 +89,7 @@ fn told(pod: &Kubelet, name: &str, asked: Duration) -> Duration {
 }
 
 #[test]
-fn a_wedged_sidecar_that_is_asked_alone_keeps_half_of_its_time_whatever_an_apps_pre_stop_hides() {
+fn a_sidecar_stopped_alone_keeps_half_its_grace_period_despite_an_apps_pre_stop() {
     const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy")];
     let pod = Kubelet::run_pod(POD, 8);
     let handler = r#"{"httpGet":{"port":8080}}"#;
@@ -101,23 +101,23 @@ fn a_wedged_sidecar_that_is_asked_alone_keeps_half_of_its_time_whatever_an_apps_
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
     let asked = now();
     pod.stop(&["proxy"]);
-    let wait = told(&pod, "proxy", asked);
+    let wait = signal_delay(&pod, "proxy", asked);
     assert!(wait >= Duration::from_millis(3_900), "{wait:?}");
     assert!(wait < Duration::from_millis(5_500), "{wait:?}");
-    // The end of the pod would have asked one without a handler at once.
+    // A termination would have delivered the signal at once to a container without a handler.
     pod.run("proxy.1", &[]);
     pod.run("api", &[]);
     pod.host.await_event("api", "start");
     let asked = now();
     pod.stop(&["proxy.1"]);
-    let wait = told(&pod, "proxy", asked);
+    let wait = signal_delay(&pod, "proxy", asked);
     assert!(wait < Duration::from_millis(3_500), "{wait:?}");
     let record = pod.host.record();
     assert!(!record.has("web", "signal"), "{record}");
 }
 
 #[test]
-fn a_reload_by_hand_is_delivered_as_it_is_and_a_stop_by_the_authors_signal() {
+fn other_signals_are_delivered_unchanged_and_a_stop_uses_the_annotated_signal() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("stop-signal.usher/web", "SIGQUIT"),
@@ -127,7 +127,7 @@ fn a_reload_by_hand_is_delivered_as_it_is_and_a_stop_by_the_authors_signal() {
     pod.run("web", &["--ignore-term"]);
     pod.host.await_event("web", "start");
     for signal in ["SIGUSR1", "SIGHUP"] {
-        // `ctr` gives its call no deadline.
+        // `ctr` sends its request without a deadline.
         pod.host.kill("web", signal);
     }
     pod.host.await_record("both signals", |record| {
@@ -137,6 +137,6 @@ fn a_reload_by_hand_is_delivered_as_it_is_and_a_stop_by_the_authors_signal() {
     pod.delete(&["proxy", "web"]);
     let record = pod.host.record();
     let signals: Vec<_> = record.all("web", "signal").map(|e| &*e.detail).collect();
-    // Its stop, and once more before SIGKILL.
+    // SIGQUIT as its stop signal, and once more before SIGKILL.
     assert_eq!(signals, ["10", "1", "3", "3"], "{record}");
 }

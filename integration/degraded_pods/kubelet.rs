@@ -1,4 +1,4 @@
-//! What kubelet, and containerd for it, do to one pod.
+//! Drives one pod as kubelet and containerd do.
 
 use std::fs;
 use std::thread;
@@ -9,25 +9,25 @@ use nix::unistd::Pid;
 
 use crate::harness::{ContainerSpec, Containerd, PATIENCE, Stopped, eventually};
 
-/// The requests of one deletion come so far apart.
+/// Time between the stop requests of one pod deletion.
 const APART: Duration = Duration::from_millis(10);
 
-/// A first life that ends at once, as of an app that is in a crash loop.
+/// Options of a container that fails soon after its start, as in a crash loop.
 pub const CRASHES: &[&str] = &["--run-for", "100ms", "--exit", "1"];
 
-/// What a defer does.
+/// Options of a defer that finishes soon.
 pub const QUICK: &[&str] = &["--run-for", "300ms"];
 
-/// The second request makes the end of a pod at once, however late it comes on a slow machine.
+/// Wide enough that the second stop request begins the termination even on a slow machine.
 pub const WINDOW: (&str, &str) = ("usher/termination-window", "20s");
 
-/// The sandbox container, and the pod's name.
+/// The id of the sandbox container, and the pod's name.
 pub const SANDBOX: &str = "pod1";
 
 type Annotations = &'static [(&'static str, &'static str)];
 
-/// A pod with a sandbox container. An id is a container's name, or from its second life on
-/// `name.restarts`.
+/// A pod with a sandbox container. A container's id is its name, or `name.restarts` after a
+/// restart.
 pub struct Kubelet {
     pub host: Containerd,
     annotations: Annotations,
@@ -37,7 +37,7 @@ pub struct Kubelet {
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// Runs the sandbox of a pod that has `grace` seconds to end.
+    /// Runs the sandbox of a pod with a grace period of `grace` seconds.
     #[track_caller]
     pub fn run_pod(annotations: Annotations, grace: u64) -> Self {
         let host = Containerd::start();
@@ -54,7 +54,7 @@ impl Kubelet {
         }
     }
 
-    /// A witness with the annotations that it would have from CRI.
+    /// A witness with the annotations that CRI would give it.
     pub fn witness(&self, id: &str, options: &[&str]) -> ContainerSpec {
         let (name, restarts) = id.split_once('.').unwrap_or((id, "0"));
         ContainerSpec::new(id)
@@ -69,13 +69,13 @@ impl Kubelet {
             .witness(options)
     }
 
-    /// Creates and starts a container.
     #[track_caller]
     pub fn run(&self, id: &str, options: &[&str]) {
         self.host.run(&self.witness(id, options));
     }
 
-    /// Waits for the end of a container, and deletes it as containerd does at once; its exit code.
+    /// Waits for a container to exit, deletes its task as containerd does, and returns the exit
+    /// code.
     #[track_caller]
     pub fn ended(&self, id: &str) -> u32 {
         let code = self.host.wait_exit(id);
@@ -83,8 +83,8 @@ impl Kubelet {
         code
     }
 
-    /// Stops containers as at the end of a pod: all at once, killed when the grace period after the
-    /// answer is over, each deleted when it has ended.
+    /// Stops containers as at the end of a pod: all at once. Kills each when the grace period after
+    /// its answer is over, and deletes each once it has exited.
     #[track_caller]
     pub fn stop(&self, ids: &[&str]) -> Vec<Stopped> {
         let stop = |id| {
@@ -105,7 +105,8 @@ impl Kubelet {
         stopped.into_iter().flatten().collect()
     }
 
-    /// Deletes the pod, of which these containers read running; how it went for each, in their order.
+    /// Deletes the pod, whose API status lists these containers as running. Returns how each
+    /// stopped, in their order.
     #[track_caller]
     pub fn delete(&self, ids: &[&str]) -> Vec<Stopped> {
         let stopped = self.stop(ids);
@@ -114,12 +115,12 @@ impl Kubelet {
         stopped
     }
 
-    /// How often a program was executed.
+    /// The number of times that the container's program started.
     pub fn starts(&self, name: &str) -> usize {
         self.host.record().all(name, "start").count()
     }
 
-    /// Waits until a program was executed so many times.
+    /// Waits until the container's program has started `times` times.
     #[track_caller]
     pub fn await_starts(&self, name: &str, times: usize) {
         let what = format!("{name} was executed {times} times");
@@ -127,7 +128,7 @@ impl Kubelet {
             .await_record(&what, |record| record.all(name, "start").count() == times);
     }
 
-    /// Kills a container's process behind everybody's back, as the kernel does when memory runs out.
+    /// Kills a container's process from outside, as the kernel's OOM killer does.
     #[track_caller]
     pub fn crash(&self, id: &str) {
         let pid = self.host.task_api(id).state(id, "").expect("State").pid;
@@ -139,14 +140,14 @@ impl Kubelet {
         });
     }
 
-    /// Has an end of the container itself been published?
+    /// True if an exit event of the container itself was published.
     pub fn has_exited(&self, id: &str) -> bool {
         let mut events = self.host.events().into_iter();
         events.any(|e| e.topic == "/tasks/exit" && e.container() == id && e.is_init())
     }
 
-    /// Crashes a sidecar that is restarted in place, so that it has to wait ten seconds for its third
-    /// life.
+    /// Crashes a sidecar twice. The shim restarts it in place, and its second restart waits ten
+    /// seconds.
     #[track_caller]
     pub fn put_into_back_off(&self, id: &str) {
         self.crash(id);

@@ -1,5 +1,5 @@
-//! The tests run on what the environment chose: on another containerd than meant they would prove
-//! nothing.
+//! The tests run on the containerd, shim and OCI runtime that the environment chose. Otherwise they
+//! would prove nothing.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn start(shims: Shims) -> Containerd {
 }
 
 #[test]
-fn the_daemon_is_the_chosen_one() {
+fn containerd_is_the_chosen_one() {
     let host = Containerd::start();
     let program = fs::read_link(format!("/proc/{}/exe", host.pid().unwrap())).expect("its program");
     if let Ok(dir) = std::env::var("USHER_TEST_CONTAINERD") {
@@ -31,7 +31,7 @@ fn the_daemon_is_the_chosen_one() {
 }
 
 #[test]
-fn each_containerd_and_its_shim_agree_on_a_service() {
+fn containerd_and_shim_agree_on_a_service_version() {
     let service = |shims, runtime: &str| {
         let host = start(shims);
         host.run(&ContainerSpec::new("a").runtime(runtime));
@@ -44,7 +44,8 @@ fn each_containerd_and_its_shim_agree_on_a_service() {
     println!("ours: {ours:?}, the reference: {reference:?}");
     let expected = match Version::of_containerd() {
         Version(..2, _) => (Service::TaskV2, Service::TaskV2),
-        // What they tell a shim is what 1.7 does, and 1.7 does not take another answer.
+        // containerd sends the shim the same parameters as 1.7 does, and 1.7 understands no other
+        // answer.
         Version(2, ..3) => (Service::TaskV2, Service::TaskV3),
         _ => (Service::TaskV3, Service::TaskV3),
     };
@@ -66,7 +67,7 @@ fn the_shim_under_test_is_ours_and_the_reference_is_not() {
             .next()
             .unwrap();
         let program = fs::read_link(format!("/proc/{pid}/exe")).expect("its program");
-        // Where the harness puts what was just built.
+        // The harness copies the freshly built programs here.
         let is_ours = program.starts_with(host.dir());
         (name.to_owned(), is_ours)
     };

@@ -1,4 +1,5 @@
-//! The shim's children: every exit is collected and told, in order, however many come at once.
+//! The shim collects every child process and publishes the exits in order, however many happen at
+//! once.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use crate::harness::{
     zombies,
 };
 
-/// Processes of such a container are re-parented to the shim.
+/// Removes the PID namespace, so that orphans of the container become children of the shim.
 fn host_pids(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
@@ -33,7 +34,7 @@ fn no_zombies_stay(shim: u32) {
     });
 }
 
-/// Which process an exit is of, and its code.
+/// Id and exit code of each exit event.
 fn exits(events: &[CtrEvent]) -> Vec<(String, u32)> {
     let exits = events.iter().filter(|event| event.topic == "/tasks/exit");
     let id = |event: &CtrEvent| event.data["id"].as_str().unwrap_or_default().to_owned();
@@ -65,16 +66,16 @@ fn the_exits_of_execs_come_before_their_inits(edit: fn(&mut Value)) {
 }
 
 #[test]
-fn the_exits_of_execs_are_published_before_that_of_their_container() {
+fn exec_exits_are_published_before_their_containers_exit() {
     the_exits_of_execs_come_before_their_inits(|_| ());
 }
 
 #[test]
-fn the_exits_of_execs_are_published_before_that_of_a_container_without_pid_namespace() {
+fn exec_exits_are_published_before_the_exit_of_a_container_without_pid_namespace() {
     the_exits_of_execs_come_before_their_inits(host_pids);
 }
 
-/// Starts programs whose parent is gone at once, so that they become the shim's children.
+/// Starts programs whose parent exits at once, so that they become children of the shim.
 const ORPHANS: &str =
     "n=0; while test $n -lt 300; do (/bin/true & (sleep 0.2 &)); n=$((n+1)); done";
 
@@ -86,7 +87,7 @@ fn hundreds_of_orphans_are_collected() {
     let pid = api.connect("a").expect("connect").shim_pid;
     host.await_event("a", "done");
     no_zombies_stay(pid);
-    // And those of an exec, while programs are executed and end.
+    // The same orphans from an exec, while other execs start and exit.
     api.exec(&shim.exec_request("many", &["/bin/sh", "-c", ORPHANS]))
         .expect("exec");
     api.start("a", "many").expect("start of an exec");
@@ -102,13 +103,13 @@ fn hundreds_of_orphans_are_collected() {
         api.pids("a").expect("pids").processes.len() == 1
     });
     no_zombies_stay(pid);
-    // The exits of strangers are nobody's business.
+    // Exits of orphans cause no events.
     host.await_events("all execs have ended", |events| exits(events).len() >= 11);
     assert_eq!(exits(&host.events()).len(), 11);
 }
 
 #[test]
-fn quick_programs_side_by_side_start_before_they_exit() {
+fn concurrent_short_execs_start_before_they_exit() {
     const SIDE_BY_SIDE: usize = 4;
     const EACH: usize = 40;
     let host = Containerd::start();
@@ -151,7 +152,7 @@ fn quick_programs_side_by_side_start_before_they_exit() {
 }
 
 #[test]
-fn quick_containers_side_by_side_start_before_they_exit() {
+fn concurrent_short_containers_start_before_they_exit() {
     const SIDE_BY_SIDE: usize = 4;
     const EACH: usize = 10;
     let host = Containerd::start();
@@ -205,7 +206,7 @@ fn quick_containers_side_by_side_start_before_they_exit() {
 }
 
 #[test]
-fn the_exit_of_a_quick_program_is_known_though_thousands_of_strangers_end_meanwhile() {
+fn the_exit_of_a_short_exec_survives_thousands_of_exits_of_orphans() {
     let host = Containerd::start();
     let storm = "while ! test -e /shared/go; do sleep 0.05; done; \
                  n=0; while test $n -lt 1500; do (: &); n=$((n+1)); done; \
@@ -219,7 +220,7 @@ fn the_exit_of_a_quick_program_is_known_though_thousands_of_strangers_end_meanwh
     api.start("a", "").expect("start");
     api.exec(&shim.exec_request("quick", &["/bin/sh", "-c", "exit 7"]))
         .expect("exec");
-    // The runtime tells of the process when very many others have ended after it.
+    // The runtime reports the process only after very many others have exited.
     gates.close("after-exec", "a");
     std::thread::scope(|scope| {
         let start = scope.spawn(|| shim.api().deadline(3 * PATIENCE).start("a", "quick"));
@@ -232,9 +233,10 @@ fn the_exit_of_a_quick_program_is_known_though_thousands_of_strangers_end_meanwh
     assert_eq!(api.wait("a", "quick").expect("wait").exit_status, 7);
 }
 
-/// The signal masks of a shim reach its containers through every program between them.
+/// Signal masks are inherited: a mask of the shim would reach its containers through every program
+/// between them.
 #[test]
-fn no_signal_is_ignored_or_blocked_in_a_container() {
+fn containers_start_without_ignored_or_blocked_signals() {
     let host = Containerd::start();
     let says =
         "grep -E '^Sig(Blk|Ign):' /proc/self/status > /shared/$0.new; mv /shared/$0.new /shared/$0";

@@ -1,4 +1,5 @@
-//! A shim that runs out of descriptors says so, idles, and goes on when there are some again.
+//! A shim that runs out of file descriptors says so, idles, and continues when descriptors are free
+//! again.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -13,7 +14,7 @@ use crate::harness::{
     runtime_under_test, zombies,
 };
 
-/// How long the processor time is watched, and the most of it that may be used: a fifth of one CPU,
+/// For how long the processor time is measured, and the most that may be used: a fifth of one CPU,
 /// in ticks of 10 ms.
 const WATCHED: Duration = Duration::from_secs(2);
 const TICKS_AT_MOST: u64 = 40;
@@ -25,7 +26,7 @@ fn host_pids(config: &mut Value) {
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
 }
 
-/// A shim whose descriptors are counted.
+/// A shim with a limited number of file descriptors.
 struct Scarce<'host> {
     host: &'host Containerd,
     shim: BareShim<'host>,
@@ -34,14 +35,14 @@ struct Scarce<'host> {
 }
 
 impl<'host> Scarce<'host> {
-    /// Its container runs.
+    /// Starts the shim and its container.
     fn new(host: &'host Containerd, args: &[&str], edit: fn(&mut Value)) -> Self {
         let shim = BareShim::start(host, &runtime_under_test(), "a", args, edit);
         let api = shim.api();
         api.create(&shim.create_request()).expect("create");
         api.start("a", "").expect("start");
         let pid = api.connect("a").expect("connect").shim_pid;
-        // Events that are under way have a connection of their own.
+        // Event delivery uses a connection of its own; wait until it is done.
         host.await_events("it was started", |events| {
             events.iter().any(|event| event.topic == "/tasks/start")
         });
@@ -53,16 +54,16 @@ impl<'host> Scarce<'host> {
         }
     }
 
-    /// Leaves the shim `spare` descriptors beside those that it has.
+    /// Leaves the shim `spare` free descriptors.
     fn leave(&self, spare: usize) {
         let is_free =
             |number: &usize| !fs::exists(format!("/proc/{}/fd/{number}", self.pid)).unwrap_or(true);
-        // A limit is one of numbers, and the lowest free ones are given out first.
+        // The limit bounds descriptor numbers, and the kernel hands out the lowest free one.
         let first_too_high = (0..).filter(is_free).nth(spare).expect("a number");
         self.limit(first_too_high);
     }
 
-    fn relieve(&self) {
+    fn lift_limit(&self) {
         self.limit(1024);
     }
 
@@ -78,8 +79,8 @@ impl<'host> Scarce<'host> {
         processor_ticks(self.pid)
     }
 
-    /// A connection that the shim has no descriptor for.
-    fn knock(&self) -> UnixStream {
+    /// Connects while the shim has no descriptor to accept with.
+    fn connect(&self) -> UnixStream {
         let address = self.shim.address.trim_start_matches("unix://");
         let path = address.replacen(
             "/run/containerd",
@@ -95,9 +96,9 @@ impl<'host> Scarce<'host> {
         Ok(self.api.wait("a", id)?.exit_status)
     }
 
-    /// Everything works for a new caller.
+    /// Checks that everything works for a new caller.
     #[track_caller]
-    fn is_well(&self) {
+    fn check_all_works(&self) {
         let api = self.shim.api();
         assert_eq!(
             format!("{:?}", api.state("a", "").expect("state").status),
@@ -118,39 +119,39 @@ impl<'host> Scarce<'host> {
 impl Drop for Scarce<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() || fs::exists(format!("/proc/{}", self.pid)).unwrap_or(false) {
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.relieve()));
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.lift_limit()));
         }
     }
 }
 
 #[test]
-fn callers_that_cannot_be_let_in_cost_nothing_and_get_in_later() {
+fn clients_that_cannot_be_accepted_cost_nothing_and_are_served_later() {
     let host = Containerd::start();
     let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
     scarce.leave(0);
-    let outside: Vec<_> = (0..20).map(|_| scarce.knock()).collect();
+    let outside: Vec<_> = (0..20).map(|_| scarce.connect()).collect();
     let before = scarce.ticks();
     std::thread::sleep(WATCHED);
     let used = scarce.ticks() - before;
     assert!(used < TICKS_AT_MOST, "{used} ticks in {WATCHED:?}");
-    // Those who are in are served all the while.
+    // Connected clients are served meanwhile.
     scarce.api.state("a", "").expect("state");
     let shim = &scarce.shim;
     std::thread::scope(|scope| {
         let call = scope.spawn(|| shim.api().state("a", "").is_ok());
-        scarce.relieve();
+        scarce.lift_limit();
         assert!(call.join().expect("no panic"), "who had to wait is served");
     });
     drop(outside);
-    scarce.is_well();
-    // And again nothing is used.
+    scarce.check_all_works();
+    // The shim idles again.
     let before = scarce.ticks();
     std::thread::sleep(WATCHED);
     assert!(scarce.ticks() - before <= 2);
 }
 
 #[test]
-fn calls_that_need_descriptors_say_so_and_work_later() {
+fn calls_that_lack_descriptors_fail_and_work_later() {
     let host = Containerd::start();
     let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
     scarce.leave(0);
@@ -162,19 +163,19 @@ fn calls_that_need_descriptors_say_so_and_work_later() {
         scarce.execute("e").map(|_| ()),
         scarce.api.call::<Empty>("Pause", &pause).map(|_| ()),
         scarce.api.kill("a", "", 15, true).map(|_| ()),
-        // None at all would be a task that has leaked, to a containerd that was started again.
+        // An empty list would make a restarted containerd believe that the task has leaked.
         scarce.api.pids("a").map(|_| ()),
     ];
     for answer in refused {
         let (_, message) = answer.expect_err("there are no descriptors");
         assert!(message.contains("Too many open files"), "{message}");
     }
-    scarce.relieve();
-    scarce.is_well();
+    scarce.lift_limit();
+    scarce.check_all_works();
 }
 
 #[test]
-fn exits_are_known_and_published_though_there_are_no_descriptors() {
+fn exits_are_noticed_and_published_without_free_descriptors() {
     let host = Containerd::start();
     let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
     for id in ["one", "two"] {
@@ -187,7 +188,7 @@ fn exits_are_known_and_published_though_there_are_no_descriptors() {
     assert_eq!(scarce.api.wait("a", "one").expect("wait").exit_status, 137);
     scarce.api.kill("a", "", 9, false).expect("kill");
     assert_eq!(scarce.api.wait("a", "").expect("wait").exit_status, 137);
-    scarce.relieve();
+    scarce.lift_limit();
     scarce.api.delete("a", "").expect("delete");
     let exits = |events: &[crate::harness::CtrEvent]| -> Vec<String> {
         let exits = events.iter().filter(|event| event.topic == "/tasks/exit");
@@ -200,7 +201,7 @@ fn exits_are_known_and_published_though_there_are_no_descriptors() {
 }
 
 #[test]
-fn the_rest_of_a_container_without_pid_namespace_is_killed_as_soon_as_that_is_possible() {
+fn remaining_processes_without_a_pid_namespace_are_killed_once_descriptors_are_free() {
     let host = Containerd::start();
     let script = "setsid sleep 1001 & echo $! > /shared/child; exec sleep 1000";
     let scarce = Scarce::new(&host, &["/bin/sh", "-c", script], host_pids);
@@ -211,11 +212,11 @@ fn the_rest_of_a_container_without_pid_namespace_is_killed_as_soon_as_that_is_po
     let child = fs::read_to_string(&file).expect("a number");
     scarce.leave(0);
     scarce.api.kill("a", "", 9, false).expect("kill");
-    // Its exit is not told before the rest has been killed.
+    // The exit is reported only after the remaining processes were killed.
     std::thread::sleep(Duration::from_millis(500));
     let state = scarce.api.state("a", "").expect("state").status;
     assert_eq!(format!("{state:?}"), "RUNNING", "the rest is still there");
-    scarce.relieve();
+    scarce.lift_limit();
     assert_eq!(scarce.api.wait("a", "").expect("wait").exit_status, 137);
     let program = format!("/proc/{}/exe", child.trim());
     eventually("the child has ended", PATIENCE, || {
@@ -225,7 +226,7 @@ fn the_rest_of_a_container_without_pid_namespace_is_killed_as_soon_as_that_is_po
 }
 
 #[test]
-fn a_process_that_was_made_is_not_lost_for_want_of_a_descriptor() {
+fn a_created_process_is_not_lost_for_lack_of_descriptors() {
     let host = Containerd::start();
     let in_pod = |config: &mut Value| {
         config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
@@ -233,7 +234,7 @@ fn a_process_that_was_made_is_not_lost_for_want_of_a_descriptor() {
     let scarce = Scarce::new(&host, &FOR_EVER, in_pod);
     let b = BareShim::start(&host, &runtime_under_test(), "b", &FOR_EVER, in_pod);
     let gates = Gates::new(&host);
-    // While there are none, the runtime tells of what it has made.
+    // The shim is out of descriptors when the runtime reports the process it created.
     let short_after = |verb: &str, call: &(dyn Fn(TaskApi) -> bool + Sync)| {
         gates.close(verb, "b");
         std::thread::scope(|scope| {
@@ -242,7 +243,7 @@ fn a_process_that_was_made_is_not_lost_for_want_of_a_descriptor() {
             scarce.leave(0);
             gates.open(verb);
             std::thread::sleep(Duration::from_millis(500));
-            scarce.relieve();
+            scarce.lift_limit();
             assert!(call.join().expect("no panic"), "{verb}");
         });
     };
@@ -255,11 +256,11 @@ fn a_process_that_was_made_is_not_lost_for_want_of_a_descriptor() {
     short_after("after-exec", &|api| api.start("b", "e").is_ok());
     scarce.api.kill("b", "e", 9, false).expect("kill an exec");
     assert_eq!(scarce.api.wait("b", "e").expect("wait").exit_status, 137);
-    scarce.is_well();
+    scarce.check_all_works();
 }
 
 #[test]
-fn whatever_an_exec_lacks_descriptors_for_nothing_half_made_is_left() {
+fn an_exec_that_lacks_descriptors_leaves_nothing_half_made() {
     let host = Containerd::start();
     let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
     let mut outcomes = Vec::new();
@@ -269,20 +270,20 @@ fn whatever_an_exec_lacks_descriptors_for_nothing_half_made_is_left() {
         let request = scarce.shim.exec_request(&id, &FOR_EVER);
         scarce.api.exec(&request).expect("exec");
         let started = scarce.api.start("a", &id);
-        scarce.relieve();
+        scarce.lift_limit();
         if started.is_ok() {
             scarce.api.kill("a", &id, 9, false).expect("kill an exec");
             assert_eq!(scarce.api.wait("a", &id).expect("wait").exit_status, 137);
         }
         scarce.api.delete("a", &id).expect("delete of an exec");
         outcomes.push(started.is_ok());
-        scarce.is_well();
+        scarce.check_all_works();
     }
     assert!(!outcomes[0] && outcomes[15], "{outcomes:?}");
 }
 
 #[test]
-fn whatever_a_create_lacks_descriptors_for_nothing_half_made_is_left() {
+fn a_create_that_lacks_descriptors_leaves_nothing_half_made() {
     let host = Containerd::start();
     let in_pod = |config: &mut Value| {
         config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
@@ -296,7 +297,7 @@ fn whatever_a_create_lacks_descriptors_for_nothing_half_made_is_left() {
         scarce.leave(spare);
         let created = scarce.api.create(&request);
         let started = created.and_then(|_| scarce.api.start(&id, ""));
-        scarce.relieve();
+        scarce.lift_limit();
         let state = scarce.api.state(&id, "");
         if state.is_ok() {
             scarce.api.kill(&id, "", 9, false).expect("kill");
@@ -313,7 +314,7 @@ fn whatever_a_create_lacks_descriptors_for_nothing_half_made_is_left() {
             remains.is_empty().then_some(())
         });
         assert!(nothing.is_some(), "{spare}: {remains:?}");
-        scarce.is_well();
+        scarce.check_all_works();
     }
     assert!(!outcomes[0] && outcomes[15], "{outcomes:?}");
 }

@@ -1,4 +1,4 @@
-//! Ends that the shim decides while their caller still creates containers, and pods whose caller
+//! Terminations begun by the shim while the caller still creates containers, and pods whose caller
 //! restarts all containers.
 
 use std::time::Duration;
@@ -7,12 +7,12 @@ use crate::harness::{PATIENCE, Status};
 
 use super::kubelet::{Kubelet, QUICK};
 
-/// The deadline of a stop request with a grace period of two seconds.
+/// Deadline of a stop request with a grace period of two seconds: kubelet adds 120 s.
 const TWO_SECONDS: Duration = Duration::from_secs(122);
 
 const SIGTERM: u32 = 15;
 
-/// Stops one container as kubelet does when it restarts all of a pod.
+/// Stops one container as kubelet does when it restarts all containers of a pod.
 #[track_caller]
 fn stop_shortly(pod: &Kubelet, id: &str) {
     let api = pod.host.task_api(id).deadline(TWO_SECONDS);
@@ -21,7 +21,7 @@ fn stop_shortly(pod: &Kubelet, id: &str) {
 }
 
 #[test]
-fn a_sidecar_that_is_started_when_its_job_is_done_ends_with_0() {
+fn a_sidecar_started_after_its_job_completed_exits_with_0() {
     const JOB: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy logs?"),
         ("usher/apps", "work"),
@@ -31,7 +31,7 @@ fn a_sidecar_that_is_started_when_its_job_is_done_ends_with_0() {
     pod.run("proxy", &[]);
     pod.run("work", &["--run-for", "100ms"]);
     assert_eq!(pod.ended("work"), 0);
-    // A refused Start would fail a Job whose work is done.
+    // A failed Start would fail a Job that has completed.
     pod.run("logs", &[]);
     assert_eq!(pod.ended("logs"), 0);
     assert_eq!(pod.ended("proxy"), 0);
@@ -39,7 +39,7 @@ fn a_sidecar_that_is_started_when_its_job_is_done_ends_with_0() {
 }
 
 #[test]
-fn an_app_that_fails_before_its_cleanup_is_created_ends_its_pod_with_the_cleanup() {
+fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_after_the_cleanup() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("usher/apps", "web"),
@@ -51,7 +51,8 @@ fn an_app_that_fails_before_its_cleanup_is_created_ends_its_pod_with_the_cleanup
     pod.run("proxy", &[]);
     pod.run("web", &["--run-for", "100ms", "--exit", "1"]);
     assert_eq!(pod.ended("web"), 1);
-    // Kubelet creates it again before it goes on behind it; its Start is answered at once.
+    // kubelet recreates the app before the cleanup, which is later in the spec. The app's Start is
+    // answered at once.
     pod.run("web.1", &[]);
     assert_eq!(pod.host.status("proxy"), Some(Status::Running));
     pod.run("report", QUICK);
@@ -62,7 +63,7 @@ fn an_app_that_fails_before_its_cleanup_is_created_ends_its_pod_with_the_cleanup
 }
 
 #[test]
-fn a_pod_whose_containers_are_all_restarted_starts_in_its_order_again() {
+fn a_pod_whose_containers_all_restart_starts_in_order_again() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("usher/restart-policy", "Always"),
@@ -76,7 +77,7 @@ fn a_pod_whose_containers_are_all_restarted_starts_in_its_order_again() {
     pod.run("web", &["--run-for", "300ms", "--exit", "42"]);
     assert_eq!(pod.ended("web"), 42);
     stop_shortly(&pod, "proxy");
-    // An injected sidecar is the last of its pod's spec.
+    // An injected sidecar comes last in the pod's spec.
     let web = pod.host.spawn_run(&pod.witness("web.1", &[]));
     pod.run("proxy.1", &["--listen", "8080", "--ready-after", "1500ms"]);
     web.finish(PATIENCE);
@@ -89,7 +90,7 @@ fn a_pod_whose_containers_are_all_restarted_starts_in_its_order_again() {
 }
 
 #[test]
-fn an_app_that_kubelet_restarts_by_its_exit_code_does_not_end_its_job() {
+fn an_app_that_kubelet_restarts_for_its_exit_code_does_not_end_its_job() {
     const JOB: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("usher/apps", "work"),

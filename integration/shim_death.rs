@@ -1,4 +1,4 @@
-//! What is left when a shim dies, and `delete`, which removes it.
+//! A shim that dies: what it leaves, and the shim's `delete` command, which removes that.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::harness::{
     runtime_under_test, times,
 };
 
-/// Without a PID namespace of its own a container's processes do not die with its init.
+/// Removes the container's PID namespace, so that its processes outlive init.
 fn host_pids(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
@@ -36,7 +36,7 @@ fn end_shim(host: &Containerd, shim: &BareShim<'_>) {
     eventually("the shim is gone", PATIENCE, || host.shims().is_empty());
 }
 
-/// Runs `delete` as containerd does.
+/// Runs the shim's `delete` as containerd does.
 fn delete(shim: &BareShim<'_>) -> Finished {
     run(shim.command("delete"), PATIENCE)
 }
@@ -46,8 +46,8 @@ fn answer(finished: &Finished) -> DeleteResponse {
     DeleteResponse::parse_from_bytes(&finished.stdout).expect("an answer")
 }
 
-/// Nothing of the container: only what the test has made itself.
-fn nothing_remains(host: &Containerd) {
+/// Waits until nothing of the container is left.
+fn await_no_remains(host: &Containerd) {
     let mut remains = Vec::new();
     let nothing = poll(PATIENCE, || {
         remains = host.remains();
@@ -66,7 +66,7 @@ fn create_and_start(shim: &BareShim<'_>) -> (TaskApi, u32) {
 const FAMILY: &str =
     "sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &); /bin/witness mark a up; sleep 1000";
 
-/// Forks for as long as it lives, and leaves what it has forked to others.
+/// Forks without end; the children become orphans.
 const RESTLESS: &str = "/bin/witness mark a up; while :; do (sleep 0.05 &); done";
 
 fn what_ran_is_killed(script: &str, edit: fn(&mut Value), before: fn(&TaskApi)) {
@@ -78,7 +78,7 @@ fn what_ran_is_killed(script: &str, edit: fn(&mut Value), before: fn(&TaskApi)) 
     end_shim(&host, &shim);
     let answer = answer(&delete(&shim));
     assert_eq!((answer.exit_status, answer.pid), (137, pid));
-    nothing_remains(&host);
+    await_no_remains(&host);
 }
 
 fn pause(api: &TaskApi) {
@@ -91,20 +91,20 @@ fn pause(api: &TaskApi) {
 }
 
 #[test]
-fn everything_in_its_pid_namespace_is_killed() {
+fn all_processes_in_the_pid_namespace_are_killed() {
     what_ran_is_killed(FAMILY, |_| (), |_| ());
 }
 
 #[test]
-fn everything_in_a_container_without_pid_namespace_is_killed() {
+fn all_processes_of_a_container_without_pid_namespace_are_killed() {
     what_ran_is_killed(FAMILY, host_pids, |_| ());
 }
 
 #[test]
-fn what_a_container_without_pid_namespace_has_left_is_killed() {
+fn remaining_processes_without_a_pid_namespace_are_killed_after_init_died() {
     let kill_init = |api: &TaskApi| {
         let shim = api.connect("a").expect("connect");
-        // The shim must not have the time to kill the rest itself.
+        // Stopped, so that the shim cannot kill the remaining processes itself.
         kill(Pid::from_raw(shim.shim_pid as i32), Signal::SIGSTOP).expect("stop the shim");
         kill_process(shim.task_pid);
     };
@@ -117,21 +117,21 @@ fn what_a_container_without_pid_namespace_has_left_is_killed() {
     kill_process(pid);
     eventually("the shim is gone", PATIENCE, || host.shims().is_empty());
     assert_eq!(answer(&delete(&shim)).exit_status, 137);
-    nothing_remains(&host);
+    await_no_remains(&host);
 }
 
 #[test]
-fn everything_in_a_paused_container_is_killed() {
+fn all_processes_of_a_paused_container_are_killed() {
     what_ran_is_killed(FAMILY, |_| (), pause);
 }
 
 #[test]
-fn everything_in_a_paused_container_without_pid_namespace_is_killed() {
+fn all_processes_of_a_paused_container_without_pid_namespace_are_killed() {
     what_ran_is_killed(FAMILY, host_pids, pause);
 }
 
 #[test]
-fn what_forks_without_an_end_is_killed() {
+fn endlessly_forking_processes_are_killed() {
     what_ran_is_killed(RESTLESS, host_pids, |_| ());
 }
 
@@ -142,11 +142,11 @@ fn a_container_that_was_never_started_is_killed() {
     let created = shim.api().create(&shim.create_request()).expect("create");
     end_shim(&host, &shim);
     assert_eq!(answer(&delete(&shim)).pid, created.pid);
-    nothing_remains(&host);
+    await_no_remains(&host);
 }
 
 #[test]
-fn a_command_of_the_runtime_that_outlives_the_shim_leaves_nothing() {
+fn a_runtime_command_that_outlives_the_shim_leaves_nothing() {
     for verb in ["create", "after-create", "exec", "after-exec"] {
         let host = Containerd::start();
         let shim = bare(&host, &["/bin/sleep", "1000"], host_pids);
@@ -173,12 +173,12 @@ fn a_command_of_the_runtime_that_outlives_the_shim_leaves_nothing() {
             gates.open(verb);
             assert_eq!(answer(&deleting.join().expect("delete")).exit_status, 137);
         });
-        nothing_remains(&host);
+        await_no_remains(&host);
     }
 }
 
 #[test]
-fn a_command_of_the_runtime_that_hangs_is_not_waited_for() {
+fn delete_does_not_wait_for_a_runtime_command_that_hangs() {
     let host = Containerd::start();
     let shim = bare(&host, &["/bin/sleep", "1000"], |_| ());
     let gates = Gates::new(&host);
@@ -187,15 +187,15 @@ fn a_command_of_the_runtime_that_hangs_is_not_waited_for() {
         scope.spawn(|| shim.api().create(&gates.with(shim.create_request())));
         gates.await_waiting("create");
         end_shim(&host, &shim);
-        // containerd gives it five seconds.
+        // containerd's own limit is five seconds.
         let deleted = run(shim.command("delete"), Duration::from_millis(4500));
         assert_eq!(answer(&deleted).exit_status, 137);
     });
-    nothing_remains(&host);
+    await_no_remains(&host);
 }
 
 #[test]
-fn a_missing_runtime_is_named_and_what_ran_is_killed_all_the_same() {
+fn delete_names_a_missing_runtime_and_still_kills_the_processes() {
     let host = Containerd::start();
     let shim = bare(&host, &["/bin/sh", "-c", FAMILY], host_pids);
     let gates = Gates::new(&host);
@@ -217,13 +217,13 @@ fn a_missing_runtime_is_named_and_what_ran_is_killed_all_the_same() {
         !host.remains().iter().any(|what| is_left(&what))
     });
     drop(rootfs);
-    // When it is there again nothing remains.
+    // With the runtime back in place, a second `delete` removes everything.
     fs::rename(&elsewhere, gates.binary()).expect("move the runtime back");
     assert_eq!(answer(&delete(&shim)).exit_status, 137);
-    nothing_remains(&host);
+    await_no_remains(&host);
 }
 
-/// Mounts something on directories of the bundle, one below the other.
+/// Mounts a tmpfs on each of these directories of the bundle.
 fn mount_in(host: &Containerd, shim: &BareShim<'_>, below: &[&str]) -> Vec<String> {
     let mut mounted = Vec::new();
     for path in below {
@@ -239,11 +239,11 @@ fn mount_in(host: &Containerd, shim: &BareShim<'_>, below: &[&str]) -> Vec<Strin
 }
 
 #[test]
-fn mounts_below_the_root_file_system_are_unmounted_too() {
+fn mounts_below_the_root_file_system_are_unmounted() {
     let host = Containerd::start();
     for below in [
         &["rootfs", "rootfs", "rootfs/one", "rootfs/one/two"][..],
-        // Not even the root file system itself may be mounted.
+        // The root file system itself need not be mounted.
         &["rootfs/one", "rootfs/one/two", "rootfs/a b"],
     ] {
         let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
@@ -255,14 +255,14 @@ fn mounts_below_the_root_file_system_are_unmounted_too() {
             );
         }
         answer(&delete(&shim));
-        nothing_remains(&host);
+        await_no_remains(&host);
         fs::remove_dir_all(shim.bundle()).expect("remove the bundle");
     }
 }
 
-/// runc mounts itself there for a moment, and may be killed in it.
+/// runc mounts itself there for a moment, and may be killed meanwhile.
 #[test]
-fn what_a_killed_create_has_mounted_in_the_runtimes_state_is_unmounted() {
+fn a_killed_creates_mount_in_the_runtimes_state_is_unmounted() {
     let host = Containerd::start();
     let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
     let target = format!("/run/containerd/runc/{}/a/runc.z0R0l5", host.namespace);
@@ -272,13 +272,13 @@ fn what_a_killed_create_has_mounted_in_the_runtimes_state_is_unmounted() {
     host.enter(&mut mount);
     assert!(run(mount, PATIENCE).ok(), "mount {target}");
     answer(&delete(&shim));
-    nothing_remains(&host);
+    await_no_remains(&host);
 }
 
 #[test]
-fn a_half_made_bundle_is_deleted() {
+fn delete_works_on_an_incomplete_bundle() {
     let host = Containerd::start();
-    // Neither a configuration nor options, then nothing that can be read.
+    // First without a configuration and options, then with unreadable files.
     let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
     fs::remove_file(shim.bundle().join("config.json")).expect("remove the configuration");
     let deleted = answer(&delete(&shim));
@@ -297,7 +297,7 @@ fn a_half_made_bundle_is_deleted() {
 }
 
 #[test]
-fn what_has_ended_keeps_its_code_when_its_shim_dies() {
+fn an_ended_container_keeps_its_exit_code_when_its_shim_dies() {
     let host = Containerd::start();
     let spec = |id: &str, args: &[&str]| ContainerSpec::new(id).args(args).in_pod("pod1", id);
     let ended = [("a", 0), ("b", 42), ("c", 255)];
@@ -314,7 +314,7 @@ fn what_has_ended_keeps_its_code_when_its_shim_dies() {
         });
         let exit = format!("/tasks/exit {code}");
         let mut expected = vec![exit.clone(), format!("/tasks/delete {code}")];
-        // Those that had ended were told before.
+        // The exit of a container that ended earlier was published before the shim died.
         if id != "d" {
             expected.insert(0, exit);
         }
@@ -323,12 +323,12 @@ fn what_has_ended_keeps_its_code_when_its_shim_dies() {
             .retain(|topic| topic.starts_with("/tasks/exit") || topic.ends_with(char::is_numeric));
         assert_eq!(topics, expected, "{id}");
     }
-    nothing_remains(&host);
+    await_no_remains(&host);
 }
 
-/// A pod may live through an exchange of the shims, and what containerd's own has written down counts.
+/// A pod may outlive a change of runtime, so an exit recorded by containerd's own shim counts.
 #[test]
-fn what_another_shim_has_written_down_is_what_delete_says() {
+fn delete_reports_an_exit_recorded_by_another_shim() {
     let host = Containerd::start();
     let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
     let theirs = r#"{"Timestamp":"2026-11-22T22:08:09.5+01:30","Pid":4242,"Status":0}"#;
@@ -340,7 +340,7 @@ fn what_another_shim_has_written_down_is_what_delete_says() {
 }
 
 #[test]
-fn an_exit_that_cannot_be_written_down_is_told_all_the_same() {
+fn an_exit_that_cannot_be_recorded_is_still_published() {
     let host = Containerd::start();
     let shim = bare(&host, &["/bin/sh", "-c", "exit 3"], |_| ());
     let api = shim.api();
@@ -364,16 +364,16 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
         fs::remove_file(shim.bundle().join(name)).expect("remove it");
     }
     assert_eq!(answer(&delete(&shim)).exit_status, 137);
-    nothing_remains(&host);
+    await_no_remains(&host);
 }
 
-/// containerd removes the bundle of a container that it gives up, and may be faster than `delete`.
+/// containerd removes the bundle of a container that it gives up, possibly before `delete` runs.
 #[test]
-fn the_sockets_of_a_shim_whose_bundle_is_gone_too_are_removed() {
+fn delete_removes_the_sockets_of_a_dead_shim_without_a_bundle() {
     let in_pod = |config: &mut Value| {
         config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
     };
-    // The shim's name comes from the pod, which the id of one that is not its first does not tell.
+    // A shim is named after its pod. The id of a later container does not reveal that name.
     for edit in [|_: &mut Value| (), in_pod] {
         let host = Containerd::start();
         let shim = bare(&host, &["/bin/sleep", "1000"], edit);
@@ -385,12 +385,12 @@ fn the_sockets_of_a_shim_whose_bundle_is_gone_too_are_removed() {
             let _ = fs::remove_file(shim.bundle().join(name));
         }
         answer(&delete(&shim));
-        nothing_remains(&host);
+        await_no_remains(&host);
     }
 }
 
 #[test]
-fn the_sockets_of_a_shim_that_nobody_cleans_up_after_go_with_the_next_container() {
+fn the_next_container_removes_the_sockets_of_an_abandoned_shim() {
     let host = Containerd::start();
     let args = ["/bin/sleep", "1000"];
     let mut dead = BareShim::start(&host, &runtime_under_test(), "dead", &args, |_| ());
@@ -401,7 +401,7 @@ fn the_sockets_of_a_shim_that_nobody_cleans_up_after_go_with_the_next_container(
     let other = bare(&host, &args, |_| ());
     let (api, _) = create_and_start(&other);
     let socket = |what: &&String| what.contains("/run/s/") || what.contains("/run/usher/");
-    // How far the dead one got with the second of its sockets for people is not known.
+    // The dead shim may or may not have made the second of its control sockets.
     let left = host.remains();
     let counted = left.iter().filter(socket).count();
     assert!((5..=6).contains(&counted), "{left:#?}");
@@ -412,14 +412,14 @@ fn the_sockets_of_a_shim_that_nobody_cleans_up_after_go_with_the_next_container(
         &args,
         |_| (),
     )));
-    // Those of one that lives stay.
+    // The sockets of the living shim stay.
     let left = host.remains();
     assert_eq!(left.iter().filter(socket).count(), 3, "{left:#?}");
     api.state("a", "").expect("the other is there");
 }
 
 #[test]
-fn a_delete_leaves_the_rest_of_the_pod_alone() {
+fn delete_leaves_the_rest_of_the_pod_alone() {
     let host = Containerd::start();
     let in_pod = |config: &mut Value| {
         config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
@@ -440,7 +440,7 @@ fn a_delete_leaves_the_rest_of_the_pod_alone() {
     answer(&delete(&a));
     let state = b.api().state("b", "").expect("the shim is found");
     assert_eq!(format!("{:?}", state.status), "RUNNING");
-    // Nor does one of a container that the shim does not know.
+    // A `delete` for a container unknown to the shim leaves the pod alone too.
     let c = BareShim::start(&host, &runtime, "c", &args, in_pod);
     answer(&delete(&c));
     let state = b.api().state("b", "").expect("the shim is found");
@@ -448,11 +448,11 @@ fn a_delete_leaves_the_rest_of_the_pod_alone() {
     assert_eq!(host.shims().len(), 1);
 }
 
-/// Marsaglia's xorshift: enough to hit moments by chance, and to hit them again.
-struct Chance(u64);
+/// Marsaglia's xorshift: good enough to choose random moments that a seed can repeat.
+struct Random(u64);
 
-impl Chance {
-    /// From `USHER_TEST_SEED`, or by the clock; it is printed, so that a failure tells it.
+impl Random {
+    /// Seeded by `USHER_TEST_SEED`, else by the clock. The seed is printed for a failed test.
     fn new() -> Self {
         let given = std::env::var("USHER_TEST_SEED").ok();
         let clock = || {
@@ -474,7 +474,7 @@ impl Chance {
     }
 }
 
-/// The shims, without those that are about to start one.
+/// Process ids of the shims that serve, without processes of `start`.
 fn serving(host: &Containerd) -> Vec<u32> {
     let mut shims = host.shims();
     shims.retain(|pid| {
@@ -484,13 +484,13 @@ fn serving(host: &Containerd) -> Vec<u32> {
     shims
 }
 
-/// Whether somebody is connected to the shim of a task. If one dies before, containerd forgets it
-/// without a call of `delete`, and its socket stays, whichever shim it is.
-fn is_talked_to(host: &Containerd, id: &str) -> bool {
+/// True if containerd is connected to the shim of a task. If a shim dies earlier, containerd
+/// forgets it without calling `delete`, and its socket stays, with any shim.
+fn is_connected(host: &Containerd, id: &str) -> bool {
     let address = fs::read_to_string(host.bundle_dir(id).join("address")).unwrap_or_default();
     let path = address.trim_start_matches("unix://");
     let sockets = fs::read_to_string("/proc/net/unix").expect("the sockets");
-    // The state of one that is connected is 03 (`include/uapi/linux/net.h`).
+    // State 03 is "connected" (`include/uapi/linux/net.h`).
     let mut sockets = sockets.lines().map(|line| line.split_whitespace());
     sockets.any(|mut fields| {
         let state = fields.nth(5);
@@ -499,8 +499,8 @@ fn is_talked_to(host: &Containerd, id: &str) -> bool {
 }
 
 #[test]
-fn a_shim_that_dies_at_any_moment_of_a_run_leaves_nothing() {
-    let mut chance = Chance::new();
+fn a_shim_that_dies_at_any_moment_leaves_nothing() {
+    let mut random = Random::new();
     let host = Containerd::start();
     for number in 0..30 {
         let id = format!("a{number}");
@@ -512,12 +512,12 @@ fn a_shim_that_dies_at_any_moment_of_a_run_leaves_nothing() {
             !shims.is_empty()
         });
         eventually("containerd talks to it", PATIENCE, || {
-            is_talked_to(&host, &id)
+            is_connected(&host, &id)
         });
-        let moment = chance.below(Duration::from_millis(150));
+        let moment = random.below(Duration::from_millis(150));
         std::thread::sleep(moment);
         for pid in shims {
-            // It may have ended by itself.
+            // The shim may have exited by itself.
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
         ctr.finish(2 * PATIENCE);
@@ -538,24 +538,24 @@ fn a_shim_that_dies_at_any_moment_of_a_run_leaves_nothing() {
     }
 }
 
-/// containerd kills the `start` of a caller that has gone, and does not know of the shim then.
+/// If the caller vanishes, containerd kills the shim's `start`, and does not know of the new shim.
 #[test]
-fn a_caller_that_dies_while_its_shim_is_started_leaves_nothing() {
-    let mut chance = Chance::new();
+fn a_caller_that_dies_while_its_shim_starts_leaves_nothing() {
+    let mut random = Random::new();
     let host = Containerd::start();
     for number in 0..times(20, 60) {
         let id = format!("a{number}");
         let ctr = host.spawn_run(&ContainerSpec::new(&id).args(&["/bin/sleep", "1000"]));
         let bundle = host.bundle_dir(&id);
         eventually("there is a bundle", PATIENCE, || bundle.exists());
-        let moment = chance.below(Duration::from_millis(40));
+        let moment = random.below(Duration::from_millis(40));
         std::thread::sleep(moment);
-        // With a signal that it cannot handle.
+        // Dropping kills `ctr` with SIGKILL.
         drop(ctr);
     }
     host.delete_all();
-    // A shim that nobody calls looks every ten seconds whether it is wanted; what nobody knew of goes with
-    // the next container.
+    // A shim without calls checks every ten seconds whether it is still needed; leftovers that
+    // containerd does not know go with the next container.
     let next = || {
         host.run(&ContainerSpec::new("next"));
         host.delete_all().is_empty()

@@ -1,5 +1,5 @@
-//! Clients that go away in the middle of a call leave nothing half-made; those that come back find
-//! things as they were.
+//! Clients that vanish in the middle of a call. Nothing half-made remains, and clients that return
+//! find a consistent state.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn annotate(annotations: &[(&str, &str)]) -> impl FnOnce(&mut Value) {
 
 const WAITS: [(&str, &str); 2] = [("usher/sidecars", "proxy"), ("usher/start-mode", "Block")];
 
-/// A shim for a container named `web` with these annotations, which has been created.
+/// Starts a shim and creates a container `web` with these annotations.
 fn created<'host>(host: &'host Containerd, annotations: &[(&str, &str)]) -> BareShim<'host> {
     let args = ["/bin/witness", "web"];
     let edit = annotate(annotations);
@@ -30,24 +30,24 @@ fn created<'host>(host: &'host Containerd, annotations: &[(&str, &str)]) -> Bare
     shim
 }
 
-/// Nothing of the container's own: its cgroups, its state, its processes.
+/// True if the container has no cgroup, runtime state or process left.
 fn no_trace(host: &Containerd, id: &str) -> bool {
     let own = format!("/{id}");
     !host.remains().iter().any(|trace| trace.ends_with(&own))
 }
 
 #[test]
-fn a_client_that_goes_away_during_create_leaves_nothing_half_made() {
+fn a_client_that_vanishes_during_create_leaves_nothing_half_made() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
-    // At several points of the creation: before the OCI runtime runs, in its middle, near its end.
+    // The client vanishes before the OCI runtime runs, in the middle, and near its end.
     for (number, after) in [1, 3, 6, 10, 20, 30, 40].into_iter().enumerate() {
         let id = format!("a{number}");
         let shim = BareShim::start(&host, &runtime, &id, &["/bin/witness", &id], |_| {});
         shim.api()
             .call_and_vanish("Create", &shim.create_request(), after * MS);
         let api = shim.api();
-        // Either the answer was already there, and the task is whole, or it is gone whole.
+        // Either the task exists completely, or nothing of it is left.
         eventually("the creation is settled", PATIENCE, || {
             match api.state(&id, "") {
                 Ok(state) => state.pid > 0,
@@ -58,7 +58,7 @@ fn a_client_that_goes_away_during_create_leaves_nothing_half_made() {
             api.delete(&id, "").expect("delete what was created");
             assert!(no_trace(&host, &id), "{:?}", host.remains());
         }
-        // The same id can be used again as soon as the shim has tidied up.
+        // The id becomes free as soon as the shim has cleaned up.
         eventually("it can be created again", PATIENCE, || {
             api.create(&shim.create_request()).is_ok()
         });
@@ -67,10 +67,10 @@ fn a_client_that_goes_away_during_create_leaves_nothing_half_made() {
     }
 }
 
-/// containerd gives up a Create whose caller has gone: it deletes the task, and removes the bundle when
-/// that is answered.
+/// If the caller of a Create vanishes, containerd deletes the task, and removes the bundle once the
+/// Delete is answered.
 #[test]
-fn a_task_that_is_deleted_while_it_is_created_is_gone_with_the_answer() {
+fn a_delete_during_create_is_answered_after_the_task_is_gone() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
     let shim = BareShim::start(&host, &runtime, "a", &["/bin/witness", "a"], |_| {});
@@ -84,7 +84,7 @@ fn a_task_that_is_deleted_while_it_is_created_is_gone_with_the_answer() {
                 scope.spawn(|| shim.api().create(&create));
                 gates.await_waiting(verb);
             } else {
-                // Nobody is there for its end either.
+                // No client waits for the result of the Create.
                 let create = gates.with(shim.create_request());
                 api.call_and_vanish("Create", &create, 300 * MS);
             }
@@ -102,7 +102,7 @@ fn a_task_that_is_deleted_while_it_is_created_is_gone_with_the_answer() {
 }
 
 #[test]
-fn a_client_that_goes_away_during_a_blocked_start_leaves_the_container_as_it_was() {
+fn a_client_that_vanishes_during_a_blocked_start_leaves_the_container_created() {
     let host = Containerd::start();
     let shim = created(&host, &WAITS);
     let start = StartRequest {
@@ -110,7 +110,7 @@ fn a_client_that_goes_away_during_a_blocked_start_leaves_the_container_as_it_was
         ..StartRequest::new()
     };
     shim.api().call_and_vanish("Start", &start, 200 * MS);
-    // As soon as the shim has noticed, the Start has never been.
+    // Once the shim has noticed the closed connection, it forgets the Start.
     let mut error = None;
     eventually("the first Start is forgotten", PATIENCE, || {
         error = shim.api().deadline(3000 * MS).start("web", "").err();
@@ -132,7 +132,7 @@ fn other_calls_are_answered_while_a_start_is_blocked() {
     let shim = created(&host, &WAITS);
     std::thread::scope(|scope| {
         let start = scope.spawn(|| shim.api().deadline(10_000 * MS).start("web", ""));
-        // Far less than the Start may wait.
+        // Far less than the time that the Start may wait.
         let api = shim.api().deadline(2000 * MS);
         for _ in 0..50 {
             api.state("web", "").expect("state");
@@ -152,7 +152,7 @@ fn other_calls_are_answered_while_a_start_is_blocked() {
 }
 
 #[test]
-fn a_probes_exec_into_a_held_container_is_refused_and_an_interactive_one_is_not() {
+fn a_held_container_refuses_a_probes_exec_but_not_an_interactive_one() {
     let host = Containerd::start();
     let shim = created(
         &host,
@@ -179,7 +179,7 @@ fn a_probes_exec_into_a_held_container_is_refused_and_an_interactive_one_is_not(
     shim.api().shutdown("web").expect("shutdown");
 }
 
-/// The pod's other container, of which the shim knows nothing but that it was sent for.
+/// Starts a shim for a further container of the pod, without a Create.
 fn joined<'host>(host: &'host Containerd, id: &str) -> BareShim<'host> {
     let in_pod = annotate(&[("io.kubernetes.cri.sandbox-id", "pod1")]);
     BareShim::start(
@@ -191,18 +191,18 @@ fn joined<'host>(host: &'host Containerd, id: &str) -> BareShim<'host> {
     )
 }
 
-/// Ends the container and asks for the shim's end, as containerd does.
+/// Kills and deletes the container and asks the shim to shut down, as containerd does.
 fn end(shim: &BareShim<'_>) {
     let api = shim.api();
     api.kill(&shim.id, "", 9, false).expect("kill");
     api.wait(&shim.id, "").expect("wait");
     api.delete(&shim.id, "").expect("delete");
-    // Where others come and go, one of them may have asked before, and the shim have gone.
+    // An earlier Shutdown may have ended the shim already.
     let _ = api.shutdown(&shim.id);
 }
 
 #[test]
-fn a_shim_does_not_end_before_a_container_that_was_sent_to_it() {
+fn a_shim_stays_for_a_container_that_was_directed_to_it() {
     let host = Containerd::start();
     let a = joined(&host, "a");
     a.api().create(&a.create_request()).expect("create");
@@ -210,7 +210,7 @@ fn a_shim_does_not_end_before_a_container_that_was_sent_to_it() {
     let b = joined(&host, "b");
     assert_eq!(a.address, b.address);
     end(&a);
-    // It was told of a shim that has nothing to look after now.
+    // containerd was told to use a shim that has no container now.
     b.api().create(&b.create_request()).expect("create");
     b.api().start("b", "").expect("start");
     end(&b);
@@ -218,13 +218,13 @@ fn a_shim_does_not_end_before_a_container_that_was_sent_to_it() {
 }
 
 #[test]
-fn a_shim_does_not_wait_for_ever_for_a_container_that_was_sent_to_it() {
+fn a_shim_exits_when_a_container_directed_to_it_never_arrives() {
     let host = Containerd::start();
     let a = joined(&host, "a");
     a.api().create(&a.create_request()).expect("create");
     let mut never = joined(&host, "never");
     let gone = joined(&host, "gone");
-    // Nobody speaks for it any more, not even to say that it will not come.
+    // From here on the bundle `never` gets neither a Create nor a Delete.
     never.address.clear();
     gone.api().shutdown("gone").expect("shutdown");
     a.api().delete("a", "").expect("delete");
@@ -234,7 +234,7 @@ fn a_shim_does_not_wait_for_ever_for_a_container_that_was_sent_to_it() {
 }
 
 #[test]
-fn a_pod_whose_containers_come_and_go_at_once_always_has_a_shim() {
+fn a_pod_with_concurrent_creates_and_deletes_always_has_a_shim() {
     let host = Containerd::start();
     std::thread::scope(|scope| {
         for worker in 0..4 {

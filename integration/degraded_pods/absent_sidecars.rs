@@ -1,4 +1,4 @@
-//! Sidecars that are not there when an app is created, and those that come back.
+//! Sidecars that are absent when an app is created, and sidecars that restart.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +13,10 @@ use crate::pod::TCP_PROBE;
 
 use super::kubelet::{CRASHES, Kubelet};
 
-/// It lives long enough to be seen, and ends by itself.
+/// The container lives long enough to be seen, and exits by itself.
 const SHORT: &[&str] = &["--run-for", "300ms"];
 
-/// Runs a sidecar that ends for good, and then the app; it waits for nothing.
+/// Runs a sidecar that exits for good, then the app, which must not wait.
 #[track_caller]
 fn app_starts_after(sidecar: &[&str], annotations: &'static [(&'static str, &'static str)]) {
     let pod = Kubelet::run_pod(annotations, 10);
@@ -28,7 +28,7 @@ fn app_starts_after(sidecar: &[&str], annotations: &'static [(&'static str, &'st
 }
 
 #[test]
-fn under_never_an_app_starts_without_a_sidecar_that_nobody_restarts() {
+fn under_never_an_app_starts_without_a_sidecar_that_will_not_restart() {
     app_starts_after(
         SHORT,
         &[
@@ -40,7 +40,7 @@ fn under_never_an_app_starts_without_a_sidecar_that_nobody_restarts() {
 }
 
 #[test]
-fn under_on_failure_an_app_starts_without_a_sidecar_that_has_done_its_work() {
+fn under_on_failure_an_app_starts_without_a_sidecar_that_succeeded() {
     app_starts_after(
         SHORT,
         &[
@@ -52,7 +52,7 @@ fn under_on_failure_an_app_starts_without_a_sidecar_that_has_done_its_work() {
 }
 
 #[test]
-fn an_app_starts_without_a_sidecar_that_its_caller_will_restart() {
+fn an_app_starts_without_a_sidecar_that_kubelet_will_restart() {
     app_starts_after(CRASHES, &[("usher/sidecars", "proxy")]);
 }
 
@@ -62,7 +62,7 @@ const NEVER: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn an_app_does_not_wait_for_the_next_life_of_a_sidecar_in_back_off() {
+fn an_app_does_not_wait_for_the_restart_of_a_sidecar_in_back_off() {
     let pod = Kubelet::run_pod(NEVER, 10);
     pod.run("proxy", &[]);
     pod.host.await_event("proxy", "start");
@@ -74,7 +74,7 @@ fn an_app_does_not_wait_for_the_next_life_of_a_sidecar_in_back_off() {
 }
 
 #[test]
-fn under_never_a_sidecar_that_ends_before_it_is_ready_ends_the_pod_by_its_name() {
+fn under_never_a_sidecar_that_exits_before_it_is_ready_ends_the_pod_with_an_error_that_names_it() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("startup-probe.usher/proxy", TCP_PROBE),
@@ -106,7 +106,7 @@ fn under_never_a_sidecar_that_ends_before_it_is_ready_ends_the_pod_by_its_name()
 }
 
 #[test]
-fn an_app_that_its_caller_restarts_does_not_wait_for_a_sidecar_that_is_down() {
+fn an_app_that_kubelet_restarts_does_not_wait_for_a_sidecar_that_is_down() {
     let pod = Kubelet::run_pod(&[("usher/sidecars", "proxy")], 10);
     pod.run("proxy", &[]);
     pod.run("web", &[]);
@@ -121,7 +121,7 @@ fn an_app_that_its_caller_restarts_does_not_wait_for_a_sidecar_that_is_down() {
 }
 
 #[test]
-fn an_app_that_its_caller_restarts_does_not_wait_for_a_sidecar_in_back_off() {
+fn an_app_that_kubelet_restarts_does_not_wait_for_a_sidecar_in_back_off() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("usher/restart-policy", "OnFailure"),
@@ -139,7 +139,7 @@ fn an_app_that_its_caller_restarts_does_not_wait_for_a_sidecar_in_back_off() {
 }
 
 #[test]
-fn a_sidecar_that_fails_its_liveness_probe_is_stopped_and_comes_back() {
+fn a_sidecar_that_fails_its_liveness_probe_is_stopped_and_restarted() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("usher/restart-policy", "Never"),
@@ -163,7 +163,8 @@ fn a_sidecar_that_fails_its_liveness_probe_is_stopped_and_comes_back() {
     assert!(!pod.has_exited("proxy"));
 }
 
-/// The arguments are more than one word, and the user and the environment are not the container's.
+/// A postStart exec. Some arguments contain spaces, and user and environment differ from the
+/// container's.
 fn post_start(code: u32) -> ExecProcessRequest {
     let script = "echo $(id -u) $(id -g) $WORD $0 \"$@\" >> /shared/hook-$(id -u)";
     let script = format!("{script}; exit {code}");
@@ -186,7 +187,8 @@ fn post_start(code: u32) -> ExecProcessRequest {
     }
 }
 
-/// Runs a sidecar and its postStart, which ends with `code`; false if that came too late to be taken for one.
+/// Runs a sidecar and its postStart, which exits with `code`. Returns false if the exec came too
+/// late for the shim to recognize it as a postStart.
 #[track_caller]
 fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     let all = fs::Permissions::from_mode(0o777);
@@ -198,7 +200,7 @@ fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     let events = pod.host.events();
     let started = events.iter().find(|event| is_start(event));
     let started = Duration::from_nanos(started.map_or(0, |event| event.at_ns));
-    // Without a deadline, which is how it differs from a probe.
+    // A postStart exec has no deadline, unlike a probe.
     let api = pod.host.task_api("proxy").deadline(Duration::ZERO);
     api.exec(&post_start(code)).expect("Exec");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
@@ -210,14 +212,15 @@ fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     now < started + Duration::from_secs(1)
 }
 
-/// A pod whose sidecar has had its postStart; `None` if it came too late to be taken for one.
+/// A pod whose sidecar has had its postStart; `None` if the postStart came too late.
 #[track_caller]
 fn post_started() -> Option<Kubelet> {
     let pod = Kubelet::run_pod(NEVER, 10);
     run_post_start(&pod, 0).then_some(pod)
 }
 
-/// An app that was created before its sidecar, whose postStart has failed; `None` as before.
+/// A pod with an app created before its sidecar, whose postStart failed; `None` if it came too
+/// late.
 #[track_caller]
 fn post_start_failed() -> Option<Kubelet> {
     let pod = Kubelet::run_pod(&[("usher/sidecars", "proxy")], 10);
@@ -226,7 +229,7 @@ fn post_start_failed() -> Option<Kubelet> {
 }
 
 #[test]
-fn an_app_waits_for_the_sidecar_after_one_whose_post_start_has_failed() {
+fn an_app_waits_for_the_next_sidecar_after_a_failed_post_start() {
     let pod = (0..5).find_map(|_| post_start_failed());
     let pod = pod.expect("an exec within a second of the start");
     let stopped = pod.stop(&["proxy"]);
@@ -241,7 +244,7 @@ fn an_app_waits_for_the_sidecar_after_one_whose_post_start_has_failed() {
 }
 
 #[test]
-fn a_sidecar_in_back_off_is_there_again_while_its_app_drains() {
+fn a_sidecar_in_back_off_restarts_while_its_app_drains() {
     let pod = Kubelet::run_pod(NEVER, 20);
     pod.run("proxy", &[]);
     pod.run("web", &["--stop-after", "2s"]);
@@ -255,7 +258,7 @@ fn a_sidecar_in_back_off_is_there_again_while_its_app_drains() {
 }
 
 #[test]
-fn a_sidecar_that_comes_back_gets_its_post_start_again() {
+fn a_restarted_sidecar_gets_its_post_start_again() {
     let pod = (0..5).find_map(|_| post_started());
     let pod = pod.expect("an exec within a second of the start");
     pod.run("web", &[]);

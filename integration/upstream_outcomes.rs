@@ -1,5 +1,5 @@
-//! In what two runs of Kubernetes' own tests differ is said by `scripts/test-kubernetes --upstream`; here it is said of
-//! reports that are written for it.
+//! Compares outcomes of Kubernetes' own tests, as `scripts/test-kubernetes --upstream` does, on
+//! reports written for these tests.
 
 #[path = "kubernetes/upstream/outcomes.rs"]
 mod outcomes;
@@ -32,7 +32,7 @@ fn names(differences: &[Difference]) -> Vec<&str> {
 }
 
 #[test]
-fn a_test_is_called_by_all_that_stands_above_it() {
+fn a_test_name_includes_the_texts_of_its_containers() {
     let report = json!([{ "SpecReports": [
         spec("It", &["[sig-node] Pods", "with a probe"], "are restarted", "passed", ""),
         { "LeafNodeType": "It", "ContainerHierarchyTexts": null, "LeafNodeText": "alone", "State": "passed" },
@@ -46,7 +46,7 @@ fn a_test_is_called_by_all_that_stands_above_it() {
 }
 
 #[test]
-fn what_was_not_chosen_and_what_is_no_test_does_not_count() {
+fn unselected_tests_and_suite_nodes_do_not_count() {
     let report = json!([{ "SpecReports": [
         spec("SynchronizedBeforeSuite", &[], "", "passed", ""),
         spec("It", &[], "not chosen", "skipped", ""),
@@ -62,7 +62,7 @@ fn what_was_not_chosen_and_what_is_no_test_does_not_count() {
 }
 
 #[test]
-fn whatever_did_not_pass_has_failed() {
+fn every_state_but_passed_counts_as_failed() {
     let outcomes = outcomes(&[
         ("a", "failed", "expected 1"),
         ("b", "timedout", "too long"),
@@ -79,7 +79,7 @@ fn whatever_did_not_pass_has_failed() {
 }
 
 #[test]
-fn a_difference_is_another_end_or_none() {
+fn a_different_or_missing_outcome_is_a_difference() {
     let control = outcomes(&[
         ("broken by us", "passed", ""),
         ("ended alike", "failed", "after 3 s"),
@@ -108,7 +108,7 @@ fn a_difference_is_another_end_or_none() {
 }
 
 #[test]
-fn a_later_run_replaces_what_is_known_of_its_tests() {
+fn a_later_run_replaces_the_outcomes_of_its_tests() {
     let mut known = outcomes(&[("a", "failed", "no"), ("b", "failed", "no")]);
     known.replace_by(&outcomes(&[("a", "passed", "")]));
     let expected = outcomes(&[("a", "passed", ""), ("b", "failed", "no")]);
@@ -116,7 +116,7 @@ fn a_later_run_replaces_what_is_known_of_its_tests() {
 }
 
 #[test]
-fn a_named_one_has_a_reason() {
+fn a_named_difference_has_a_reason() {
     let named = Named::of("# of them\n\n[sig-node] A b\n    since it\n    does\nC\n  so\n");
     let named = named.unwrap();
     assert_eq!(named.reason("[sig-node] A b"), Some("since it does"));
@@ -127,24 +127,24 @@ fn a_named_one_has_a_reason() {
 }
 
 #[test]
-fn a_name_is_no_expression() {
+fn a_test_name_is_quoted_for_regular_expressions() {
     assert_eq!(quoted("[sig-node] a.b (c)"), r"\[sig\-node\] a\.b \(c\)");
 }
 
 #[test]
-fn words_of_a_failure_are_one_line() {
+fn a_failure_message_is_printed_on_one_line() {
     let failed = Outcome::Failed("expected\n    <int>: 1".to_owned());
     assert_eq!(failed.brief(), "failed: expected <int>: 1");
 }
 
 #[test]
-fn what_is_no_report_is_told() {
+fn an_invalid_report_is_an_error() {
     assert!(Outcomes::of_report("").is_err());
     assert!(Outcomes::of_report("{}").is_err());
 }
 
 #[test]
-fn whatever_is_named_has_its_reason() {
+fn all_named_differences_have_reasons() {
     let differences = include_str!("kubernetes/upstream/differences");
     let left_out = include_str!("kubernetes/upstream/left-out");
     for text in [differences, left_out] {

@@ -1,4 +1,4 @@
-//! The node's administrator has the last word: `config.toml`, as the shim reads it.
+//! The node's configuration file, as the shim reads it, overrides the annotations of pods.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::control::usher;
 use crate::harness::{ContainerSpec, Containerd, PATIENCE, eventually, run};
 use crate::pod::{MESH, Pod};
 
-/// A containerd on a node with such a configuration.
+/// A containerd on a node with this configuration.
 fn node(config: &str) -> Containerd {
     let host = Containerd::start();
     fs::write(host.usher_config(), config).unwrap();
@@ -14,7 +14,7 @@ fn node(config: &str) -> Containerd {
 }
 
 #[test]
-fn a_broken_file_is_refused_in_containerds_error_and_nothing_is_left() {
+fn an_invalid_file_fails_the_create_and_leaves_nothing() {
     let host = node("[limits]\ngrace-period = 'soon'\n");
     let run = host.try_run(&MESH.witness("web", &[]));
     assert!(!run.ok(), "it was not refused");
@@ -27,7 +27,7 @@ fn a_broken_file_is_refused_in_containerds_error_and_nothing_is_left() {
 }
 
 #[test]
-fn a_pod_that_lives_goes_on_under_the_rules_that_it_began_with() {
+fn a_running_pod_keeps_the_configuration_it_started_with() {
     let host = node("");
     host.run(&MESH.witness("web", &[]));
     fs::write(host.usher_config(), "this is no TOML").unwrap();
@@ -37,7 +37,7 @@ fn a_pod_that_lives_goes_on_under_the_rules_that_it_began_with() {
 }
 
 #[test]
-fn more_than_the_node_allows_is_refused() {
+fn a_value_above_the_nodes_limit_is_refused() {
     let host = node("[limits]\nstartup-timeout = '1m'\n");
     let run = host.try_run(&Pod(&[("usher/startup-timeout", "1h")]).witness("web", &[]));
     assert!(!run.ok(), "it was not refused");
@@ -49,7 +49,7 @@ fn more_than_the_node_allows_is_refused() {
 }
 
 #[test]
-fn less_than_the_node_allows_is_refused() {
+fn a_value_below_the_nodes_minimum_is_refused() {
     let host = node("[minimums]\nprobe-period = '100ms'\n");
     let probe = (
         "startup-probe.usher/web",
@@ -66,7 +66,7 @@ fn less_than_the_node_allows_is_refused() {
 }
 
 #[test]
-fn a_pod_is_refused_for_nothing_that_only_the_node_says() {
+fn the_nodes_own_defaults_never_refuse_a_pod() {
     let host = node(
         "[defaults]\ngrace-policy = 'Reserve'\n[limits]\nprobe-period = '5s'\n\
          probe-failure-threshold = 2\n",
@@ -85,7 +85,7 @@ fn a_pod_is_refused_for_nothing_that_only_the_node_says() {
 }
 
 #[test]
-fn an_unknown_key_is_ignored_where_that_is_allowed() {
+fn an_unknown_key_is_ignored_if_the_node_allows_it() {
     let host = node("unknown-keys = 'Warn'\n");
     let pod = Pod(&[("usher/tomorrow", "x")]);
     host.run(&pod.witness("web", &[]));
@@ -96,15 +96,15 @@ fn an_unknown_key_is_ignored_where_that_is_allowed() {
 }
 
 #[test]
-fn where_it_is_off_nothing_is_held() {
+fn a_node_with_usher_disabled_holds_no_container() {
     let host = node("enabled = false\n");
-    // Its sidecar never comes.
+    // The pod's sidecar is never created.
     host.run(&MESH.witness("web", &[]));
     host.await_event("web", "start");
 }
 
 #[test]
-fn a_container_that_only_the_nodes_roles_know_is_a_sidecar_in_order() {
+fn a_container_matched_by_the_nodes_roles_is_ordered_as_a_sidecar() {
     const APP: Pod = Pod(&[("usher/apps", "web"), ("usher/restart-policy", "Never")]);
     const NOTHING: Pod = Pod(&[]);
     for (everywhere, pod, app_by) in [(false, APP, "list"), (true, NOTHING, "-")] {
@@ -132,7 +132,7 @@ fn a_container_that_only_the_nodes_roles_know_is_a_sidecar_in_order() {
 }
 
 #[test]
-fn a_pod_without_annotations_is_left_alone_where_its_node_has_roles_for_those_that_have_some() {
+fn node_roles_for_annotated_pods_ignore_a_pod_without_annotations() {
     let host = node("[roles]\nsidecars = ['*-proxy']\n");
     let pod = Pod(&[]);
     for name in ["istio-proxy", "web"] {

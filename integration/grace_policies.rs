@@ -1,5 +1,6 @@
-//! The five ways to share a grace period of eight seconds, in a pod in which nothing ends by
-//! itself; and what is beyond it. Order and lower bounds are strict, the machine may be slow.
+//! The five policies for a grace period of eight seconds, in a pod whose containers all ignore
+//! SIGTERM; and extensions of it. Order and lower bounds are strict; upper bounds are generous for
+//! slow machines.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use crate::harness::{Containerd, PATIENCE, Record, Stopped, times};
 use crate::pod::Pod;
 
 const ALL: [&str; 4] = ["proxy", "web", "before", "after"];
-const DEAF: &[&str] = &["--ignore-term"];
+const UNRESPONSIVE: &[&str] = &["--ignore-term"];
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -19,31 +20,32 @@ macro_rules! pod {
             ("usher/post-exit", "after"),
             ("usher/grace-period", "8s"),
             ("usher/grace-policy", $policy),
-            // The second request makes the end of the pod at once, however late it comes.
+            // Wide enough that the second stop request begins the termination however late it
+            // comes.
             ("usher/termination-window", "20s"),
         ])
     };
 }
 
-/// A pod that runs and of which nothing ends by itself.
+/// Runs a pod whose containers all ignore SIGTERM.
 #[track_caller]
 fn start(pod: &Pod) -> Containerd {
     let host = Containerd::start();
     for name in ALL {
-        host.run(&pod.witness(name, DEAF));
+        host.run(&pod.witness(name, UNRESPONSIVE));
     }
     host.await_event("web", "start");
     host
 }
 
-/// Asks a deaf pod to stop, as kubelet would with time without end; what happened, and how long it
-/// took.
+/// Stops such a pod as kubelet does, but with unlimited patience. Returns the record and the time
+/// it took.
 #[track_caller]
 fn stop(pod: &Pod) -> (Record, Duration) {
     let host = start(pod);
     let asked = Instant::now();
     host.ask_all(&ALL, Duration::from_secs(8));
-    // In the order of their ends: each is waited for from the one before on.
+    // In the order of their exits: each wait has a timeout of its own.
     for name in ["before", "web", "after", "proxy"] {
         let code = host.wait_exit(name);
         assert_eq!(code, if name == "web" { 137 } else { 0 }, "{name}");
@@ -51,7 +53,7 @@ fn stop(pod: &Pod) -> (Record, Duration) {
     (host.record(), asked.elapsed())
 }
 
-/// Strictly not sooner; later by what a slow machine may need.
+/// Strict about the lower bound; the upper bound allows for slow machines.
 #[track_caller]
 fn assert_took(took: Duration, seconds: u64) {
     let expected = Duration::from_secs(seconds);
@@ -60,7 +62,7 @@ fn assert_took(took: Duration, seconds: u64) {
 }
 
 #[test]
-fn under_shared_the_first_step_may_use_it_all() {
+fn under_shared_the_first_step_may_use_the_whole_grace_period() {
     let (record, took) = stop(&pod!("Shared"));
     assert_took(took, 10);
     assert!(
@@ -75,9 +77,9 @@ fn under_shared_the_first_step_may_use_it_all() {
 }
 
 #[test]
-fn under_reserve_each_later_step_has_two_seconds_of_it() {
+fn under_reserve_each_later_step_has_two_seconds_of_the_grace_period() {
     let (record, took) = stop(&pod!("Reserve"));
-    // Six are put aside, and there is no hook to use the other two: before, web, after, proxy.
+    // Six seconds are kept back, and no hook uses the other two. Order: before, web, after, proxy.
     assert_took(took, 8);
     record.assert_before(("before", "start"), ("web", "signal"));
     record.assert_before(("web", "signal"), ("after", "start"));
@@ -89,7 +91,7 @@ fn under_reserve_each_later_step_has_two_seconds_of_it() {
 }
 
 #[test]
-fn under_overrun_each_later_step_has_two_seconds_beyond_it() {
+fn under_overrun_each_later_step_has_two_seconds_beyond_the_grace_period() {
     let (record, took) = stop(&pod!("Overrun"));
     assert_took(took, 14);
     assert!(
@@ -101,7 +103,7 @@ fn under_overrun_each_later_step_has_two_seconds_beyond_it() {
 }
 
 #[test]
-fn under_skip_hooks_there_is_no_defer_when_time_is_short() {
+fn under_skip_hooks_no_defer_runs_when_time_is_short() {
     let (record, took) = stop(&pod!("SkipHooks"));
     assert_took(took, 12);
     assert!(!record.has("after", "start"), "{record}");
@@ -109,7 +111,7 @@ fn under_skip_hooks_there_is_no_defer_when_time_is_short() {
 }
 
 #[test]
-fn under_strict_what_there_is_no_time_for_is_killed() {
+fn under_strict_containers_without_time_left_are_killed() {
     let (record, took) = stop(&pod!("Strict"));
     assert_took(took, 8);
     assert!(
@@ -119,7 +121,7 @@ fn under_strict_what_there_is_no_time_for_is_killed() {
     assert!(!record.has("after", "start"), "{record}");
 }
 
-/// Ends a deaf pod as kubelet does, by its policy.
+/// Ends such a pod as kubelet does.
 #[track_caller]
 fn end(pod: &Pod, grace: Duration) -> (Vec<Stopped>, Record) {
     let host = start(pod);
@@ -128,19 +130,19 @@ fn end(pod: &Pod, grace: Duration) -> (Vec<Stopped>, Record) {
 }
 
 #[test]
-fn the_policies_that_take_longer_withhold_their_answers_so_that_nothing_is_killed_before() {
+fn longer_policies_withhold_answers_so_that_no_container_is_killed_early() {
     let (stopped, record) = end(&pod!("Overrun"), Duration::from_secs(8));
     for stop in &stopped {
         assert!(stop.answered >= 5_000 * MS, "{stop:?}");
     }
-    // Everybody had its turn, though each was as deaf as can be.
+    // Each container got its signal or its start, though all ignore SIGTERM.
     record.assert_before(("before", "start"), ("web", "signal"));
     record.assert_before(("web", "signal"), ("after", "start"));
     record.assert_before(("after", "start"), ("proxy", "signal"));
 }
 
 #[test]
-fn under_shared_kubelet_is_answered_long_before_the_other_policies() {
+fn under_shared_kubelet_is_answered_earlier_than_under_the_other_policies() {
     let (stopped, record) = end(&pod!("Shared"), Duration::from_secs(8));
     for stop in &stopped {
         assert!(stop.answered < 6_000 * MS, "{stop:?}");
@@ -149,7 +151,7 @@ fn under_shared_kubelet_is_answered_long_before_the_other_policies() {
 }
 
 #[test]
-fn a_cap_of_its_own_ends_the_stop_of_one_container() {
+fn a_grace_period_of_its_own_limits_the_stop_of_one_container() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("grace-period.usher/web", "3s"),
@@ -158,7 +160,7 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
     ]);
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
-    host.run(&pod.witness("web", DEAF));
+    host.run(&pod.witness("web", UNRESPONSIVE));
     host.await_event("web", "start");
     let stopped = host.end_pod(&["proxy", "web"], Duration::from_secs(60));
     let codes: Vec<_> = stopped
@@ -174,7 +176,7 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
 }
 
 #[test]
-fn the_real_grace_period_is_that_of_the_callers_own_deadline() {
+fn the_grace_period_is_taken_from_the_callers_deadline() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/grace-period", "60s"),
@@ -182,19 +184,18 @@ fn the_real_grace_period_is_that_of_the_callers_own_deadline() {
     ]);
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
-    host.run(&pod.witness("web", DEAF));
+    host.run(&pod.witness("web", UNRESPONSIVE));
     host.await_event("web", "start");
     let stopped = host.end_pod(&["proxy", "web"], Duration::from_secs(4));
     assert_eq!(stopped[0].code, 0, "{stopped:?}");
     let record = host.record();
-    // At its end the proxy is told, whoever else lives.
+    // At the end of the grace period the proxy gets its signal, whichever containers still run.
     assert!(record.has("proxy", "signal"), "{record}");
 }
 
-// === extension ===
 
 #[test]
-fn a_defer_at_work_goes_on_beyond_the_grace_period_and_the_answers_wait_for_it() {
+fn an_extension_lets_a_running_defer_exceed_the_grace_period_and_withholds_the_answers() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),
@@ -208,7 +209,7 @@ fn a_defer_at_work_goes_on_beyond_the_grace_period_and_the_answers_wait_for_it()
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
     host.run(&pod.witness("web", &[]));
-    // In the long run nearly as long as an answer may be withheld.
+    // In a long run, nearly as long as an answer may be withheld.
     let work = times(9, 95);
     host.run(&pod.witness("before", &["--run-for", &format!("{work}s")]));
     host.await_event("web", "start");
@@ -229,7 +230,7 @@ fn a_defer_at_work_goes_on_beyond_the_grace_period_and_the_answers_wait_for_it()
 }
 
 #[test]
-fn a_defer_goes_on_as_long_as_its_probe_succeeds() {
+fn an_extension_by_probe_lets_a_defer_run_while_its_probe_succeeds() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),
@@ -244,7 +245,7 @@ fn a_defer_goes_on_as_long_as_its_probe_succeeds() {
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
     host.run(&pod.witness("web", &[]));
-    host.run(&pod.witness("before", DEAF));
+    host.run(&pod.witness("before", UNRESPONSIVE));
     host.await_event("web", "start");
     let ids = ["proxy", "web", "before"];
     let calls: Vec<_> = ids
@@ -259,7 +260,7 @@ fn a_defer_goes_on_as_long_as_its_probe_succeeds() {
         .collect();
     host.await_event("before", "start");
     std::thread::sleep(Duration::from_secs(7));
-    // Long after its grace period it is still at work, and nobody has been answered.
+    // Long after its grace period the defer still runs, and no stop request has been answered.
     assert!(calls.iter().all(|call| !call.is_finished()));
     assert!(!host.record().has("before", "signal"), "{}", host.record());
     let unwell = Instant::now();
@@ -277,7 +278,7 @@ fn a_defer_goes_on_as_long_as_its_probe_succeeds() {
 }
 
 #[test]
-fn a_caller_that_goes_away_before_its_answer_changes_nothing() {
+fn a_caller_that_vanishes_before_its_answer_changes_nothing() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),

@@ -1,5 +1,5 @@
-//! An OCI runtime that takes its time holds up nobody but who asked for it: neither another
-//! container of the pod, nor the same one.
+//! A slow OCI runtime delays only the call that needs it: no other container of the pod, and no
+//! other call for the same container.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::harness::{
 
 const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
 
-/// Nobody may be held up for as long as this.
+/// Deadline of the calls that must not be delayed.
 const PROMPTLY: Duration = Duration::from_secs(10);
 
-/// A pod of two containers, `a` and `b`; the gates are those of `a`'s runtime.
+/// A pod of two containers, `a` and `b`. The gates block `a`'s OCI runtime.
 struct Pair<'host> {
     gates: Gates,
     a: BareShim<'host>,
@@ -31,7 +31,7 @@ fn in_pod(config: &mut Value) {
 }
 
 impl<'host> Pair<'host> {
-    /// `b` runs, of `a` there is only the bundle.
+    /// Starts `b`; creates only the bundle of `a`.
     fn new(host: &'host Containerd, edit: impl FnOnce(&mut Value)) -> Self {
         let runtime = runtime_under_test();
         let b = BareShim::start(host, &runtime, "b", &FOR_EVER, in_pod);
@@ -49,7 +49,7 @@ impl<'host> Pair<'host> {
         }
     }
 
-    /// Both run.
+    /// Starts both.
     fn running(host: &'host Containerd) -> Self {
         let pair = Self::new(host, |_| ());
         pair.create().expect("create a");
@@ -66,7 +66,8 @@ impl<'host> Pair<'host> {
         self.a.api().deadline(PROMPTLY)
     }
 
-    /// Does `meanwhile` while `slow`, which needs the runtime's `verb`, is under way.
+    /// Runs `meanwhile` while `slow` waits for the OCI runtime's command `verb`. Opens the gate
+    /// then.
     fn during<T: Send>(
         &self,
         verb: &str,
@@ -76,7 +77,7 @@ impl<'host> Pair<'host> {
         self.during_and_ended_by(verb, slow, meanwhile, |_| self.gates.open(verb))
     }
 
-    /// The same where `end` has to come first, and `slow` is over soon after it.
+    /// As `during`, but `end` makes `slow` finish, not the gate.
     fn during_and_ended_by<T: Send>(
         &self,
         verb: &str,
@@ -87,10 +88,10 @@ impl<'host> Pair<'host> {
         self.gates.close(verb, "a");
         std::thread::scope(|scope| {
             let call = scope.spawn(|| slow(self.a.api().deadline(3 * PATIENCE)));
-            // If something fails the call must not wait for ever.
+            // If a check fails, the call must not wait forever.
             let _open = OpenAtTheEnd(&self.gates, verb);
             self.gates.await_waiting(verb);
-            self.other_container_is_free();
+            self.check_other_container();
             meanwhile(self.api());
             assert!(!call.is_finished(), "{verb} did not wait");
             end(self.api());
@@ -99,8 +100,8 @@ impl<'host> Pair<'host> {
         })
     }
 
-    /// Everything that can be asked of a running container is answered for `b`.
-    fn other_container_is_free(&self) {
+    /// Makes every call that a running container allows on `b`.
+    fn check_other_container(&self) {
         let api = self.api();
         assert_eq!(state(&api, "b", ""), "RUNNING");
         api.pids("b").expect("Pids");
@@ -160,12 +161,12 @@ fn code<T>(answer: Answer<T>) -> Code {
 }
 
 #[test]
-fn a_slow_create_holds_up_nobody() {
+fn a_slow_create_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::new(&host, |_| ());
     let slow = |_| pair.create();
     let created = pair.during("create", slow, |api| {
-        // There is no such task yet.
+        // The task does not exist yet.
         assert_eq!(code(api.state("a", "")), Code::NOT_FOUND);
         assert_eq!(code(api.kill("a", "", 9, false)), Code::NOT_FOUND);
         assert_eq!(code(api.wait("a", "")), Code::NOT_FOUND);
@@ -175,7 +176,7 @@ fn a_slow_create_holds_up_nobody() {
 }
 
 #[test]
-fn a_slow_start_holds_up_nobody() {
+fn a_slow_start_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::new(&host, add_poststart_hook);
     let pid = pair.create().expect("create");
@@ -194,7 +195,7 @@ fn a_slow_start_holds_up_nobody() {
 }
 
 #[test]
-fn a_container_is_killed_while_it_is_slowly_started() {
+fn a_container_can_be_killed_during_a_slow_start() {
     let host = Containerd::start();
     let pair = Pair::new(&host, add_poststart_hook);
     pair.create().expect("create");
@@ -208,7 +209,7 @@ fn a_container_is_killed_while_it_is_slowly_started() {
 }
 
 #[test]
-fn a_slow_exec_holds_up_nobody() {
+fn a_slow_exec_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let api = pair.api();
@@ -236,7 +237,7 @@ fn a_slow_exec_holds_up_nobody() {
 }
 
 #[test]
-fn a_container_that_is_killed_while_an_exec_is_slowly_started_is_stopped_and_can_be_deleted() {
+fn a_container_killed_during_a_slow_exec_stops_and_can_be_deleted() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     pair.api()
@@ -246,8 +247,8 @@ fn a_container_that_is_killed_while_an_exec_is_slowly_started_is_stopped_and_can
     let kill = |api: TaskApi| {
         api.kill("a", "", 9, false).expect("Kill");
     };
-    // The gate is closed all the while: the exit waits for its execs, but not for long, and the shim cancels a
-    // command of no use.
+    // The gate stays closed: the exit waits for its execs only briefly, and the shim cancels the
+    // command.
     let failed = pair.during_and_ended_by("exec", slow, kill, |api| {
         eventually("it is stopped", PROMPTLY, || {
             state(&api, "a", "") == "STOPPED"
@@ -258,13 +259,13 @@ fn a_container_that_is_killed_while_an_exec_is_slowly_started_is_stopped_and_can
         assert_eq!(code(api.state("a", "")), Code::NOT_FOUND);
     });
     assert!(failed, "there is nothing to execute it in");
-    // Events come later than answers.
+    // Events may arrive after answers.
     let end = ["/tasks/exit 137", "/tasks/delete 137"].map(str::to_owned);
     host.await_events("its end came last", |_| host.topics("a").ends_with(&end));
 }
 
 #[test]
-fn no_exec_is_added_to_a_container_that_has_ended_while_another_is_slowly_started() {
+fn a_container_that_ended_during_a_slow_exec_takes_no_further_exec() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     pair.api()
@@ -288,10 +289,11 @@ fn no_exec_is_added_to_a_container_that_has_ended_while_another_is_slowly_starte
 }
 
 #[test]
-fn a_slow_kill_holds_up_nobody() {
+fn a_slow_kill_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
-    // One that kills all takes no command where they have a PID namespace of their own.
+    // With a PID namespace of its own, a SIGKILL for all processes needs no runtime command;
+    // SIGTERM does.
     let slow = |api: TaskApi| code(api.kill("a", "", 15, true));
     let killed = pair.during("kill", slow, |api| {
         assert_eq!(state(&api, "a", ""), "RUNNING");
@@ -303,16 +305,16 @@ fn a_slow_kill_holds_up_nobody() {
         assert_eq!(api.wait("a", "e").expect("Wait").exit_status, 0);
         freeze(&api, "Pause", "a").expect("Pause");
         freeze(&api, "Resume", "a").expect("Resume");
-        // One that needs no command.
+        // SIGKILL for init needs no runtime command.
         api.kill("a", "", 9, false).expect("Kill");
         assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
     });
-    // Its processes may have been there when it was asked, and are gone now.
+    // The processes may have existed when the runtime was asked, and be gone by now.
     assert!([Code::OK, Code::NOT_FOUND].contains(&killed), "{killed:?}");
 }
 
 #[test]
-fn a_slow_pause_and_a_slow_resume_hold_up_nobody() {
+fn a_slow_pause_or_resume_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let meanwhile = |api: TaskApi| {
@@ -337,7 +339,7 @@ fn a_slow_pause_and_a_slow_resume_hold_up_nobody() {
 }
 
 #[test]
-fn a_container_is_killed_while_it_is_slowly_paused() {
+fn a_container_can_be_killed_during_a_slow_pause() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let pause = |api: TaskApi| freeze(&api, "Pause", "a").is_ok();
@@ -351,7 +353,7 @@ fn a_container_is_killed_while_it_is_slowly_paused() {
 }
 
 #[test]
-fn a_container_that_ends_while_it_is_being_paused_can_be_deleted() {
+fn a_container_that_ends_during_a_pause_can_be_deleted() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let api = pair.a.api();
@@ -359,7 +361,7 @@ fn a_container_that_ends_while_it_is_being_paused_can_be_deleted() {
     api.kill("a", "", 9, false).expect("kill");
     api.wait("a", "").expect("wait");
     pair.gates.await_waiting("delete");
-    // The state in which the runtime's pause leaves it that comes at the same moment.
+    // Leaves the state that a simultaneous pause by the runtime would leave.
     let v1 = format!("/sys/fs/cgroup/freezer/{}/a/freezer.state", host.namespace);
     let v2 = format!("/sys/fs/cgroup/{}/a/cgroup.freeze", host.namespace);
     std::fs::write(v1, "FROZEN")
@@ -370,7 +372,7 @@ fn a_container_that_ends_while_it_is_being_paused_can_be_deleted() {
 }
 
 #[test]
-fn a_slow_update_holds_up_nobody() {
+fn a_slow_update_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let slow = |api: TaskApi| api.update(&limits("a")).map(|_| ());
@@ -386,11 +388,12 @@ fn a_slow_update_holds_up_nobody() {
 }
 
 #[test]
-fn a_slow_delete_holds_up_nobody() {
+fn a_slow_delete_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let slow = |api: TaskApi| {
-        // When the gate is closed: it is deleted from the OCI runtime as soon as it has ended.
+        // After the gate is closed: the shim deletes the container from the OCI runtime as soon as
+        // it exits.
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");
         api.delete("a", "").map(|deleted| deleted.exit_status)
@@ -405,9 +408,9 @@ fn a_slow_delete_holds_up_nobody() {
     assert_eq!(code(pair.api().state("a", "")), Code::NOT_FOUND);
 }
 
-/// containerd gives up after ten seconds, and asks again: that must not begin from nothing for ever.
+/// containerd gives up after ten seconds and asks again. The shim must not start over each time.
 #[test]
-fn a_delete_that_took_too_long_gets_more_time_when_it_is_asked_for_again() {
+fn a_repeated_delete_continues_the_one_that_timed_out() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let api = pair.a.api().deadline(3 * PATIENCE);
@@ -419,7 +422,7 @@ fn a_delete_that_took_too_long_gets_more_time_when_it_is_asked_for_again() {
     std::thread::scope(|scope| {
         let deleting = scope.spawn(|| api.delete("a", "").map(|deleted| deleted.exit_status));
         let _open = OpenAtTheEnd(&pair.gates, "delete");
-        // It is that slow.
+        // The simulated delete takes this long.
         std::thread::sleep(Duration::from_secs(10));
         assert!(!deleting.is_finished(), "the delete did not wait");
         pair.gates.open("delete");
@@ -429,7 +432,7 @@ fn a_delete_that_took_too_long_gets_more_time_when_it_is_asked_for_again() {
 }
 
 #[test]
-fn a_pause_and_an_update_whose_callers_went_away_leave_the_container_usable() {
+fn a_pause_or_resume_whose_caller_vanished_leaves_the_container_usable() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     for (verb, method) in [("pause", "Pause"), ("resume", "Resume")] {

@@ -1,4 +1,4 @@
-//! `-info` and `-v`: what the shim says of itself and of its OCI runtime.
+//! `-info` and `-v`: the shim's report about itself and its OCI runtime.
 
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -49,7 +49,7 @@ fn info(stdin: &[u8]) -> RuntimeInfo {
     RuntimeInfo::parse_from_bytes(&output.stdout).expect("a RuntimeInfo")
 }
 
-/// An OCI runtime that does what `script` says.
+/// An OCI runtime that runs the shell code `script`.
 fn runtime(dir: &Path, script: &str) -> String {
     let path = dir.join("oci-runtime");
     write_program(&path, &format!("#!/bin/sh\n{script}\n"));
@@ -57,7 +57,7 @@ fn runtime(dir: &Path, script: &str) -> String {
 }
 
 #[test]
-fn info_names_the_runtime_and_passes_on_what_the_oci_runtime_can_do() {
+fn info_names_the_runtime_and_passes_on_the_features_of_the_oci_runtime() {
     let features = Command::new(oci_runtime()).arg("features").output();
     let features = features.expect("the OCI runtime").stdout;
     let info = match oci_runtime().as_str() {
@@ -66,14 +66,14 @@ fn info_names_the_runtime_and_passes_on_what_the_oci_runtime_can_do() {
     };
     assert_eq!(info.name, runtime_under_test());
     assert_eq!(info.version.version, env!("CARGO_PKG_VERSION"));
-    // Debian 12's crun does not tell.
+    // Debian 12's crun has no `features` command.
     let expected = if features.is_empty() { "" } else { FEATURES };
     assert_eq!(info.features.type_url, expected);
     assert_eq!(info.features.value, features);
 }
 
 #[test]
-fn info_passes_on_every_byte_of_the_features_and_the_options_as_they_came() {
+fn info_passes_on_features_and_options_byte_by_byte() {
     let dir = tempfile::tempdir().unwrap();
     let json = r#"{ "ociVersionMin" : "1.0.0",  "unheardOf": [1, {"of": null}] }"#;
     let script = format!("[ \"$*\" = features ] && printf '%s' '{json}'");
@@ -84,7 +84,7 @@ fn info_passes_on_every_byte_of_the_features_and_the_options_as_they_came() {
 }
 
 #[test]
-fn info_says_nothing_of_features_if_the_oci_runtime_does_not() {
+fn info_has_no_features_if_the_oci_runtime_reports_none() {
     let dir = tempfile::tempdir().unwrap();
     for script in [
         "echo 'unknown command' >&2; exit 1",
@@ -99,7 +99,7 @@ fn info_says_nothing_of_features_if_the_oci_runtime_does_not() {
 }
 
 #[test]
-fn info_names_an_oci_runtime_that_is_not_there() {
+fn info_names_a_missing_oci_runtime() {
     let output = shim(&["-info"], &options("no-runc").write_to_bytes().unwrap());
     assert!(!output.status.success() && output.stdout.is_empty());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -126,7 +126,7 @@ fn the_version_names_program_version_and_commit() {
         .trim();
     let head = Command::new("git").args(["rev-parse", "HEAD"]).output();
     let head = head.ok().filter(|output| output.status.success());
-    // A tree without its history cannot say.
+    // Outside a git checkout the commit is unknown.
     if let Some(head) = head.and_then(|output| String::from_utf8(output.stdout).ok()) {
         let commit = commit.trim_end_matches("-dirty");
         assert!(
