@@ -19,7 +19,7 @@ use usher::engine::oci::OciEngine;
 use usher::engine::{Deletion, Engine, ExecOrder, Halt, Order, Wishes};
 use usher::reaper::Reaper;
 
-use super::harness::{Apart, oci_runtime, populate};
+use super::harness::{Isolation, oci_runtime, populate};
 use laws::{Ground, Runs};
 
 /// Set for the child process that runs the test; names its directory.
@@ -51,12 +51,12 @@ fn an_oci_runtime_keeps_the_laws() {
     let name = "engine::an_oci_runtime_keeps_the_laws";
     command.args(["--exact", name, "--nocapture"]);
     command.env(DIRECTORY, directory.path());
-    let apart = Apart {
+    let isolation = Isolation {
         state,
         hides_unified: oci_runtime() == "crun",
         own_network: false,
     };
-    apart.create_in(&mut command);
+    isolation.create_in(&mut command);
     let output = command.output().expect("this program");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);

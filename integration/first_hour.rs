@@ -38,7 +38,6 @@ struct Node {
     before: String,
 }
 
-
 impl Node {
     fn new() -> Node {
         let host = Containerd::start();

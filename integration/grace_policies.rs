@@ -193,7 +193,6 @@ fn the_grace_period_is_taken_from_the_callers_deadline() {
     assert!(record.has("proxy", "signal"), "{record}");
 }
 
-
 #[test]
 fn an_extension_lets_a_running_defer_exceed_the_grace_period_and_withholds_the_answers() {
     let pod = Pod(&[

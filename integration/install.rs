@@ -28,7 +28,6 @@ struct Node {
     dir: tempfile::TempDir,
 }
 
-
 impl Node {
     fn new() -> Self {
         let prefix = std::env::var("USHER_TEST_PREFIX").unwrap_or_else(|_| "usher-it-".into());

@@ -69,9 +69,9 @@ fn a_killed_sidecar_restarts_in_place_unnoticed() {
 #[test]
 fn a_crashed_sidecar_keeps_its_files() {
     let host = Containerd::start();
-    let spec = JOB.witness("proxy", &[]).script(
-        "echo run >> /shared/runs; test $(wc -l < /shared/runs) = 2 || exit 1; sleep 1000",
-    );
+    let spec = JOB
+        .witness("proxy", &[])
+        .script("echo run >> /shared/runs; test $(wc -l < /shared/runs) = 2 || exit 1; sleep 1000");
     host.run(&spec);
     let runs = host.shared_dir().join("runs");
     eventually("it has run twice", PATIENCE, || {

@@ -12,7 +12,9 @@ const ALL: [&str; 3] = ["proxy", "web", "before"];
 
 /// Ends a pod whose containers all ignore SIGTERM and whose defer uses up the grace period.
 #[track_caller]
-fn end_unresponsive(annotations: &'static [(&'static str, &'static str)]) -> (Vec<Stopped>, Record) {
+fn end_unresponsive(
+    annotations: &'static [(&'static str, &'static str)],
+) -> (Vec<Stopped>, Record) {
     let pod = Kubelet::run_pod(annotations, 7);
     for name in ALL {
         pod.run(name, &["--ignore-term", "--beat", "50ms"]);

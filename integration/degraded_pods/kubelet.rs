@@ -34,8 +34,6 @@ pub struct Kubelet {
     grace: Duration,
 }
 
-// === impl Kubelet ===
-
 impl Kubelet {
     /// Runs the sandbox of a pod with a grace period of `grace` seconds.
     #[track_caller]

@@ -1,10 +1,10 @@
-//! What can be asked of a running task.
+//! Calls for a running task.
 
 use super::{both, run_witness, script, witness};
 use crate::harness::{ContainerSpec, PATIENCE, Status, eventually};
 
 #[test]
-fn a_paused_container_stands_still() {
+fn a_paused_container_does_nothing() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &["--beat", "10ms"]));
         host.await_event("a", "beat");
@@ -97,7 +97,7 @@ fn metrics_count_memory_processor_and_processes() {
 }
 
 #[test]
-fn a_running_task_is_not_deleted() {
+fn a_running_task_cannot_be_deleted() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         let delete = host.ctr(&["tasks", "delete", "a"]);
@@ -107,7 +107,7 @@ fn a_running_task_is_not_deleted() {
 }
 
 #[test]
-fn a_second_task_of_a_container_is_refused_and_the_first_lives() {
+fn a_second_task_of_a_container_is_refused_and_the_first_continues() {
     let seen = both(|host, runtime| {
         host.create(&witness(runtime, "a", &[]));
         let first = host.try_start("a");
@@ -147,7 +147,7 @@ fn a_container_can_have_a_task_again() {
 #[test]
 fn unknown_tasks_are_not_found() {
     let found = both(|host, runtime| {
-        // A shim runs, and knows another container only.
+        // A shim runs, but knows only another container.
         run_witness(host, &witness(runtime, "a", &[]));
         host.create(&witness(runtime, "b", &[]));
         [
@@ -162,7 +162,7 @@ fn unknown_tasks_are_not_found() {
 }
 
 #[test]
-fn a_container_that_was_removed_at_once_leaves_nothing() {
+fn a_container_removed_at_its_exit_leaves_nothing() {
     let seen = both(|host, runtime| {
         let spec = script(runtime, "a", "echo hello").option(&["--rm"]);
         let finished = host.run_attached(&spec);

@@ -1,4 +1,4 @@
-//! What goes wrong with the webhook, and what that does to pods.
+//! Failures of the webhook, and their effect on pods.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::cluster::PATIENCE;
 use crate::harness::{eventually, poll, run};
 use crate::pod::{Case, Pod, restarts, witness};
 
-/// A pod of its own namespace, as that wants them.
+/// A pod in the webhook's own namespace, with the security context required there.
 fn own_pod() -> Value {
     let mut own = pod(json!({ "usher/sidecars": "proxy" }));
     own["metadata"]["namespace"] = NAME.into();
@@ -23,7 +23,7 @@ fn own_pod() -> Value {
     own
 }
 
-pub fn while_it_is_down_only_pods_that_need_it_wait(case: &Case) {
+pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     let webhook = Webhook::install(case.cluster);
     let annotated = pod(json!({ "usher/sidecars": "proxy" }));
     assert!(dry_run(case.cluster, &annotated).ok());
@@ -33,7 +33,7 @@ pub fn while_it_is_down_only_pods_that_need_it_wait(case: &Case) {
     assert!(said.err().contains(why), "{}", said.err());
     let plain = dry_run(case.cluster, &pod(json!({})));
     assert!(plain.ok(), "{}", plain.err());
-    // In a namespace that is its own altogether, every pod does.
+    // In a namespace labeled for the webhook, every pod waits.
     let namespace = ["label", "namespace", case.namespace.as_str()];
     let labelled = |label: &str| {
         case.cluster.must(&[&namespace[..], &[label]].concat());
@@ -44,11 +44,12 @@ pub fn while_it_is_down_only_pods_that_need_it_wait(case: &Case) {
     };
     let plain = labelled("usher/enabled=true");
     eventually("it waits", PATIENCE, || plain().err().contains(why));
-    // Its own namespace has no need of it, whatever its pods say: it can start.
+    // Pods of the webhook's own namespace do not need it, whatever their annotations: so it can
+    // start.
     let said = dry_run(case.cluster, &own_pod());
     assert!(said.ok(), "{}", said.err());
 
-    // Who would rather have pods as their authors wrote them.
+    // A cluster can choose to create pods unchanged instead.
     webhook.set_failure_policy("Ignore");
     let as_written = || dry_run(case.cluster, &annotated).ok() && plain().ok();
     eventually("nothing waits", PATIENCE, as_written);
@@ -63,13 +64,14 @@ pub fn while_it_is_down_only_pods_that_need_it_wait(case: &Case) {
     assert!(plain().ok());
 }
 
-/// How many pods are created at a time while a replica is killed, and of how many the next do not wait.
+/// The number of pods created at a time while a replica is killed, and how many of them the next
+/// batch does not wait for.
 const LOAD: usize = 30;
 const BEING_CREATED: usize = 20;
 
 pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     let webhook = Webhook::install(case.cluster);
-    // Nobody schedules them: it is their creation that counts.
+    // No scheduler takes these pods: only their creation is tested.
     let load = Pod::new("load")
         .annotation("usher/sidecars", "proxy")
         .container(witness("proxy", &[]))
@@ -90,7 +92,7 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
         });
     };
     for replica in &replicas {
-        // Before, meanwhile and after, however long it takes until a process is killed.
+        // Before, during and after the kill, however long it takes.
         create_more(BEING_CREATED);
         std::thread::scope(|scope| {
             let kill = scope.spawn(|| webhook.kill(replica));
@@ -119,8 +121,9 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     }
 }
 
-/// Who asks it once is answered, whatever is exchanged meanwhile: it ends when everybody has heard of it.
-pub fn a_rollout_of_it_refuses_nothing(case: &Case) {
+/// Every single request is answered during a rollout: a replica ends only after all API servers
+/// have noticed.
+pub fn a_rollout_of_the_webhook_refuses_no_pod(case: &Case) {
     let webhook = Webhook::install(case.cluster);
     let annotated = pod(json!({ "usher/sidecars": "proxy" }));
     let before: Vec<Value> = webhook.pods();
@@ -144,7 +147,7 @@ fn certificate_of_secret(webhook: &Webhook, name: &str) -> Value {
     secret["data"]["tls.crt"].clone()
 }
 
-/// How often each replica has said that it serves another certificate.
+/// For each replica, the number of certificates that it has begun to serve.
 fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
     let mut taken = BTreeMap::new();
     for line in webhook.log().lines() {
@@ -156,7 +159,7 @@ fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
     taken
 }
 
-/// Waits until each replica has another certificate than before; they answer all the time.
+/// Waits until each replica serves a new certificate. Both answer all the time.
 fn await_renewal(webhook: &Webhook, before: &BTreeMap<String, usize>) {
     let is_renewed = || {
         assert!(webhook.refuses(&wrong()), "{}", webhook.diagnosis());
@@ -170,26 +173,26 @@ fn await_renewal(webhook: &Webhook, before: &BTreeMap<String, usize>) {
     }
 }
 
-pub fn its_certificate_is_renewed_while_pods_are_created(case: &Case) {
+pub fn the_webhooks_certificate_is_renewed_while_pods_are_created(case: &Case) {
     let webhook = Webhook::install(case.cluster);
     let both = || Some(taken(&webhook)).filter(|all| all.len() == 2);
     let before = poll(PATIENCE, both).expect("both have one");
     let old = certificate_of_secret(&webhook, NAME);
-    // It is made at the next look, and used at the one after that.
+    // The webhook makes a certificate at its next check, and uses it at the one after that.
     webhook.kubectl(&["patch", "secret", NAME, "--patch", r#"{"data": null}"#]);
     await_renewal(&webhook, &before);
     let new = certificate_of_secret(&webhook, NAME);
     assert!(!new.is_null() && new != old);
 }
 
-// === cert-manager ===
+// == cert-manager ===
 
 const CERT_MANAGER: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/cert-manager"
 );
 
-/// What cert-manager does, by openssl: an authority, and certificates of it.
+/// Acts as cert-manager by openssl: an authority, and certificates signed by it.
 const ISSUE: &str = r#"
 set -e
 cd "$1" && host=$2 secret=$3
@@ -204,7 +207,7 @@ kubectl --namespace usher-webhook create secret generic "$secret" --type=kuberne
     kubectl apply --filename -
 "#;
 
-/// What it would see of the manifest.
+/// Fields of the manifest that cert-manager would read.
 struct Wanted {
     host: String,
     secret: String,
@@ -220,7 +223,8 @@ fn issue(webhook: &Webhook, wanted: &Wanted) {
     assert!(finished.ok(), "{}", finished.err());
 }
 
-/// Tells the API server whom to believe, where an annotation asks for that.
+/// Writes the authority into the webhook configurations where an annotation asks for it, as
+/// cert-manager does.
 fn inject_authority(webhook: &Webhook, wanted: &Wanted) {
     let text = webhook.kubectl(&["get", "secret", &wanted.secret, "--output", "json"]);
     let secret: Value = serde_json::from_str(&text).expect("JSON");
@@ -237,7 +241,7 @@ fn inject_authority(webhook: &Webhook, wanted: &Wanted) {
     }
 }
 
-/// As the head of the kustomization tells people to do it; but there is nobody who knows certificates.
+/// Applies the kustomization as its head says, except cert-manager's own objects.
 fn apply_kustomization(webhook: &Webhook) -> Wanted {
     let directory = webhook.cluster.path("tmp/cert-manager");
     fs::create_dir_all(&directory).expect("a directory");
@@ -268,15 +272,15 @@ fn apply_kustomization(webhook: &Webhook) -> Wanted {
     }
 }
 
-pub fn a_certificate_of_cert_managers_is_served_and_renewed(case: &Case) {
+pub fn a_certificate_by_cert_manager_is_served_and_renewed(case: &Case) {
     let webhook = Webhook::prepare(case.cluster);
     let wanted = apply_kustomization(&webhook);
-    // Its pods wait for the Secret, as they wait for cert-manager.
+    // The pods wait for the Secret, as they wait for cert-manager.
     issue(&webhook, &wanted);
     inject_authority(&webhook, &wanted);
     webhook.await_rollout();
     webhook.await_answers();
-    // It asks the API for nothing.
+    // The webhook does not call the API.
     let account = format!("--as=system:serviceaccount:{NAME}:{NAME}");
     let may = |words: &[&str]| {
         let all = [&["auth", "can-i", &account, "--namespace", NAME], words].concat();

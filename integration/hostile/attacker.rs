@@ -1,21 +1,21 @@
-//! What hostile containers run where a shell is too slow, or cannot do it at all.
+//! The program of hostile containers, for attacks that a shell is too slow for or cannot do.
 //!
 //! Like the [witness](../witness.rs) it is compiled with plain `rustc` into a static program, so it
-//! uses nothing but the standard library and the C functions below.
+//! uses only the standard library and the C functions below.
 //!
 //! ```text
-//! villain forks           fork without end, each child too; deaf to stop signals
-//! villain orphans         leave behind, as fast as can be, children whose parent has ended
-//! villain eat             take memory until killed, and be the first one to be
-//! villain serve PORT HOW  bring `lo` up (CAP_NET_ADMIN) and accept; what is answered:
-//!                         silent    nothing, ever
-//!                         half      the first half of an answer by HTTP, and of a frame of HTTP/2
+//! attacker forks           fork without end, each child too; ignore stop signals
+//! attacker orphans         make orphans as fast as possible
+//! attacker eat             allocate memory until killed, as the first choice of the OOM killer
+//! attacker serve PORT HOW  bring `lo` up (CAP_NET_ADMIN) and accept; HOW is the answer:
+//!                         silent    nothing
+//!                         half      the first half of an HTTP answer or HTTP/2 frame
 //!                         endless   headers without end
-//!                         settings  HTTP/2: frames that ask for a receipt, without end
-//!                         goaway    HTTP/2: a farewell of 16 kB of noise
-//! villain addresses N     in a user and a network namespace of its own, give `lo` N addresses
-//! villain knock PATH      connect to a Unix socket and hang up, without end
-//! villain namespaces N    in N namespaces of each kind, one inside another; deaf
+//!                         settings  HTTP/2: frames that require acknowledgment, without end
+//!                         goaway    HTTP/2: GOAWAY with 16 kB of noise
+//! attacker addresses N     in a user and a network namespace of its own, give `lo` N addresses
+//! attacker connect PATH    connect to a Unix socket and hang up, without end
+//! attacker namespaces N    in N nested namespaces of each kind; ignore stop signals
 //! ```
 
 #![allow(clippy::disallowed_methods, reason = "it serves nobody")]
@@ -47,7 +47,7 @@ fn main() {
         ["eat"] => eat(),
         ["serve", port, how] => serve(number(port), how),
         ["addresses", count] => addresses(number(count)),
-        ["knock", path] => knock(path),
+        ["connect", path] => connect_endlessly(path),
         ["namespaces", depth] => namespaces(number(depth)),
         _ => fail("see the head of its source"),
     }
@@ -59,20 +59,20 @@ fn number<T: std::str::FromStr>(text: &str) -> T {
 }
 
 fn fail(problem: &str) -> ! {
-    eprintln!("villain: {problem}");
+    eprintln!("attacker: {problem}");
     exit(64);
 }
 
-fn knock(path: &str) -> ! {
+fn connect_endlessly(path: &str) -> ! {
     loop {
         let _ = std::os::unix::net::UnixStream::connect(path);
     }
 }
 
-// === processes ===
+// == processes ===
 
 /// INT, QUIT, TERM.
-fn be_deaf() {
+fn ignore_stop_signals() {
     const IGNORE: usize = 1;
     for number in [2, 3, 15] {
         // SAFETY: no handler is installed.
@@ -80,34 +80,34 @@ fn be_deaf() {
     }
 }
 
-/// 0 in the child, less where there is no room.
-fn split() -> c_int {
+/// Returns 0 in the child, and less than 0 if there is no room for a process.
+fn try_fork() -> c_int {
     // SAFETY: the program has one thread wherever this is called.
     unsafe { fork() }
 }
 
 fn collect(pid: c_int) {
-    // SAFETY: the status is not asked for.
+    // SAFETY: a null pointer means that no status is returned.
     unsafe { waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
 fn forks() -> ! {
-    be_deaf();
+    ignore_stop_signals();
     loop {
-        if split() < 0 {
-            // The limit of processes: whoever of them is killed is replaced.
+        if try_fork() < 0 {
+            // At the limit of processes: a killed process is soon replaced.
             thread::sleep(Duration::from_micros(100));
         }
     }
 }
 
 fn orphans() -> ! {
-    be_deaf();
+    ignore_stop_signals();
     loop {
-        match split() {
+        match try_fork() {
             0 => {
-                // The grandchild may be the one that goes on for a while, or not.
-                split();
+                // The grandchild may or may not be the one that continues.
+                try_fork();
                 exit(0);
             }
             ..0 => thread::sleep(Duration::from_micros(100)),
@@ -124,10 +124,10 @@ fn eat() -> ! {
     }
 }
 
-// === servers ===
+// == servers ===
 
 fn serve(port: u16, how: &str) -> ! {
-    be_deaf();
+    ignore_stop_signals();
     bring_lo_up();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
     let listener = listener.unwrap_or_else(|e| fail(&format!("listen: {e}")));
@@ -145,7 +145,7 @@ fn serve(port: u16, how: &str) -> ! {
     exit(1)
 }
 
-/// Reads until the other side has gone.
+/// Reads until the client has gone.
 fn silent(mut stream: TcpStream) -> std::io::Result<()> {
     let mut question = [0; 4096];
     while stream.read(&mut question)? > 0 {}
@@ -157,7 +157,7 @@ fn half(mut stream: TcpStream) -> std::io::Result<()> {
     let length = stream.read(&mut question)?;
     let by_http2 = question[..length].starts_with(b"PRI * HTTP/2");
     let answer: &[u8] = match by_http2 {
-        // Settings of none, then the head of a frame of 100 bytes.
+        // Empty SETTINGS, then the header of a frame of 100 bytes.
         true => &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 100, 4, 0, 0, 0],
         false => b"HTTP/1.1 200 OK\r\nContent-Le",
     };
@@ -174,7 +174,7 @@ fn endless(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 fn settings(mut stream: TcpStream) -> std::io::Result<()> {
-    // Reads what comes back too, or the flood ends when both buffers are full.
+    // Also reads the answers; otherwise the flood ends once both buffers are full.
     let reader = stream.try_clone()?;
     thread::spawn(move || silent(reader));
     let frames = [0, 0, 0, 4, 0, 0, 0, 0, 0].repeat(1000);
@@ -187,7 +187,7 @@ fn goaway(mut stream: TcpStream) -> std::io::Result<()> {
     const LENGTH: usize = 16_000;
     let mut answer = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
     answer.extend([0, (LENGTH >> 8) as u8, LENGTH as u8, 7, 0, 0, 0, 0, 0]);
-    // No stream was looked at; the caller is to calm down.
+    // Last stream 0; ENHANCE_YOUR_CALM.
     answer.extend([0, 0, 0, 0, 0, 0, 0, 11]);
     answer.extend(b"\x1b[2J\n".iter().cycle().take(LENGTH - 8));
     stream.write_all(&answer)?;
@@ -216,7 +216,7 @@ fn bring_lo_up() {
     unsafe { ioctl(socket.as_raw_fd(), SIOCSIFFLAGS, &mut request) };
 }
 
-// === namespaces ===
+// == namespaces ===
 
 const NEW_NET: c_int = 0x4000_0000;
 const NEW_USER: c_int = 0x1000_0000;
@@ -235,7 +235,7 @@ fn leave(namespaces: c_int) {
 }
 
 fn addresses(count: u32) -> ! {
-    be_deaf();
+    ignore_stop_signals();
     leave(NEW_USER | NEW_NET);
     bring_lo_up();
     const NETLINK: c_int = 16;
@@ -245,7 +245,7 @@ fn addresses(count: u32) -> ! {
     if socket < 0 {
         fail("a socket of netlink");
     }
-    // SAFETY: it was opened just now, and nobody else has it.
+    // SAFETY: the socket was just opened, and has no other owner.
     let mut socket = unsafe { File::from_raw_fd(socket) };
     let first = u32::from(Ipv4Addr::new(10, 0, 0, 1));
     let numbers: Vec<u32> = (first..first + count).collect();
@@ -259,7 +259,7 @@ fn addresses(count: u32) -> ! {
     sleep_for_ever()
 }
 
-/// A message that adds an address to the first interface, which is `lo`.
+/// A message that adds an address to the first interface, `lo`.
 fn new_address(address: u32) -> Vec<u8> {
     const LENGTH: u32 = 40;
     const NEW: u16 = 20;
@@ -269,10 +269,10 @@ fn new_address(address: u32) -> Vec<u8> {
     message.extend(NEW.to_ne_bytes());
     message.extend(REQUEST_CREATE_EXCLUSIVE.to_ne_bytes());
     message.extend([0; 8]);
-    // IPv4, all 32 bits, no flags, of the whole world, the first interface.
+    // IPv4, all 32 bits, no flags, scope universe, the first interface.
     message.extend([2, 32, 0, 0]);
     message.extend(1_u32.to_ne_bytes());
-    // Both its own and that of its network.
+    // IFA_LOCAL and IFA_ADDRESS.
     for attribute in [2_u16, 1] {
         message.extend(8_u16.to_ne_bytes());
         message.extend(attribute.to_ne_bytes());
@@ -282,10 +282,10 @@ fn new_address(address: u32) -> Vec<u8> {
 }
 
 fn namespaces(depth: u32) -> ! {
-    be_deaf();
+    ignore_stop_signals();
     for _ in 0..depth {
         leave(NEW_USER | NEW_NET | NEW_PID | NEW_IPC | NEW_UTS | NEW_CGROUP | NEW_MOUNT);
-        match split() {
+        match try_fork() {
             0 => {}
             ..0 => fail("fork"),
             child => {

@@ -1,4 +1,4 @@
-//! Images of this project, made as a release has them (`scripts/lib/image`), of the static programs that cargo has
+//! Images of this project, made as for a release (`scripts/lib/image`) from the static programs
 //! built for the tests.
 
 use std::fs;
@@ -13,8 +13,8 @@ const TOP: &str = env!("CARGO_MANIFEST_DIR");
 
 const PROGRAMS: [&str; 3] = ["containerd-shim-usher-v2", "usher", "usher-webhook"];
 
-/// Puts an image, `usher` or `usher-webhook`, into containerd's store, as if it had been pulled by its digest, and
-/// says what it is called there. What it is made of can be changed before.
+/// Makes an image, `usher` or `usher-webhook`, imports it into containerd as if pulled by digest,
+/// and returns its name. `change` can modify the programs before.
 pub fn import(
     cluster: &Cluster,
     kind: &str,
@@ -51,11 +51,11 @@ pub fn import(
     by_digest
 }
 
-/// Puts all that the images are made of into one directory.
+/// Collects all parts of the images in one directory.
 fn collect(cluster: &Cluster, parts: &Path) {
     fs::create_dir(parts).expect("a directory");
     for program in PROGRAMS {
-        // As a release has them: without what debuggers read.
+        // Without debug information, as in a release.
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(parts.join(program));
         strip.arg(cluster.programs.statically_linked.join(program));
@@ -70,7 +70,8 @@ fn collect(cluster: &Cluster, parts: &Path) {
     }
 }
 
-/// A script that names each file below a directory of which `test` is true: our image has no find(1).
+/// A script that prints each file below a directory for which `test` is true: our image has no
+/// find(1).
 pub fn find(top: &str, test: &str) -> String {
     format!(
         "shopt -s globstar dotglob nullglob
@@ -78,7 +79,7 @@ pub fn find(top: &str, test: &str) -> String {
     )
 }
 
-/// As Go calls it.
+/// Go's name of the architecture.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

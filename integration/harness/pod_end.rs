@@ -1,6 +1,6 @@
-//! The end of a pod as kubelet and containerd bring it about: a stop request for every container,
-//! all at once, with a deadline that tells the grace period; SIGKILL when the grace period is over,
-//! counted from the answer; and a SIGKILL for all that is left of a container that has ended.
+//! Ends a pod as kubelet and containerd do: stop requests for all containers at once, with a
+//! deadline that implies the grace period; SIGKILL when the grace period, counted from the answer,
+//! is over; and a SIGKILL for all processes left of an exited container.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -10,23 +10,24 @@ use ttrpc::proto::Code;
 
 use super::{Answer, Containerd, PATIENCE};
 
-/// Kubelet's `runtimeRequestTimeout`: its stop requests wait so long beyond the grace period.
+/// kubelet's `runtimeRequestTimeout`: the deadline of a stop request exceeds the grace period by
+/// this.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How the stop of one container went.
+/// Outcome of the stop of one container.
 #[derive(Clone, Debug)]
 pub struct Stopped {
     pub id: String,
-    /// From the request to its answer.
+    /// Time from the stop request to its answer.
     pub answered: Duration,
-    /// It had to be killed.
+    /// True if the caller had to send SIGKILL.
     pub killed: bool,
     pub code: u32,
 }
 
 impl Containerd {
-    /// Asks containers to stop, giving them `grace`, all at once and without the clients that may be
-    /// slow to start; what they are answered.
+    /// Sends stop requests with this grace period to all containers at once, without `ctr`, which
+    /// may start slowly. Returns the pending answers.
     #[track_caller]
     pub fn ask_all(&self, ids: &[&str], grace: Duration) -> Vec<JoinHandle<Answer<Empty>>> {
         let apis = ids.iter().map(|id| {
@@ -40,21 +41,22 @@ impl Containerd {
             .collect()
     }
 
-    /// Ends a pod, giving its containers `grace`; how it went for each, in their order.
+    /// Ends a pod with this grace period. Returns how each container stopped, in the order of
+    /// `ids`.
     #[track_caller]
     pub fn end_pod(&self, ids: &[&str], grace: Duration) -> Vec<Stopped> {
         let stops: Vec<_> = ids
             .iter()
             .map(|id| {
                 let id = (*id).to_owned();
-                // Calls of one connection come one after another here, and these do not.
+                // One connection each: calls on a single connection would be serialized here.
                 let asking = self.task_api(&id).deadline(grace + REQUEST_TIMEOUT);
                 let waiting = self.task_api(&id).deadline(grace);
                 let killing = self.task_api(&id).deadline(super::scaled(PATIENCE));
                 thread::spawn(move || {
                     let asked = Instant::now();
                     match asking.kill(&id, "", 15, false) {
-                        // It may have ended already.
+                        // The container may have exited already.
                         Ok(_) | Err((Code::NOT_FOUND, _)) => {}
                         Err(error) => panic!("a stop request for {id}: {error:?}"),
                     }
@@ -63,7 +65,7 @@ impl Containerd {
                         Ok(exit) => (exit.exit_status, false),
                         Err(_) => {
                             match killing.kill(&id, "", 9, false) {
-                                // It may have ended just now.
+                                // The container may have exited just now.
                                 Ok(_) | Err((Code::NOT_FOUND, _)) => {}
                                 Err(error) => panic!("SIGKILL for {id}: {error:?}"),
                             }

@@ -1,4 +1,4 @@
-//! Many pods at once: how long until all of them run, as fast as containerd takes them.
+//! Many pods at once: the time until all of them run, as fast as containerd accepts them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -9,17 +9,17 @@ use super::harness::{ContainerSpec, Containerd};
 use super::idle::CONTAINERS;
 use super::walltime::quiet_host;
 
-/// So many clients at once leave no core of a small machine without work.
+/// This many concurrent clients leave no core of a small machine idle.
 pub const CLIENTS: usize = 8;
 
-/// Seconds until `pods` pods of [`CONTAINERS`] containers run, of each runtime.
+/// Seconds until `pods` pods of [`CONTAINERS`] containers run, for each runtime.
 pub fn measure(runtimes: [&str; 2], pods: usize) -> [f64; 2] {
     runtimes.map(|runtime| start(&quiet_host(), runtime, pods))
 }
 
-/// Seconds until so many pods run.
+/// Seconds until this many pods run.
 pub fn start(host: &Containerd, runtime: &str, pods: usize) -> f64 {
-    // As kubelet does: a pod's containers one after another, pods side by side.
+    // As kubelet does: the containers of a pod one after another, pods side by side.
     each_pod(pods, |pod| {
         for container in 0..CONTAINERS {
             let id = format!("pod-{pod}-{container}");
@@ -30,7 +30,7 @@ pub fn start(host: &Containerd, runtime: &str, pods: usize) -> f64 {
     })
 }
 
-/// Seconds until something has been done with each of so many pods, some at a time.
+/// Seconds until `work` was done with each of `pods` pods, several at a time.
 pub fn each_pod(pods: usize, work: impl Fn(usize) + Sync) -> f64 {
     let next = AtomicUsize::new(0);
     let begin = Instant::now();

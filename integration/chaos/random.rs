@@ -1,21 +1,19 @@
-//! Choices that a seed repeats.
+//! Random choices that a seed repeats.
 
 /// SplitMix64: every seed is a good one.
 #[derive(Clone)]
-pub struct Chance(u64);
+pub struct Random(u64);
 
-// === impl Chance ===
-
-impl Chance {
+impl Random {
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Of another one for each number: what one pod chooses does not change what the next one does.
+    /// A separate generator for each number, so that the choices of one pod do not affect the next.
     pub fn split(&self, number: u64) -> Self {
-        let mut chance = Self(self.0 ^ number.wrapping_mul(0xd134_2543_de82_ef95));
-        chance.next();
-        chance
+        let mut random = Self(self.0 ^ number.wrapping_mul(0xd134_2543_de82_ef95));
+        random.next();
+        random
     }
 
     fn next(&mut self) -> u64 {
@@ -30,12 +28,12 @@ impl Chance {
         (self.next() % limit as u64) as usize
     }
 
-    /// True so many times of a hundred.
+    /// True in this percentage of calls.
     pub fn percent(&mut self, times: usize) -> bool {
         self.below(100) < times
     }
 
-    /// From 0 to 1.
+    /// A number from 0 to 1.
     pub fn fraction(&mut self) -> f64 {
         self.below(1 << 20) as f64 / (1 << 20) as f64
     }
@@ -44,7 +42,7 @@ impl Chance {
         of[self.below(of.len())]
     }
 
-    /// One of several, each as often as its weight says.
+    /// One of several choices, each as likely as its weight.
     pub fn weighted<T: Copy>(&mut self, of: &[(T, usize)]) -> T {
         let mut left = self.below(of.iter().map(|(_, weight)| weight).sum());
         for (choice, weight) in of {

@@ -1,16 +1,16 @@
-//! Every hostile pod ends in time and costs its node little, whatever the policy; `scripts/hostile` prints
-//! the figures of all under each.
+//! Every hostile pod ends in time and costs its node little, under any policy; `scripts/hostile`
+//! prints the figures of all combinations.
 
 use std::time::Duration;
 
 use super::pods::{self, Container, Pod};
-use super::runner::{POLICIES, Side, cpu_rate, dearest, play, play_all};
+use super::runner::{POLICIES, Side, costliest, cpu_rate, play, play_all};
 use crate::harness::{time_scale, times};
 
-/// How long each lives before its end.
+/// How long each pod runs before its end.
 const LIFE: Duration = Duration::from_secs(3);
 
-/// What is tried each time.
+/// The pods of a short run.
 const FEW: [&str; 3] = ["fifo", "probes", "runtime hangs at everything"];
 
 #[test]
@@ -24,14 +24,14 @@ fn hostile_pods_end_in_time_and_cost_their_node_little() {
     let late: Vec<_> = outcomes.iter().filter(|o| !o.is_in_time()).collect();
     assert!(late.is_empty(), "{late:#?}");
     let rate = cpu_rate(&outcomes);
-    let dearest = dearest(&outcomes).expect("a pod");
+    let costliest = costliest(&outcomes).expect("a pod");
     let scale = f64::from(time_scale());
     assert!(rate < 0.1 * scale, "{rate}: {outcomes:#?}");
-    // What all probes may take, and as much for all the rest.
-    assert!(dearest.cpu_rate() < 0.2 * scale, "{dearest:#?}");
+    // The bound for all probes, and as much again for everything else.
+    assert!(costliest.cpu_rate() < 0.2 * scale, "{costliest:#?}");
 }
 
-// === the measure ===
+// == the measurement ===
 
 const BUSY: Pod = Pod {
     name: "busy",
@@ -42,9 +42,9 @@ const BUSY: Pod = Pod {
     ..Pod::NEW
 };
 
-/// The same, and its caller has a program executed in it again and again.
-const BUSY_AND_ASKED: Pod = Pod {
-    name: "busy and asked",
+/// The same pod, whose caller runs execs in it again and again.
+const BUSY_WITH_EXECS: Pod = Pod {
+    name: "busy with execs",
     meanwhile: |stage| {
         for _ in 0..10 {
             stage.host.exec("web", &["/bin/true"]);
@@ -54,13 +54,13 @@ const BUSY_AND_ASKED: Pod = Pod {
 };
 
 #[test]
-fn what_a_pod_takes_in_its_cgroup_is_not_counted_and_what_is_taken_for_it_beside_is() {
-    let [busy, asked] = [&BUSY, &BUSY_AND_ASKED].map(|pod| {
+fn only_cpu_time_outside_of_the_pods_cgroup_is_counted() {
+    let [busy, asked] = [&BUSY, &BUSY_WITH_EXECS].map(|pod| {
         let outcome = play(pod, Side::Reference, LIFE);
         assert!(outcome.problem.is_none(), "{outcome:?}");
         outcome
     });
-    // A quarter of a CPU for more than six seconds is six times that.
+    // A quarter of a CPU for more than six seconds would be six times that.
     assert!(busy.cpu < Duration::from_millis(250), "{busy:?}");
     assert!(
         asked.cpu > busy.cpu + Duration::from_millis(100),
@@ -70,7 +70,7 @@ fn what_a_pod_takes_in_its_cgroup_is_not_counted_and_what_is_taken_for_it_beside
 
 #[test]
 fn an_end_is_measured_from_the_first_request_to_the_last_process() {
-    // Nothing of it ends before its grace period of three seconds is over.
+    // Nothing in the pod ends before its grace period of three seconds is over.
     let outcome = play(&BUSY, Side::Reference, Duration::ZERO);
     let at_least = Side::Reference.bound();
     assert!(outcome.has_ended && outcome.took >= at_least, "{outcome:?}");

@@ -1,4 +1,4 @@
-//! A neighbour that hangs: another shim, a client that says nothing more, a containerd that has died.
+//! A neighbor that hangs: another shim, a client that falls silent, a containerd that has died.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -25,9 +25,9 @@ use crate::harness::{
 
 const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
 
-/// What a hung neighbour may cost at most, on a machine that is busy with other tests: before, each
-/// of those who wanted something of it cost a second, and with a full queue all of them for ever.
-const NOTHING: Duration = Duration::from_secs(8);
+/// Greatest delay by a hung neighbor, on a machine busy with other tests. A shim without this bound
+/// waits a second for each neighbor, or forever if a socket's queue is full.
+const TOLERANCE: Duration = Duration::from_secs(8);
 
 fn in_pod(config: &mut Value) {
     config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
@@ -37,7 +37,7 @@ fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid as i32), signal).expect("a process");
 }
 
-/// Where a socket of the shims lies for the test.
+/// The path of a shim's socket, outside of the shims' mount namespace.
 fn outside(host: &Containerd, path: &str) -> PathBuf {
     let run = host.dir().join("run").display().to_string();
     PathBuf::from(
@@ -46,7 +46,7 @@ fn outside(host: &Containerd, path: &str) -> PathBuf {
     )
 }
 
-/// Fills the queue of a socket that nobody is let in by.
+/// Fills the queue of a socket whose owner accepts nothing.
 fn fill(path: &Path) -> Vec<UnixStream> {
     let mut prlimit = Command::new("prlimit");
     prlimit.arg(format!("--pid={}", std::process::id()));
@@ -66,7 +66,7 @@ fn fill(path: &Path) -> Vec<UnixStream> {
     }
 }
 
-/// A shim that has a running container and does nothing any more.
+/// A stopped shim with a running container.
 struct Hung<'host> {
     shim: BareShim<'host>,
     pid: u32,
@@ -105,7 +105,7 @@ fn want(shim: &BareShim<'_>) -> Background {
     start
 }
 
-/// How long another pod takes to run.
+/// The time that another pod takes to start.
 #[track_caller]
 fn another_pod(host: &Containerd, id: &str) -> Duration {
     let begun = Instant::now();
@@ -127,19 +127,19 @@ fn costs_no_other_pod_anything(is_full: bool) {
     };
     let wanted: Vec<_> = (0..16).map(prepare).collect();
     let mut starts: Vec<_> = wanted.iter().map(want).collect();
-    // They are under way: each has got as far as it gets.
+    // By then each start waits for the hung shim.
     std::thread::sleep(Duration::from_millis(500));
     let took = another_pod(&host, "other");
     eprintln!("another pod runs after {took:?}, usually {usual:?}");
     assert!(
-        took < usual + scaled(NOTHING),
+        took < usual + scaled(TOLERANCE),
         "{took:?}, usually {usual:?}"
     );
     assert!(
         starts.iter_mut().any(Background::is_running),
         "nobody waited for the shim that hangs"
     );
-    // Those who want something of it are told, all at about the same time.
+    // All these starts fail at about the same time.
     for start in starts {
         let finished = start.finish(2 * PATIENCE);
         assert_eq!(finished.code, Some(1), "{finished:?}");
@@ -148,43 +148,44 @@ fn costs_no_other_pod_anything(is_full: bool) {
         assert!(said.contains("within 10s"), "{said}");
     }
     drop(queue);
-    // Nor has it harmed the one that hung.
+    // The hung shim is unharmed.
     signal(hung.pid, Signal::SIGCONT);
     let state = hung.shim.api().state("a", "").expect("state").status;
     assert_eq!(format!("{state:?}"), "RUNNING");
-    // What it was told while it hung it believes, for as long as such a container may take to come.
+    // The hung shim believes the messages it got meanwhile, and waits as long for such containers
+    // as they may take.
     let pid = hung.pid;
     drop(hung);
     eventually("it ends", PATIENCE, || !lives(pid));
 }
 
 #[test]
-fn a_shim_that_hangs_costs_no_other_pod_anything() {
+fn a_hung_shim_delays_no_other_pod() {
     costs_no_other_pod_anything(false);
 }
 
 #[test]
-fn a_shim_that_hangs_with_a_full_queue_costs_no_other_pod_anything() {
+fn a_hung_shim_with_a_full_queue_delays_no_other_pod() {
     costs_no_other_pod_anything(true);
 }
 
 #[test]
-fn a_container_whose_shim_hangs_is_deleted_in_time() {
+fn a_container_of_a_hung_shim_is_deleted_in_time() {
     let host = Containerd::start();
     let hung = Hung::new(&host);
     let _queue = fill(&hung.socket(&host));
     let _people = fill(&host.control_sockets().remove(0));
-    // containerd gives it five seconds.
+    // containerd's own limit is five seconds.
     let deleted = run(hung.shim.command("delete"), Duration::from_millis(4500));
     assert!(deleted.ok(), "{deleted:?}");
-    // Whoever has the socket has it still.
+    // `delete` leaves a socket to its owner.
     assert!(hung.socket(&host).exists());
 }
 
-// === people ===
+// == clients of the control socket ===
 
 #[test]
-fn a_client_that_says_one_byte_and_no_more_is_sent_away() {
+fn a_client_that_sends_one_byte_is_disconnected() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
     let mut client = UnixStream::connect(host.control_sockets().remove(0)).expect("connect");
@@ -200,7 +201,7 @@ fn a_client_that_says_one_byte_and_no_more_is_sent_away() {
 }
 
 #[test]
-fn a_hundred_clients_that_say_one_byte_keep_nobody_from_asking() {
+fn a_hundred_clients_that_send_one_byte_block_no_other_client() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
     let socket = host.control_sockets().remove(0);
@@ -215,7 +216,7 @@ fn a_hundred_clients_that_say_one_byte_keep_nobody_from_asking() {
     let listed = poll(PATIENCE, || {
         let listed = run(usher(&host, &["ps"]), PATIENCE);
         let is_there = listed.out().contains("plain");
-        // Either the pod is there, or it is said that somebody was not heard.
+        // Either the pod is listed, or the output says that a shim did not answer.
         assert_eq!(listed.ok(), is_there, "{listed:?}");
         last = Some(listed);
         is_there.then_some(())
@@ -224,9 +225,9 @@ fn a_hundred_clients_that_say_one_byte_keep_nobody_from_asking() {
     drop(clients);
 }
 
-/// What every command says while a shim is there and does not answer.
+/// Checks that every command reports a shim that does not answer.
 #[track_caller]
-fn is_not_taken_for_an_empty_node(host: &Containerd, why: &str) {
+fn check_silent_shim_is_reported(host: &Containerd, why: &str) {
     let commands: [&[&str]; 9] = [
         &["ps"],
         &["ps", "--all", "-o", "json"],
@@ -256,19 +257,19 @@ fn is_not_taken_for_an_empty_node(host: &Containerd, why: &str) {
     eventually(&format!("{why}: who watches is told"), PATIENCE, || {
         watching.stderr().contains("the shim at ")
     });
-    // Once, not every second.
+    // The report comes once, not every second.
     std::thread::sleep(Duration::from_millis(2500));
     let times = watching.stderr().matches("the shim at ").count();
     assert_eq!(times, 1, "{why}: {}", watching.stderr());
 }
 
 #[test]
-fn a_shim_that_hangs_is_not_taken_for_an_empty_node() {
+fn a_hung_shim_is_not_taken_for_an_empty_node() {
     let host = Containerd::start();
     let hung = Hung::new(&host);
-    is_not_taken_for_an_empty_node(&host, "it hangs");
+    check_silent_shim_is_reported(&host, "it hangs");
     let queue = fill(&host.control_sockets().remove(0));
-    is_not_taken_for_an_empty_node(&host, "nobody more can wait for it");
+    check_silent_shim_is_reported(&host, "nobody more can wait for it");
     drop(queue);
     signal(hung.pid, Signal::SIGCONT);
     eventually("it is seen again", PATIENCE, || {
@@ -277,18 +278,18 @@ fn a_shim_that_hangs_is_not_taken_for_an_empty_node() {
 }
 
 #[test]
-fn a_shim_that_hangs_up_is_not_taken_for_an_empty_node() {
+fn a_shim_that_closes_connections_is_not_taken_for_an_empty_node() {
     let host = Containerd::start();
     let path = host.dir().join("run/usher/rude");
     fs::create_dir_all(path.parent().expect("a directory")).expect("the directory");
     let listener = UnixListener::bind(&path).expect("a socket");
     std::thread::spawn(move || listener.incoming().for_each(drop));
-    is_not_taken_for_an_empty_node(&host, "it hangs up");
+    check_silent_shim_is_reported(&host, "it hangs up");
     fs::remove_file(path).expect("its file");
 }
 
 #[test]
-fn who_watches_a_shim_that_stops_talking_is_told() {
+fn usher_ps_watch_reports_a_shim_that_falls_silent() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
     let shim = host.shim("plain").pid;
@@ -302,19 +303,19 @@ fn who_watches_a_shim_that_stops_talking_is_told() {
     });
     signal(shim, Signal::SIGCONT);
     assert!(told.is_some(), "{:?}", watching.stderr());
-    // It comes back, and nothing was said to be over.
+    // The shim continues, and its pod was not listed as stopped.
     assert!(!watching.stdout().contains("Stopped"));
 }
 
-// === containerd ===
+// == containerd ===
 
-/// Whether a shim still runs.
+/// True if a shim still runs.
 fn lives(pid: u32) -> bool {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     !words.is_empty()
 }
 
-/// The shims that serve, without those that are about to start one.
+/// The shims that serve, without processes of `start`.
 fn serving(host: &Containerd) -> Vec<u32> {
     let mut shims = host.shims();
     shims.retain(|pid| {
@@ -325,17 +326,17 @@ fn serving(host: &Containerd) -> Vec<u32> {
 }
 
 #[test]
-fn a_shim_that_was_started_by_a_containerd_that_died_before_its_create_ends_soon() {
+fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     let host = Containerd::start();
     let spec = ContainerSpec::new("never").args(&FOR_EVER);
-    // The start of a shim reads it just before it makes the process that serves. While somebody may
-    // still write, what is in the FIFO has no end.
+    // A starting shim reads this file just before it forks the serving process. The read blocks
+    // while the FIFO has a writer.
     let config = host.usher_config();
     fs::remove_file(&config).expect("the configuration");
     mkfifo(&config, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
     let both = fs::OpenOptions::new().read(true).write(true).open(&config);
     let ctr = host.spawn_run(&spec);
-    // By then containerd has said to it what it says.
+    // By then containerd has passed the shim its parameters.
     let reads = |pid: &u32| {
         let open = fs::read_dir(format!("/proc/{pid}/fd"))
             .into_iter()
@@ -358,19 +359,19 @@ fn a_shim_that_was_started_by_a_containerd_that_died_before_its_create_ends_soon
     host.crash();
     drop(ctr);
     let died = Instant::now();
-    // Half a minute, where it was five.
+    // Half a minute; it was five minutes once.
     let ended = poll(Duration::from_secs(30), || (!lives(shim)).then_some(()));
     assert!(ended.is_some(), "it still waits after {:?}", died.elapsed());
     host.start_again();
 }
 
 #[test]
-fn a_shim_whose_containerd_lives_waits_for_a_create_that_comes_late() {
+fn a_shim_waits_for_a_late_create_of_a_living_containerd() {
     let host = Containerd::start();
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &FOR_EVER, |_| ());
-    // containerd stays connected from the moment that it is told of a shim.
+    // containerd stays connected to a shim from its start on.
     let containerd = shim.api();
-    // Longer than one waits whose containerd has died.
+    // Longer than a shim waits whose containerd has died.
     std::thread::sleep(Duration::from_secs(25));
     containerd.create(&shim.create_request()).expect("create");
     containerd.start("a", "").expect("start");

@@ -1,5 +1,5 @@
-//! How soon each stage of a pod's start follows the one before, where everything is created and
-//! held already; and a whole pod, beside the same containers started by hand.
+//! Delays between the stages of a pod's start, with all containers created and held beforehand; and
+//! the start of a whole pod, compared with the same containers started by hand.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, REFERENCE};
 use super::walltime::quiet_host;
 
-/// The stages of the measured pod. A sidecar without a probe is started when its program is.
+/// The stages of the measured pod. A sidecar without a probe has started once its program runs.
 const CHAIN: [Link; 4] = [
     Link("the exit of an init container", "the next one", "exit"),
     Link("the exit of an init container", "a sidecar", "exit"),
@@ -27,10 +27,10 @@ const NAMES: [&str; 5] = ["setup", "migrate", "net", "mesh", "app"];
 const PROBE: &str =
     r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100,"failureThreshold":1000}"#;
 
-/// What ends a stage, the one that follows, and the record of the end.
+/// The end of a stage, the next stage, and the event that marks the end.
 pub struct Link(pub &'static str, pub &'static str, pub &'static str);
 
-/// Milliseconds from the end of a stage to the first line of the next program's code.
+/// Milliseconds from the end of a stage to the next program's first line of code.
 pub fn stages(runtime: &str, repetitions: usize) -> Vec<(Link, Figures)> {
     let host = quiet_host();
     let runs: Vec<[f64; 4]> = (0..repetitions).map(|n| run(&host, runtime, n)).collect();
@@ -41,12 +41,12 @@ pub fn stages(runtime: &str, repetitions: usize) -> Vec<(Link, Figures)> {
         .collect()
 }
 
-/// The last is created first, so that all are held when the first begins.
+/// Creates the last container first, so that all are held when the first one begins.
 fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
     let names = NAMES.map(|name| format!("{name}-{n}"));
     let [setup, migrate, net, mesh, app] = &names;
     let options: [&[&str]; 5] = [
-        // Longer than `ctr run`, which created it last, is busy with it.
+        // Longer than the work of the last `ctr run`.
         &["--run-for", "300ms"],
         &["--run-for", "50ms"],
         &[],
@@ -69,27 +69,28 @@ fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
     let mut took = [0.0; 4];
     for (position, Link(_, _, over)) in CHAIN.iter().enumerate() {
         let (from, to) = (&names[position], &names[position + 1]);
-        // Without a probe two programs run side by side, and the second can be the first to say so.
+        // Without a probe both programs start concurrently, and the second may be the first to
+        // record.
         took[position] = (record.at(to, "start") as f64 - record.at(from, over) as f64) / 1e6;
     }
     took
 }
 
-/// Two init containers, three sidecars and two apps, started one after another: milliseconds from
-/// the first command to the first line of the last app's code. Ours puts them in their order
-/// itself; by hand an init container's end is waited for.
+/// Milliseconds from the first command to the last app's first line of code, of two init
+/// containers, three sidecars and two apps, created one after another. Our shim orders them itself;
+/// by hand the exits of init containers are awaited.
 pub fn whole_pods(runtime: &str, pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
     let mut times = [Vec::new(), Vec::new()];
     for pair in 0..=pairs {
         for turn in 0..2 {
-            // Who comes first changes, so that neither always runs in the other's wake.
+            // The order alternates, so that neither always follows the other.
             let which = (pair + turn) % 2;
             let took = match which {
                 0 => whole_pod(&host, runtime, &format!("pod-{pair}")),
                 _ => whole_pod(&host, REFERENCE, &format!("by-hand-{pair}")),
             };
-            // The first fills the page cache.
+            // The first pair fills the page cache.
             if pair > 0 {
                 times[which].push(took);
             }

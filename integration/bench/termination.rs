@@ -1,10 +1,10 @@
-//! How soon each step of a pod's end follows the one before: from the exit of the last process of
-//! one, as it saw it itself, to the signal or the first line of code of the next.
+//! Delays between the steps of a pod's end: from the exit of a step's last process, as the process
+//! records it, to the signal or the first line of code of the next.
 
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings};
 
-/// The steps of the measured pod: who ends, who follows, and what it records then.
+/// The steps of the measured pod: the container that ends, the next one, and its event.
 const STEPS: [Step; 5] = [
     Step("a defer container", "the next one", "start"),
     Step("a pre-exit container", "the app", "signal"),
@@ -14,7 +14,7 @@ const STEPS: [Step; 5] = [
 ];
 const NAMES: [&str; 6] = ["first", "second", "app", "last", "mesh", "net"];
 
-/// What ends, what follows, and the record of that.
+/// The end of a step, the next step, and the event that marks its beginning.
 pub struct Step(pub &'static str, pub &'static str, pub &'static str);
 
 /// Milliseconds from the end of a step to the beginning of the next.
@@ -33,7 +33,7 @@ pub fn steps(runtime: &str, repetitions: usize) -> Vec<(Step, Figures)> {
 fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 5] {
     let names = NAMES.map(|name| format!("{name}-{n}"));
     let [first, second, app, last, mesh, net] = &names;
-    // Longer than the clients are busy that have asked for the end.
+    // Longer than the work of the clients that sent the stop requests.
     let defer: &[&str] = &["--run-for", "300ms"];
     let containers = [net, mesh, app, first, second, last];
     for name in containers {

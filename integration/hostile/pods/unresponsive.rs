@@ -1,10 +1,10 @@
-//! Nobody listens: sidecar, app and defers end for nothing but SIGKILL.
+//! Sidecar, app and defers ignore stop signals; only SIGKILL ends them.
 
 use super::{Pod, sleeper};
 
 pub const PODS: &[Pod] = &[Pod {
-    name: "deaf",
-    about: "nothing ends for a stop signal",
+    name: "unresponsive",
+    about: "all containers ignore stop signals",
     annotations: &[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),

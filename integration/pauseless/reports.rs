@@ -1,4 +1,4 @@
-//! What is told of a pod: to kubelet, and to people by `usher`.
+//! Reports about a pod: to kubelet, and to people by `usher`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ fn a_pod_can_be_stopped_and_removed_more_than_once() {
 }
 
 #[test]
-fn a_pod_can_be_made_again_under_its_name() {
+fn a_pod_can_be_recreated_under_its_name() {
     with_each(|node, handler| {
         let spec = PodSpec::new("again", handler);
         for attempt in 0..2 {
@@ -43,7 +43,7 @@ fn a_pod_can_be_made_again_under_its_name() {
 }
 
 #[test]
-fn a_pod_goes_on_without_any_container() {
+fn a_pod_continues_without_any_container() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("empty", handler));
         for _ in 0..2 {
@@ -58,7 +58,7 @@ fn a_pod_goes_on_without_any_container() {
 }
 
 #[test]
-fn what_is_asked_in_detail_names_the_process_that_holds_the_pod() {
+fn the_verbose_status_names_the_process_that_holds_the_pod() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("told", handler));
         let status = pod.status();
@@ -74,9 +74,9 @@ fn what_is_asked_in_detail_names_the_process_that_holds_the_pod() {
     });
 }
 
-/// What NRI's plugins are told of the pod, and scripts that read `crictl inspectp`.
+/// NRI plugins and scripts that read `crictl inspectp` use this.
 #[test]
-fn what_is_asked_in_detail_has_the_spec_with_the_pods_network() {
+fn the_verbose_status_has_the_spec_with_the_pods_network() {
     with_each_in_a_network(|node, spec| {
         let pod = node.run_pod(&spec);
         let info = pod.info();
@@ -106,7 +106,7 @@ fn what_is_asked_in_detail_has_the_spec_with_the_pods_network() {
 }
 
 #[test]
-fn nothing_runs_for_a_pod_but_its_programs_its_shim_and_its_holder() {
+fn only_the_programs_the_shim_and_the_holder_run_for_a_pod() {
     if !is_known() {
         return;
     }
@@ -119,7 +119,7 @@ fn nothing_runs_for_a_pod_but_its_programs_its_shim_and_its_holder() {
         let all = node.commands().into_iter();
         all.filter(|(pid, _)| !expected.contains(pid)).collect()
     };
-    // The OCI runtime's commands end by themselves.
+    // Commands of the OCI runtime end by themselves.
     let alone = poll(PATIENCE, || others().is_empty().then_some(()));
     assert!(alone.is_some(), "{:?}", others());
     assert_eq!(expected.len(), 3);
@@ -127,7 +127,7 @@ fn nothing_runs_for_a_pod_but_its_programs_its_shim_and_its_holder() {
 }
 
 #[test]
-fn figures_of_a_pod_are_told() {
+fn pod_metrics_are_reported() {
     with_each_in_a_network(|node, spec| {
         let pod = node.run_pod(&spec);
         let app = pod.witness("app", &[]);
@@ -149,7 +149,7 @@ fn figures_of_a_pod_are_told() {
 }
 
 #[test]
-fn usher_knows_a_pod_by_its_name() {
+fn usher_lists_a_pod_by_name() {
     with_each(|node, handler| {
         let spec = PodSpec::new("shop", handler);
         let spec = spec.annotations(&[("usher/sidecars", "proxy"), ("usher/apps", "app")]);
@@ -179,9 +179,9 @@ fn usher_knows_a_pod_by_its_name() {
     });
 }
 
-/// Before its first container, too: the shim is told of the whole pod.
+/// The shim makes the sandbox, so it knows the pod before its first container.
 #[test]
-fn usher_knows_a_pod_that_has_no_container_yet() {
+fn usher_lists_a_pod_without_containers() {
     if !is_known() {
         return;
     }
@@ -192,9 +192,9 @@ fn usher_knows_a_pod_that_has_no_container_yet() {
     pod.end();
 }
 
-/// As kubelet's `/checkpoint` does.
+/// kubelet's `/checkpoint` does the same.
 #[test]
-fn a_container_is_checkpointed_and_goes_on() {
+fn a_container_continues_after_its_checkpoint() {
     if !criu_works() {
         return;
     }

@@ -4,9 +4,9 @@ use crate::harness::{Cri, Handler, PATIENCE, PodSpec, Version, eventually};
 
 const MI: u64 = 1 << 20;
 
-/// containerd passes it on to who makes sandboxes from 2.4 on.
+/// From 2.4 on, containerd passes the resize on to the shim that made the sandbox.
 #[test]
-fn a_pod_that_was_given_more_memory_has_what_its_containers_need_of_it() {
+fn a_pod_that_gets_more_memory_is_sized_for_its_containers() {
     if Version::of_containerd() < Version(2, 4) {
         return;
     }

@@ -1,10 +1,10 @@
-//! A dozen sidecars that nothing but SIGKILL ends, one after another.
+//! A dozen sidecars that only SIGKILL ends, one after another.
 
 use super::{Pod, sleeper};
 
 pub const PODS: &[Pod] = &[Pod {
-    name: "crowd",
-    about: "a dozen deaf sidecars, to be stopped one after another",
+    name: "many sidecars",
+    about: "a dozen sidecars that ignore stop signals, stopped one after another",
     annotations: &[("usher/sidecars", "a b c d e f g h i j k l")],
     containers: &[
         sleeper("a"),
