@@ -22,7 +22,7 @@ mod harness;
 mod hostile;
 mod install;
 mod jobs;
-mod leak_check;
+mod leak_detection;
 mod missing_annotations;
 mod node_config;
 mod oom;
