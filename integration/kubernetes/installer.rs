@@ -170,7 +170,7 @@ pub fn the_installer_changes_no_other_node(case: &Case) {
     set_node_name(case, json!({ "value": OTHER, "valueFrom": null }));
     let refused = || {
         let said = installer_says(case);
-        let refused = said.contains("forbidden") && said.contains("node other cannot be labelled");
+        let refused = said.contains("forbidden") && said.contains("node other cannot be labeled");
         refused.then_some(())
     };
     let refused = poll(PATIENCE, refused);
