@@ -15,7 +15,7 @@ use crate::harness::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
 fn bare<'host>(host: &'host Containerd, args: &[&str]) -> BareShim<'host> {
     BareShim::start(host, &runtime_under_test(), "a", args, |_| ())
@@ -74,7 +74,7 @@ fn slow_is_done(host: &Containerd) -> std::path::PathBuf {
 #[test]
 fn an_oci_runtime_with_much_output_does_not_block() {
     let host = Containerd::start();
-    let shim = bare(&host, &FOR_EVER);
+    let shim = bare(&host, &SLEEP);
     let says_much = "head -c 120000 /dev/zero | tr '\\0' x >&2";
     let scripted = with_script(&host, &shim, "create '*|*' exec", says_much);
     // Nothing reads the output.
@@ -101,15 +101,15 @@ fn an_oci_runtime_with_much_output_does_not_block() {
 #[test]
 fn an_exec_whose_start_failed_can_be_deleted_and_added_again() {
     let host = Containerd::start();
-    let shim = bare(&host, &FOR_EVER);
+    let shim = bare(&host, &SLEEP);
     let api = shim.api();
     api.create(&shim.create_request()).expect("create");
     api.start("a", "").expect("start");
     api.exec(&shim.exec_request("e", &["/bin/nope"]))
         .expect("exec");
     api.start("a", "e").expect_err("there is no such program");
-    api.wait("a", "e").expect_err("it will never be");
-    let again = api.start("a", "e").expect_err("it cannot be tried again");
+    api.wait("a", "e").expect_err("the exec will never start");
+    let again = api.start("a", "e").expect_err("a second Start is refused");
     assert!(again.1.contains("was started before"), "{again:?}");
     api.delete("a", "e").expect("delete");
     api.exec(&shim.exec_request("e", &["/bin/true"]))
@@ -121,7 +121,7 @@ fn an_exec_whose_start_failed_can_be_deleted_and_added_again() {
 #[test]
 fn an_exec_whose_caller_gave_up_during_start_is_killed() {
     let host = Containerd::start();
-    let shim = bare(&host, &FOR_EVER);
+    let shim = bare(&host, &SLEEP);
     let api = shim.api();
     // The process starts, but the runc command that started it hangs.
     let hangs = format!(
@@ -131,11 +131,11 @@ fn an_exec_whose_caller_gave_up_during_start_is_killed() {
     api.create(&with_script(&host, &shim, "exec", &hangs))
         .expect("create");
     api.start("a", "").expect("start");
-    api.exec(&shim.exec_request("e", &FOR_EVER)).expect("exec");
+    api.exec(&shim.exec_request("e", &SLEEP)).expect("exec");
     std::thread::scope(|scope| {
         let start = || shim.api().deadline(2000 * MS).start("a", "e");
         let started = scope.spawn(start);
-        eventually("it is executed", PATIENCE, || slow_is_done(&host).exists());
+        eventually("the exec starts", PATIENCE, || slow_is_done(&host).exists());
         started.join().unwrap().expect_err("too late");
     });
     api.delete("a", "e").expect("delete");
@@ -146,7 +146,7 @@ fn an_exec_whose_caller_gave_up_during_start_is_killed() {
 #[test]
 fn the_exit_of_a_container_waits_for_an_exec_that_is_being_started() {
     let host = Containerd::start();
-    let shim = bare(&host, &FOR_EVER);
+    let shim = bare(&host, &SLEEP);
     let api = shim.api();
     api.create(&with_slow(&host, &shim, "exec", "0.5"))
         .expect("create");
@@ -200,7 +200,9 @@ fn a_shim_exits_after_its_only_create_is_abandoned() {
         .create(&request)
         .expect_err("too late");
     // containerd does the same after a timeout.
-    shim.api().delete("a", "").expect_err("it was never there");
+    shim.api()
+        .delete("a", "")
+        .expect_err("the container was never created");
     shim.api().shutdown("a").expect("shutdown");
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }
@@ -286,7 +288,7 @@ fn unread_output_delays_a_delete_once_not_per_stream() {
 #[test]
 fn a_shim_start_short_of_descriptors_keeps_the_running_shims_socket() {
     let host = Containerd::start();
-    let shim = bare(&host, &FOR_EVER);
+    let shim = bare(&host, &SLEEP);
     shim.api().create(&shim.create_request()).expect("create");
     // Four descriptors: the standard streams and one more.
     let mut command = shim.command("start");
@@ -315,7 +317,7 @@ fn a_shim_start_short_of_descriptors_keeps_the_running_shims_socket() {
 #[test]
 fn the_error_names_a_missing_oci_runtime() {
     let host = Containerd::start();
-    let shim = bare(&host, &FOR_EVER);
+    let shim = bare(&host, &SLEEP);
     let request = shim.create_request();
     let options = Options {
         binary_name: "no-runc".to_owned(),
@@ -347,14 +349,14 @@ fn a_failed_runtime_gives_its_reason_exactly_once() {
         ),
     ] {
         let host = Containerd::start();
-        let shim = bare(&host, &FOR_EVER);
+        let shim = bare(&host, &SLEEP);
         let instead = format!("{log}echo out of order >&2; exit 7");
         let request = CreateTaskRequest {
             stderr: shim.fifo("stderr"),
             ..with_script(&host, &shim, "create", &instead)
         };
         let stream = Reader::of(&request.stderr);
-        let (_, message) = shim.api().create(&request).expect_err("it fails");
+        let (_, message) = shim.api().create(&request).expect_err("Create fails");
         assert!(message.contains(in_error), "{message}");
         stream.await_open();
         assert_eq!(stream.finish(), in_stream);
@@ -364,14 +366,15 @@ fn a_failed_runtime_gives_its_reason_exactly_once() {
 #[test]
 fn signal_zero_tests_whether_the_process_exists() {
     let host = Containerd::start();
-    let shim = bare(&host, &FOR_EVER);
+    let shim = bare(&host, &SLEEP);
     let api = shim.api();
     api.create(&shim.create_request()).expect("create");
     api.start("a", "").expect("start");
-    api.kill("a", "", 0, false).expect("it is there");
+    api.kill("a", "", 0, false).expect("the container exists");
     api.kill("a", "", 9, false).expect("kill");
     api.wait("a", "").expect("wait");
-    api.kill("a", "", 0, false).expect_err("it is gone");
+    api.kill("a", "", 0, false)
+        .expect_err("the container has exited");
 }
 
 #[test]
@@ -392,7 +395,7 @@ fn processes_in_cgroups_below_the_containers_belong_to_it() {
 #[test]
 fn an_exec_fails_and_is_killed_if_the_runtime_sends_no_terminal() {
     let host = Containerd::start();
-    let shim = bare(&host, &FOR_EVER);
+    let shim = bare(&host, &SLEEP);
     let api = shim.api();
     let sends_none = "while [ \"$1\" != --pid-file ]; do shift; done; \
                       sleep 1000 > /dev/null 2>&1 & echo $! > \"$2\"; exit 0";
@@ -404,7 +407,7 @@ fn an_exec_fails_and_is_killed_if_the_runtime_sends_no_terminal() {
         ..shim.exec_request("one", &["/bin/true"])
     };
     api.exec(&exec).expect("Exec");
-    let (_, message) = api.start("a", "one").expect_err("it has no terminal");
+    let (_, message) = api.start("a", "one").expect_err("the exec has no terminal");
     assert!(
         message.contains("terminal: the OCI runtime sent none within 5s"),
         "{message}"

@@ -49,7 +49,7 @@ fn running<'host>(host: &'host Containerd, events_link: &EventsLink) -> (BareShi
     let api = shim.api();
     api.create(&shim.create_request()).expect("create");
     api.start("a", "").expect("start");
-    host.await_events("it was started", |events| {
+    host.await_events("the container was started", |events| {
         events.iter().any(|event| event.topic == "/tasks/start")
     });
     (shim, api)

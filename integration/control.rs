@@ -193,7 +193,9 @@ fn usher_stop_all_waits_for_a_shim_that_answers_slowly() {
     host.await_event("plain", "start");
     let pods = says(&host, &["ps", "-o", "json"], "plain");
     let pods: Value = serde_json::from_str(&pods).expect("JSON");
-    let shim = pods["pods"][0]["shimPid"].as_i64().expect("its process");
+    let shim = pods["pods"][0]["shimPid"]
+        .as_i64()
+        .expect("the shim's process");
     let shim = Pid::from_raw(i32::try_from(shim).expect("a process"));
     kill(shim, Signal::SIGSTOP).expect("stop the shim");
     let mut stop = Background::spawn(usher(&host, &["stop", "--all"]));
@@ -564,7 +566,7 @@ fn clients_that_flood_hang_or_vanish_do_not_harm_the_pod() {
     }
     says(&host, &["ps"], "plain");
     let beats = host.record().all("plain", "beat").count();
-    host.await_record("it goes on", |record| {
+    host.await_record("the container goes on", |record| {
         record.all("plain", "beat").count() > beats
     });
 }
@@ -574,13 +576,15 @@ fn usher_ps_watch_shows_every_change() {
     let host = Containerd::start();
     run_gated(&host, &[]);
     let watching = Background::spawn(usher(&host, &["ps", "--watch"]));
-    eventually("it waits", PATIENCE, || {
+    eventually("the pod waits", PATIENCE, || {
         watching.stdout().contains("Sidecar:0/1")
     });
     get_ready(&host);
-    eventually("it runs", PATIENCE, || watching.stdout().contains("2/2"));
+    eventually("the pod runs", PATIENCE, || {
+        watching.stdout().contains("2/2")
+    });
     stop(&host);
-    eventually("it is over", PATIENCE, || {
+    eventually("the pod has ended", PATIENCE, || {
         watching.stdout().contains("Stopped")
     });
 }

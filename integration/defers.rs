@@ -34,7 +34,7 @@ const ALL: [&str; 6] = [
     "clean-update",
 ];
 
-/// One pre-exit and one post-exit container.
+/// A pre-exit and a post-exit container.
 const PLAIN: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/pre-exit", "before"),
@@ -394,7 +394,7 @@ fn the_termination_continues_while_containerd_restarts() {
     host.start_again();
     for name in PLAIN_ALL {
         // From 1.7 on, containerd itself deletes a task whose processes ended while it was down.
-        eventually("it has ended", PATIENCE, || {
+        eventually("the container has ended", PATIENCE, || {
             matches!(host.status(name), None | Some(Status::Stopped))
         });
     }

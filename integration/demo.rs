@@ -1,11 +1,11 @@
-//! One pod with a sidecar and an app, started and stopped in order; `scripts/demo` runs it.
+//! A pod with a sidecar and an app, started and stopped in order; `scripts/demo` runs it.
 //!
 //! The app is created first, but has to wait for the sidecar's startup probe. Both get a stop
 //! request at once, but the sidecar gets its signal only after the app has ended. The containers
 //! themselves recorded what is shown. `--svg FILE` also writes the picture that `usher timeline`
 //! draws. `--keep` keeps the pod running until standard input has a line or ends.
 
-#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+#![allow(clippy::disallowed_methods, reason = "not a service")]
 
 mod demo_pod;
 #[path = "harness/mod.rs"]

@@ -19,7 +19,7 @@ use crate::harness::{
 const WATCHED: Duration = Duration::from_secs(2);
 const TICKS_AT_MOST: u64 = 40;
 
-const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
 fn host_pids(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
@@ -43,7 +43,7 @@ impl<'host> Scarce<'host> {
         api.start("a", "").expect("start");
         let pid = api.connect("a").expect("connect").shim_pid;
         // Event delivery uses a connection of its own; wait until it is done.
-        host.await_events("it was started", |events| {
+        host.await_events("the container was started", |events| {
             events.iter().any(|event| event.topic == "/tasks/start")
         });
         Self {
@@ -127,7 +127,7 @@ impl Drop for Scarce<'_> {
 #[test]
 fn clients_that_cannot_be_accepted_cost_nothing_and_are_served_later() {
     let host = Containerd::start();
-    let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
+    let scarce = Scarce::new(&host, &SLEEP, |_| ());
     scarce.leave(0);
     let outside: Vec<_> = (0..20).map(|_| scarce.connect()).collect();
     let before = scarce.ticks();
@@ -153,7 +153,7 @@ fn clients_that_cannot_be_accepted_cost_nothing_and_are_served_later() {
 #[test]
 fn calls_that_lack_descriptors_fail_and_work_later() {
     let host = Containerd::start();
-    let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
+    let scarce = Scarce::new(&host, &SLEEP, |_| ());
     scarce.leave(0);
     let pause = PauseRequest {
         id: "a".to_owned(),
@@ -177,9 +177,9 @@ fn calls_that_lack_descriptors_fail_and_work_later() {
 #[test]
 fn exits_are_noticed_and_published_without_free_descriptors() {
     let host = Containerd::start();
-    let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
+    let scarce = Scarce::new(&host, &SLEEP, |_| ());
     for id in ["one", "two"] {
-        let request = scarce.shim.exec_request(id, &FOR_EVER);
+        let request = scarce.shim.exec_request(id, &SLEEP);
         scarce.api.exec(&request).expect("exec");
         scarce.api.start("a", id).expect("start of an exec");
     }
@@ -231,8 +231,8 @@ fn a_created_process_is_not_lost_for_lack_of_descriptors() {
     let in_pod = |config: &mut Value| {
         config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
     };
-    let scarce = Scarce::new(&host, &FOR_EVER, in_pod);
-    let b = BareShim::start(&host, &runtime_under_test(), "b", &FOR_EVER, in_pod);
+    let scarce = Scarce::new(&host, &SLEEP, in_pod);
+    let b = BareShim::start(&host, &runtime_under_test(), "b", &SLEEP, in_pod);
     let gates = Gates::new(&host);
     // The shim is out of descriptors when the runtime reports the process it created.
     let short_after = |verb: &str, call: &(dyn Fn(TaskApi) -> bool + Sync)| {
@@ -251,7 +251,7 @@ fn a_created_process_is_not_lost_for_lack_of_descriptors() {
     short_after("after-create", &|api| api.create(&create).is_ok());
     scarce.api.start("b", "").expect("start");
     scarce.api.stats("b").expect("stats");
-    let request = b.exec_request("e", &FOR_EVER);
+    let request = b.exec_request("e", &SLEEP);
     scarce.api.exec(&request).expect("exec");
     short_after("after-exec", &|api| api.start("b", "e").is_ok());
     scarce.api.kill("b", "e", 9, false).expect("kill an exec");
@@ -262,12 +262,12 @@ fn a_created_process_is_not_lost_for_lack_of_descriptors() {
 #[test]
 fn an_exec_that_lacks_descriptors_leaves_nothing_half_made() {
     let host = Containerd::start();
-    let scarce = Scarce::new(&host, &FOR_EVER, |_| ());
+    let scarce = Scarce::new(&host, &SLEEP, |_| ());
     let mut outcomes = Vec::new();
     for spare in 0..16 {
         let id = format!("e{spare}");
         scarce.leave(spare);
-        let request = scarce.shim.exec_request(&id, &FOR_EVER);
+        let request = scarce.shim.exec_request(&id, &SLEEP);
         scarce.api.exec(&request).expect("exec");
         let started = scarce.api.start("a", &id);
         scarce.lift_limit();
@@ -288,11 +288,11 @@ fn a_create_that_lacks_descriptors_leaves_nothing_half_made() {
     let in_pod = |config: &mut Value| {
         config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
     };
-    let scarce = Scarce::new(&host, &FOR_EVER, in_pod);
+    let scarce = Scarce::new(&host, &SLEEP, in_pod);
     let mut outcomes = Vec::new();
     for spare in 0..16 {
         let id = format!("b{spare}");
-        let b = BareShim::start(&host, &runtime_under_test(), &id, &FOR_EVER, in_pod);
+        let b = BareShim::start(&host, &runtime_under_test(), &id, &SLEEP, in_pod);
         let (request, output) = b.create_request_with_stdio();
         scarce.leave(spare);
         let created = scarce.api.create(&request);

@@ -25,7 +25,7 @@ const APPS: usize = 5;
 /// Exit code of an undisturbed app.
 const OWN_CODE: u32 = 7;
 
-/// How long an undisturbed app runs after its release.
+/// Run time of an undisturbed app after its release.
 const RUNS_FOR: &str = "40ms";
 
 /// The gate opens, and all disturbances happen, within this time.
@@ -63,7 +63,7 @@ enum Disturbance {
     PauseAndKill,
 }
 
-/// One pod: the time of each event, counted from a common beginning.
+/// The time of each event, counted from a common beginning.
 #[derive(Debug)]
 struct Script {
     mode: &'static str,

@@ -478,7 +478,7 @@ fn a_trial_containerd_sets_no_oom_score() {
     let wrapper = node.path("bin/containerd");
     write_program(&wrapper, &noting);
     node.must(&["--containerd", &wrapper.display().to_string()]);
-    let tried = fs::read_to_string(node.path("tried")).expect("what was tried");
+    let tried = fs::read_to_string(node.path("tried")).expect("the configuration that was tried");
     assert!(tried.contains("\noom_score = 0\n"), "{tried}");
     assert!(node.dump().contains("\noom_score = 1\n"));
 }
@@ -588,7 +588,7 @@ fn the_unit_that_stops_pods_is_installed_on_request_and_removed_with_the_rest() 
     node.place_systemctl("exit 0");
     let units = node.path("units").display().to_string();
     node.must(&["--units", &units]);
-    assert!(!node.path("units").exists(), "nobody has asked for it");
+    assert!(!node.path("units").exists(), "--stop-unit was not given");
     node.must(&["--units", &units, "--stop-unit"]);
     let enabled = "enable --now --quiet usher-stop.service\n";
     let asked = node.asked_of_systemctl();

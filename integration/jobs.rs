@@ -79,7 +79,7 @@ fn the_exit_of_a_successful_init_container_is_withheld_from_a_caller_that_would_
     host.delete("setup");
     assert!(
         !std::path::Path::new(&process).exists(),
-        "it is collected by now"
+        "the orphan was not collected"
     );
 }
 

@@ -63,8 +63,10 @@ fn an_unlisted_init_container_names_the_missing_annotation() {
         "annotation": "usher/native-init", "value": "fetch, migrate",
     });
     assert_eq!(json["containers"][0]["wait"]["remedies"], json!([remedy]));
-    assert_eq!(log(), "", "it has only just begun to wait");
-    eventually("its log says so", PATIENCE, || log().contains(advice));
+    assert_eq!(log(), "", "the log has the advice too early");
+    eventually("the log of the container has the advice", PATIENCE, || {
+        log().contains(advice)
+    });
     let held = "usher: migrate has been held for 5";
     let waits = "s: it waits for sidecar proxy (never created); ";
     assert!(
@@ -172,7 +174,7 @@ fn a_held_container_says_so_on_its_terminal() {
     let log = host.dir().join("terminal");
     let _shim = held(&host, true, &format!("file://{}", log.display()));
     let said = || fs::read_to_string(&log).unwrap_or_default();
-    eventually("it says so", PATIENCE, || {
+    eventually("the output has the advice", PATIENCE, || {
         said().contains("with the same value")
     });
     assert!(said().ends_with("with the same value\r\n"), "{:?}", said());
@@ -194,7 +196,7 @@ fn a_held_container_says_so_to_its_logging_program() {
         );
         let shim = held(&host, terminal, &format!("binary://{}", program.display()));
         let said = || fs::read_to_string(&log).unwrap_or_default();
-        eventually("it says so", PATIENCE, || {
+        eventually("the output has the advice", PATIENCE, || {
             said().contains("with the same value")
         });
         let end = if terminal { "\r\n" } else { "\n" };

@@ -17,7 +17,7 @@ fn node(config: &str) -> Containerd {
 fn an_invalid_file_fails_the_create_and_leaves_nothing() {
     let host = node("[limits]\ngrace-period = 'soon'\n");
     let run = host.try_run(&MESH.witness("web", &[]));
-    assert!(!run.ok(), "it was not refused");
+    assert!(!run.ok(), "the pod was not refused");
     let said = run.err();
     for word in ["usher.toml", "[limits]", "grace-period", "soon", "duration"] {
         assert!(said.contains(word), "{word:?} is missing in: {said}");
@@ -40,7 +40,7 @@ fn a_running_pod_keeps_the_configuration_it_started_with() {
 fn a_value_above_the_nodes_limit_is_refused() {
     let host = node("[limits]\nstartup-timeout = '1m'\n");
     let run = host.try_run(&Pod(&[("usher/startup-timeout", "1h")]).witness("web", &[]));
-    assert!(!run.ok(), "it was not refused");
+    assert!(!run.ok(), "the pod was not refused");
     let said = run.err();
     for word in ["usher/startup-timeout", "1h", "for this node", "60s"] {
         assert!(said.contains(word), "{word:?} is missing in: {said}");
@@ -57,7 +57,7 @@ fn a_value_below_the_nodes_minimum_is_refused() {
     );
     let run =
         host.try_run(&ContainerSpec::new("web").annotations(&[("usher/sidecars", "web"), probe]));
-    assert!(!run.ok(), "it was not refused");
+    assert!(!run.ok(), "the pod was not refused");
     let said = run.err();
     for word in ["startup-probe.usher/web", "for this node", "at least 100ms"] {
         assert!(said.contains(word), "{word:?} is missing in: {said}");
@@ -125,7 +125,11 @@ fn a_container_matched_by_the_nodes_roles_is_ordered_as_a_sidecar() {
         assert_eq!(row("web"), format!("web app {app_by}"), "{inspect}");
         host.kill_all(&["istio-proxy", "web"], "SIGTERM");
         assert_eq!(host.wait_exit("web"), 5);
-        assert_eq!(host.wait_exit("istio-proxy"), 0, "it was told to go");
+        assert_eq!(
+            host.wait_exit("istio-proxy"),
+            0,
+            "istio-proxy got its stop signal"
+        );
         host.record()
             .assert_before(("web", "exit"), ("istio-proxy", "signal"));
     }

@@ -109,7 +109,7 @@ fn exec_probes_of_a_sidecar_get_the_lower_score() {
         let said = host.exec("proxy", &["/bin/cat", "/dev/shm/scores"]);
         said.out().lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    eventually("it is probed", PATIENCE, || !of_probes().is_empty());
+    eventually("a probe runs", PATIENCE, || !of_probes().is_empty());
     assert_eq!(of_probes()[0], SMALL.to_string());
     pod.run("web", SLEEPER, |config| {
         with_score(300)(config);
@@ -119,7 +119,7 @@ fn exec_probes_of_a_sidecar_get_the_lower_score() {
     let before = of_probes().len();
     // One probe may have been under way.
     let later = || of_probes().into_iter().skip(before + 1).collect::<Vec<_>>();
-    eventually("it is probed again", PATIENCE, || later().len() > 2);
+    eventually("later probes run", PATIENCE, || later().len() > 2);
     assert!(later().iter().all(|score| score == "300"), "{:?}", later());
 }
 
@@ -137,7 +137,7 @@ fn all_processes_of_a_forking_sidecar_get_the_lower_score() {
         config["linux"]["resources"]["cpu"] = json!({ "quota": 20_000, "period": 100_000 });
     });
     let first = host.pids("proxy");
-    eventually("it forks", PATIENCE, || host.pids("proxy") != first);
+    eventually("the proxy forks", PATIENCE, || host.pids("proxy") != first);
     // Reading the list misses some processes too, so read it several times.
     let looks = || {
         let looks = (0..5).flat_map(|_| scores(&host, "proxy"));
@@ -207,7 +207,7 @@ fn a_score_refused_by_the_kernel_is_logged_once_and_is_no_error() {
         log.matches("the kernel refuses it without CAP_SYS_RESOURCE")
             .count()
     };
-    eventually("it is said", PATIENCE, || refusals() == 1);
+    eventually("the shim logs the refusal", PATIENCE, || refusals() == 1);
     // Neither a new sidecar nor an exec fails, and the log line is not repeated.
     pod.run("logs", SLEEPER, |config| {
         with_score(SMALL)(config);

@@ -238,7 +238,9 @@ fn the_limit_never_drops_below_used_memory() {
     pod.run("web", &["/bin/witness", "web"], limited(48, 150));
     host.await_event("web", "start");
     let shared = host.shared_dir().to_owned();
-    eventually("it is full", PATIENCE, || shared.join("full").exists());
+    eventually("the memory is used", PATIENCE, || {
+        shared.join("full").exists()
+    });
     assert!(pod.memory_usage() > 62 * MI);
     await_memory(&pod, 66 + 48);
     host.kill("proxy", "SIGTERM");
@@ -248,7 +250,9 @@ fn the_limit_never_drops_below_used_memory() {
     await_value("the quota", &Some(250), || pod.cpu_limit());
     assert!(pod.memory_limit() >= Some((66 + 48) * MI));
     make(&host, "free");
-    eventually("it is empty", PATIENCE, || shared.join("empty").exists());
+    eventually("the memory is free again", PATIENCE, || {
+        shared.join("empty").exists()
+    });
     await_memory(&pod, 66);
     assert!(!host.topics("proxy").contains(&"/tasks/oom".to_owned()));
 }
@@ -321,7 +325,7 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
     await_memory(&pod, 96);
     let known = || systemctl(&["show", "--property=CPUQuotaPerSecUSec", &unit]);
     await_value(
-        "what systemd knows",
+        "systemd's quota",
         &"CPUQuotaPerSecUSec=110ms\n".to_owned(),
         known,
     );
@@ -334,7 +338,7 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
         (pod.memory_limit(), pod.cpu_limit())
     });
     let endless = "CPUQuotaPerSecUSec=infinity\n".to_owned();
-    await_value("what systemd knows", &endless, known);
+    await_value("systemd's quota", &endless, known);
     host.delete_all();
     systemctl(&["stop", &unit]);
 }

@@ -6,7 +6,7 @@ use crate::pod::{MESH, Pod};
 fn refused(pod: &Pod) -> String {
     let host = Containerd::start();
     let run = host.try_run(&pod.witness("web", &[]));
-    assert!(!run.ok(), "it was not refused");
+    assert!(!run.ok(), "the pod was not refused");
     assert!(!host.record().has("web", "start"));
     assert!(host.shims().is_empty(), "a shim is left");
     assert_eq!(host.remains(), Vec::<String>::new());

@@ -63,7 +63,10 @@ fn a_killed_sidecar_restarts_in_place_unnoticed() {
     assert_eq!(host.wait_exit("proxy"), 0);
     let shim = host.shims()[0];
     host.delete("proxy");
-    assert!(!zombies(shim).contains(&first), "it is collected by now");
+    assert!(
+        !zombies(shim).contains(&first),
+        "the first process was not collected"
+    );
 }
 
 #[test]
@@ -74,7 +77,7 @@ fn a_crashed_sidecar_keeps_its_files() {
         .script("echo run >> /shared/runs; test $(wc -l < /shared/runs) = 2 || exit 1; sleep 1000");
     host.run(&spec);
     let runs = host.shared_dir().join("runs");
-    eventually("it has run twice", PATIENCE, || {
+    eventually("the proxy has run twice", PATIENCE, || {
         fs::read_to_string(&runs).is_ok_and(|runs| runs == "run\nrun\n")
     });
     assert_eq!(host.status("proxy"), Some(Status::Running));
@@ -111,16 +114,18 @@ fn output_and_input_survive_a_restart_in_place() {
         api.create(&request).expect("Create");
         api.start("proxy", "").expect("Start");
         let begun = |times: usize| output.text().matches("begin").count() == times;
-        eventually("it begins", PATIENCE, || begun(1));
+        eventually("the proxy runs", PATIENCE, || begun(1));
         kill(api.state("proxy", "").expect("State").pid);
-        eventually("it begins again", PATIENCE, || begun(2));
+        eventually("the proxy runs again", PATIENCE, || begun(2));
         assert!(!output.is_over());
         let mut input = fs::OpenOptions::new()
             .write(true)
             .open(&request.stdin)
             .expect("stdin");
         std::io::Write::write_all(&mut input, b"hello\n").expect("write");
-        eventually("it reads", PATIENCE, || output.text().contains("got hello"));
+        eventually("the proxy reads its input", PATIENCE, || {
+            output.text().contains("got hello")
+        });
         api.kill("proxy", "", 9, false).expect("Kill");
         assert_eq!(api.wait("proxy", "").expect("Wait").exit_status, 137);
         api.delete("proxy", "").expect("Delete");
@@ -163,7 +168,7 @@ fn stream_requests_during_a_restart_in_place_reach_the_new_process() {
         }
         gates.open("create");
         let expected = if terminal { "33 77" } else { "over" };
-        eventually("it has seen it", PATIENCE, || {
+        eventually("the new process has got the request", PATIENCE, || {
             output.text().contains(expected)
         });
         api.kill("proxy", "", 9, false).expect("Kill");
@@ -326,7 +331,7 @@ fn a_containerd_started_during_back_off_sees_the_sidecar_running() {
     let host = Containerd::start();
     host.run(&JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]));
     let ended = |times| move |record: &Record| record.all("proxy", "exit").count() == times;
-    host.await_record("it has run twice", ended(2));
+    host.await_record("the proxy has run twice", ended(2));
     host.crash();
     host.start_again();
     assert_eq!(host.status("proxy"), Some(Status::Running));
@@ -344,7 +349,7 @@ fn a_containerd_started_during_back_off_sees_the_sidecar_running() {
 fn pause_exec_and_delete_are_refused_during_back_off() {
     let host = Containerd::start();
     host.run(&JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]));
-    host.await_record("it has run twice", |record| {
+    host.await_record("the proxy has run twice", |record| {
         record.all("proxy", "exit").count() == 2
     });
     for command in ["pause", "resume"] {
@@ -357,9 +362,9 @@ fn pause_exec_and_delete_are_refused_during_back_off() {
     let (code, _) = host
         .task_api("proxy")
         .delete("proxy", "")
-        .expect_err("it runs");
+        .expect_err("Delete is refused");
     assert_eq!(code, ttrpc::Code::FAILED_PRECONDITION);
-    host.await_record("it runs again", |record| {
+    host.await_record("the proxy runs again", |record| {
         record.all("proxy", "start").count() == 3
     });
     assert!(!has_exited(&host, "proxy"));
@@ -411,7 +416,7 @@ fn a_shim_that_dies_during_back_off_leaves_nothing() {
     // It waits ten seconds for its third run.
     let spec = JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]);
     host.run(&spec);
-    eventually("it has run twice", PATIENCE, || {
+    eventually("the proxy has run twice", PATIENCE, || {
         host.record().all("proxy", "exit").count() == 2
     });
     assert_eq!(host.status("proxy"), Some(Status::Running));

@@ -209,7 +209,10 @@ fn delete_names_a_missing_runtime_and_still_kills_the_processes() {
     let elsewhere = gates.binary().with_extension("moved");
     fs::rename(gates.binary(), &elsewhere).expect("move the runtime away");
     let failed = delete(&shim);
-    assert!(!failed.ok(), "it cannot have forgotten the container");
+    assert!(
+        !failed.ok(),
+        "the OCI runtime cannot have forgotten the container"
+    );
     let name = gates.binary().display().to_string();
     assert!(failed.err().contains(&name), "{}", failed.err());
     let is_left = |what: &&String| what.starts_with("process") || what.starts_with("mount");
@@ -345,7 +348,7 @@ fn an_exit_that_cannot_be_recorded_is_still_published() {
     let shim = bare(&host, &["/bin/sh", "-c", "exit 3"], |_| ());
     let api = shim.api();
     api.create(&shim.create_request()).expect("create");
-    fs::create_dir(shim.bundle().join("exit.json")).expect("what is in its place");
+    fs::create_dir(shim.bundle().join("exit.json")).expect("a directory in place of the file");
     let pid = api.start("a", "").expect("start").pid;
     assert_eq!(api.wait("a", "").expect("wait").exit_status, 3);
     end_shim(&host, &shim);

@@ -14,7 +14,7 @@ use crate::harness::{
     runtime_under_test,
 };
 
-const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
 /// Deadline of the calls that must not be delayed.
 const PROMPTLY: Duration = Duration::from_secs(10);
@@ -34,8 +34,8 @@ impl<'host> Pair<'host> {
     /// Starts `b`; creates only the bundle of `a`.
     fn new(host: &'host Containerd, edit: impl FnOnce(&mut Value)) -> Self {
         let runtime = runtime_under_test();
-        let b = BareShim::start(host, &runtime, "b", &FOR_EVER, in_pod);
-        let a = BareShim::start(host, &runtime, "a", &FOR_EVER, |config| {
+        let b = BareShim::start(host, &runtime, "b", &SLEEP, in_pod);
+        let a = BareShim::start(host, &runtime, "a", &SLEEP, |config| {
             in_pod(config);
             edit(config);
         });
@@ -188,7 +188,7 @@ fn a_slow_start_delays_no_other_call() {
         api.stats("a").expect("Stats");
         api.update(&limits("a")).expect("Update");
         api.kill("a", "", 0, false).expect("Kill 0");
-        assert!(api.start("a", "").is_err(), "it starts already");
+        assert!(api.start("a", "").is_err(), "a second Start succeeded");
     });
     assert_eq!(started, Ok(pid));
     assert_eq!(state(&pair.api(), "a", ""), "RUNNING");
@@ -214,7 +214,7 @@ fn a_slow_exec_delays_no_other_call() {
     let pair = Pair::running(&host);
     let api = pair.api();
     for exec_id in ["slow", "other", "never"] {
-        api.exec(&pair.a.exec_request(exec_id, &FOR_EVER))
+        api.exec(&pair.a.exec_request(exec_id, &SLEEP))
             .expect("Exec");
     }
     let slow = |api: TaskApi| api.start("a", "slow").map(|_| ());
@@ -229,8 +229,7 @@ fn a_slow_exec_delays_no_other_call() {
         api.kill("a", "", 0, false).expect("Kill 0");
         assert_ne!(code(api.kill("a", "slow", 9, false)), Code::OK);
         api.delete("a", "never").expect("Delete of another exec");
-        api.exec(&pair.a.exec_request("new", &FOR_EVER))
-            .expect("Exec");
+        api.exec(&pair.a.exec_request("new", &SLEEP)).expect("Exec");
     });
     assert_eq!(started, Ok(()));
     assert_eq!(state(&api, "a", "slow"), "RUNNING");
@@ -241,7 +240,7 @@ fn a_container_killed_during_a_slow_exec_stops_and_can_be_deleted() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     pair.api()
-        .exec(&pair.a.exec_request("slow", &FOR_EVER))
+        .exec(&pair.a.exec_request("slow", &SLEEP))
         .expect("Exec");
     let slow = |api: TaskApi| api.start("a", "slow").is_err();
     let kill = |api: TaskApi| {
@@ -250,7 +249,7 @@ fn a_container_killed_during_a_slow_exec_stops_and_can_be_deleted() {
     // The gate stays closed: the exit waits for its execs only briefly, and the shim cancels the
     // command.
     let failed = pair.during_and_ended_by("exec", slow, kill, |api| {
-        eventually("it is stopped", PROMPTLY, || {
+        eventually("the container is stopped", PROMPTLY, || {
             state(&api, "a", "") == "STOPPED"
         });
         assert_eq!(api.state("a", "").expect("State").exit_status, 137);
@@ -261,7 +260,9 @@ fn a_container_killed_during_a_slow_exec_stops_and_can_be_deleted() {
     assert!(failed, "there is nothing to execute it in");
     // Events may arrive after answers.
     let end = ["/tasks/exit 137", "/tasks/delete 137"].map(str::to_owned);
-    host.await_events("its end came last", |_| host.topics("a").ends_with(&end));
+    host.await_events("the exit event came last", |_| {
+        host.topics("a").ends_with(&end)
+    });
 }
 
 #[test]
@@ -269,13 +270,13 @@ fn a_container_that_ended_during_a_slow_exec_takes_no_further_exec() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     pair.api()
-        .exec(&pair.a.exec_request("slow", &FOR_EVER))
+        .exec(&pair.a.exec_request("slow", &SLEEP))
         .expect("Exec");
     let slow = |api: TaskApi| api.start("a", "slow").is_err();
     let failed = pair.during("exec", slow, |api| {
         api.kill("a", "", 9, false).expect("Kill");
         eventually("no exec is added", PROMPTLY, || {
-            let late = api.exec(&pair.a.exec_request("late", &FOR_EVER));
+            let late = api.exec(&pair.a.exec_request("late", &SLEEP));
             late.is_err_and(|(code, _)| code == Code::FAILED_PRECONDITION)
         });
     });
@@ -284,7 +285,7 @@ fn a_container_that_ended_during_a_slow_exec_takes_no_further_exec() {
     assert_eq!(state(&api, "a", "slow"), "CREATED");
     assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
     assert_eq!(state(&api, "a", ""), "STOPPED");
-    let refused = api.exec(&pair.a.exec_request("never", &FOR_EVER));
+    let refused = api.exec(&pair.a.exec_request("never", &SLEEP));
     assert_eq!(code(refused), Code::FAILED_PRECONDITION);
 }
 
@@ -417,7 +418,7 @@ fn a_repeated_delete_continues_the_one_that_timed_out() {
     pair.gates.close("delete", "a");
     api.kill("a", "", 9, false).expect("Kill");
     api.wait("a", "").expect("Wait");
-    let (_, late) = api.delete("a", "").expect_err("it hangs");
+    let (_, late) = api.delete("a", "").expect_err("delete hangs");
     assert!(late.contains("delete did not end within 8s"), "{late}");
     std::thread::scope(|scope| {
         let deleting = scope.spawn(|| api.delete("a", "").map(|deleted| deleted.exit_status));
@@ -449,7 +450,7 @@ fn a_pause_or_resume_whose_caller_vanished_leaves_the_container_usable() {
             "pause" => "PAUSED",
             _ => "RUNNING",
         };
-        eventually("what was asked is done", PATIENCE, || {
+        eventually("the call has taken effect", PATIENCE, || {
             state(&pair.api(), "a", "") == done
         });
     }

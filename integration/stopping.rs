@@ -111,7 +111,9 @@ fn the_end_of_the_grace_period_kills_apps_and_sidecars() {
     // The app got its signal at once. The sidecar got its own at the end of the grace period, which
     // began with the first of both stop requests.
     let told_at = UNIX_EPOCH + Duration::from_nanos(record.at("proxy", "signal"));
-    let waited = told_at.duration_since(asked_at).expect("it is told later");
+    let waited = told_at
+        .duration_since(asked_at)
+        .expect("web got the signal after the request");
     assert!(waited >= 2000 * MS, "{waited:?}\n{record}");
     let wait = record.between(("web", "signal"), ("proxy", "signal"));
     assert!(wait < 4000 * MS, "{wait:?}\n{record}");

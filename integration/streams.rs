@@ -134,8 +134,7 @@ fn a_delete_waits_for_a_reader_but_not_forever() {
     let bounds = Duration::from_secs(9)..Duration::from_secs(15);
     assert!(bounds.contains(&took), "{took:?}");
     let mut found = [0; 4];
-    idle.read_exact(&mut found)
-        .expect("what it could have read");
+    idle.read_exact(&mut found).expect("the unread output");
     assert_eq!(&found, b"1\n2\n");
 }
 
@@ -208,7 +207,7 @@ impl Holdings {
     fn of(pid: u32) -> Self {
         let count = |what: &str| {
             let dir = fs::read_dir(format!("/proc/{pid}/{what}"));
-            dir.expect("the shim lives").count()
+            dir.expect("the shim runs").count()
         };
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("its memory");
         let memory = rollup

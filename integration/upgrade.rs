@@ -160,7 +160,7 @@ fn the_new_program_cleans_up_after_an_old_shim_that_dies() {
     host.await_event("web", "start");
     upgrade(&host);
     let shim = pods_by(&host, &shim_dir())("pod1")["shimPid"].as_i64();
-    let shim = i32::try_from(shim.expect("its process")).expect("a process");
+    let shim = i32::try_from(shim.expect("the shim's process")).expect("a process");
     kill(Pid::from_raw(shim), Signal::SIGKILL).expect("kill the shim");
     for id in ["web", "proxy"] {
         assert_eq!(host.wait_exit(id), 137, "{id}");

@@ -59,7 +59,7 @@ fn a_client_that_vanishes_during_create_leaves_nothing_half_made() {
             assert!(no_trace(&host, &id), "{:?}", host.remains());
         }
         // The id becomes free as soon as the shim has cleaned up.
-        eventually("it can be created again", PATIENCE, || {
+        eventually("the container can be created again", PATIENCE, || {
             api.create(&shim.create_request()).is_ok()
         });
         api.delete(&id, "").expect("delete again");
@@ -118,7 +118,7 @@ fn a_client_that_vanishes_during_a_blocked_start_leaves_the_container_created() 
             .as_ref()
             .is_some_and(|(_, message)| message.contains("it is starting"))
     });
-    let error = error.expect("nothing can have started it");
+    let error = error.expect("the container cannot have started");
     assert_eq!(error.0, Code::DEADLINE_EXCEEDED, "{error:?}");
     assert!(error.1.contains("proxy"), "{error:?}");
     assert!(!host.record().has("web", "start"));
@@ -229,7 +229,11 @@ fn a_shim_exits_when_a_container_directed_to_it_never_arrives() {
     gone.api().shutdown("gone").expect("shutdown");
     a.api().delete("a", "").expect("delete");
     a.api().shutdown("a").expect("shutdown");
-    assert_eq!(host.shims().len(), 1, "it may still come");
+    assert_eq!(
+        host.shims().len(),
+        1,
+        "the shim waits for another container"
+    );
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }
 

@@ -30,7 +30,7 @@
 //!
 //! Durations are `250ms`, `2s`, `1.5s`.
 
-#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+#![allow(clippy::disallowed_methods, reason = "not a service")]
 
 use std::ffi::{c_int, c_void};
 use std::fs::{File, OpenOptions};

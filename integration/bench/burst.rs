@@ -9,7 +9,7 @@ use super::harness::{ContainerSpec, Containerd};
 use super::idle::CONTAINERS;
 use super::walltime::quiet_host;
 
-/// This many concurrent clients leave no core of a small machine idle.
+/// Concurrent clients: enough to leave no core of a small machine idle.
 pub const CLIENTS: usize = 8;
 
 /// Seconds until `pods` pods of [`CONTAINERS`] containers run, for each runtime.

@@ -37,7 +37,7 @@ pub struct Effort {
     burst: usize,
     /// Pods running at once.
     pods: usize,
-    /// How long an idle pod is observed.
+    /// Observation time of an idle pod.
     idle: std::time::Duration,
     /// Releases of a held container, and starts of a whole pod.
     releases: usize,

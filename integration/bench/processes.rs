@@ -62,7 +62,7 @@ impl Processes {
     pub fn until_end_of(&self, pid: u32) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
-            let event = self.0.recv().expect("what the kernel says of processes");
+            let event = self.0.recv().expect("an event of the kernel");
             let is_last = event.pid == pid && event.what == What::Ended;
             events.push(event);
             if is_last {

@@ -11,7 +11,7 @@ use crate::node;
 use crate::plan::{During, Fault, Kind, PodPlan, What};
 use crate::round::{Done, Round, Wrong};
 
-/// How long to look for the process to hit.
+/// Time limit of the search for the process to hit.
 const LOOKS_FOR: Duration = Duration::from_millis(400);
 
 /// How long a container's creation may take before a fault meant for its start, and the length of

@@ -19,7 +19,7 @@ pub struct PodPlan {
     pub steps: Vec<Step>,
 }
 
-/// One container of a pod.
+/// A container of a pod.
 pub struct Member {
     pub id: String,
     pub role: Role,
@@ -51,7 +51,7 @@ pub struct Step {
 pub enum What {
     Run(usize),
     Exec(usize),
-    /// Its first process dies, and usher restarts it in place.
+    /// usher restarts the container in place after its first process has died.
     Crash(usize),
     Kill(usize, &'static str),
     Live,
@@ -68,7 +68,7 @@ pub struct Fault {
     pub moment: f64,
     /// Waits until the container has been created: its start takes very little time.
     pub is_for_start: bool,
-    /// How long a stopped process stays stopped.
+    /// Time that a stopped process stays stopped.
     pub stopped_for: Duration,
 }
 

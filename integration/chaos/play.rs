@@ -17,7 +17,7 @@ use crate::round::Round;
 /// Time that containers have to stop before SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long containerd may be down.
+/// Maximum downtime of containerd.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
 
 /// Plays the pods of a round side by side.

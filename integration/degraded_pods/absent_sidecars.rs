@@ -269,8 +269,6 @@ fn a_restarted_sidecar_gets_its_post_start_again() {
     assert_eq!(said(), once);
     pod.crash("proxy");
     pod.await_starts("proxy", 2);
-    eventually("it is executed again", PATIENCE, || {
-        said() == once.repeat(2)
-    });
+    eventually("the hook runs again", PATIENCE, || said() == once.repeat(2));
     assert!(!pod.has_exited("proxy"));
 }

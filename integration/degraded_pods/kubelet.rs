@@ -99,7 +99,7 @@ impl Kubelet {
             let joined = stops.into_iter().map(|stop| stop.join());
             joined.collect::<Result<Vec<_>, _>>()
         });
-        let stopped = stopped.expect("each has been stopped");
+        let stopped = stopped.expect("all containers have been stopped");
         stopped.into_iter().flatten().collect()
     }
 
@@ -132,7 +132,7 @@ impl Kubelet {
         let pid = self.host.task_api(id).state(id, "").expect("State").pid;
         let process = Pid::from_raw(i32::try_from(pid).expect("a process id"));
         kill(process, Signal::SIGKILL).expect("kill");
-        eventually("it has ended", PATIENCE, || {
+        eventually("the process has ended", PATIENCE, || {
             let status = fs::read_to_string(format!("/proc/{pid}/status"));
             status.map_or(true, |status| status.contains("State:\tZ"))
         });

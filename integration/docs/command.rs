@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 
 use super::page::{Place, root};
 
-/// One command of a line, without variables before it, `sudo`, and redirections.
+/// A command of a line, without variables before it, `sudo`, and redirections.
 pub struct Command {
     pub at: Place,
     pub words: Vec<String>,
@@ -58,7 +58,7 @@ fn simple(words: Vec<String>) -> Vec<Vec<String>> {
             "…" | "sudo" => {}
             word if word.starts_with('>') => {}
             word => {
-                let command = all.last_mut().expect("one at least");
+                let command = all.last_mut().expect("a command");
                 // `digest=$(docker …)`, and `NAME=VALUE program`.
                 let (variable, value) = word.split_once('=').unwrap_or(("", word));
                 let is_first = command.is_empty() && !variable.starts_with('-');

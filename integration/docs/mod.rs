@@ -278,7 +278,7 @@ fn manifests_and_configurations_are_valid() {
                 .map(|error| error.to_string()),
             // The worked example, which has a test of its own.
             "rust" | "diff" => None,
-            other => Some(format!("nobody looks at what is in {other}")),
+            other => Some(format!("no test checks the language {other}")),
         };
         problems.extend(problem.map(|problem| format!("{}: {problem}", block.at)));
     }

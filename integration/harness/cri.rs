@@ -54,7 +54,7 @@ const PAUSE_SOURCE: &str = include_str!("pause.rs");
 /// Longest accepted answer, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
-/// How long traces of a removed pod may last.
+/// Maximum time that traces of a removed pod remain.
 const SETTLING: Duration = Duration::from_secs(5);
 
 /// The runtime handler of a pod, which decides who makes its sandbox.

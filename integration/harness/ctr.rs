@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Background, ContainerSpec, Containerd, Finished, PATIENCE, eventually, run};
 
-/// One line of `ctr task ls`.
+/// A line of `ctr task ls`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
     pub id: String,
@@ -233,7 +233,7 @@ impl Containerd {
     #[track_caller]
     pub fn await_exec(&self, id: &str, exec_id: &str) {
         let runs = |(_, exec): &(u32, Option<String>)| exec.as_deref() == Some(exec_id);
-        eventually("it is executed", PATIENCE, || {
+        eventually("the container runs the program", PATIENCE, || {
             self.pids(id).iter().any(runs)
         });
     }

@@ -92,7 +92,7 @@ pub fn criu_works() -> bool {
     let check = Command::new(&criu).arg("check").output();
     let works = check.is_ok_and(|output| output.status.success());
     if !works {
-        assert_eq!(given, None, "it does not work with this kernel");
+        assert_eq!(given, None, "criu does not work with this kernel");
         eprintln!(
             "left out: {} does not work with this kernel",
             criu.display()

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Containerd, PATIENCE, poll};
 
-/// One event in the test's namespace.
+/// An event in the test's namespace.
 #[derive(Clone, Debug)]
 pub struct CtrEvent {
     /// Time of publication by the shim or containerd, in nanoseconds since 1970.

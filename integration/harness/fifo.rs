@@ -52,7 +52,7 @@ impl Reader {
     /// Waits until the FIFO is open. If the process is deleted earlier, its output may be lost.
     #[track_caller]
     pub fn await_open(&self) {
-        eventually("somebody writes", PATIENCE, || {
+        eventually("the FIFO has a writer", PATIENCE, || {
             self.is_open.load(Ordering::Relaxed)
         });
     }

@@ -69,7 +69,7 @@ impl Containerd {
                                 Ok(_) | Err((Code::NOT_FOUND, _)) => {}
                                 Err(error) => panic!("SIGKILL for {id}: {error:?}"),
                             }
-                            let exit = killing.wait(&id, "").expect("its end");
+                            let exit = killing.wait(&id, "").expect("the container's exit");
                             (exit.exit_status, true)
                         }
                     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Containerd, PATIENCE, poll};
 
-/// One line of the record.
+/// A line of the record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Nanoseconds since 1970, by the machine's clock, which containers share.

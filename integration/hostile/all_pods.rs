@@ -7,7 +7,7 @@ use super::pods::{self, Container, Pod};
 use super::runner::{POLICIES, Side, costliest, cpu_rate, play, play_all};
 use crate::harness::{time_scale, times};
 
-/// How long each pod runs before its end.
+/// Run time of each pod before its end.
 const LIFE: Duration = Duration::from_secs(3);
 
 /// The pods of a short run.

@@ -18,7 +18,7 @@
 //! attacker namespaces N    in N nested namespaces of each kind; ignore stop signals
 //! ```
 
-#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+#![allow(clippy::disallowed_methods, reason = "not a service")]
 
 use std::ffi::c_int;
 use std::fs::File;

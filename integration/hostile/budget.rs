@@ -38,12 +38,13 @@ const GREEDY: &[(&str, &str)] = &[
 const KNOCKING: &[(&str, &str)] = &[
     ("usher/sidecars", "one two three"),
     ("usher/start-mode", "Hold"),
-    ("startup-probe.usher/one", KNOCK),
-    ("startup-probe.usher/two", KNOCK),
-    ("startup-probe.usher/three", KNOCK),
+    ("startup-probe.usher/one", CONNECT),
+    ("startup-probe.usher/two", CONNECT),
+    ("startup-probe.usher/three", CONNECT),
 ];
 
-const KNOCK: &str = r#"{"tcpSocket":{"port":1},"periodMilliseconds":1,"failureThreshold":1000000}"#;
+const CONNECT: &str =
+    r#"{"tcpSocket":{"port":1},"periodMilliseconds":1,"failureThreshold":1000000}"#;
 
 /// CPU time of a cgroup and those below it.
 fn cpu_time(directory: &Path) -> Duration {
@@ -54,7 +55,7 @@ fn cpu_time(directory: &Path) -> Duration {
             let usage = text
                 .lines()
                 .find_map(|line| line.strip_prefix("usage_usec "));
-            Duration::from_micros(usage.expect("its usage").parse().expect("a number"))
+            Duration::from_micros(usage.expect("the CPU usage").parse().expect("a number"))
         }
         false => Duration::from_nanos(read("cpuacct.usage").trim().parse().expect("a number")),
     }
@@ -105,7 +106,7 @@ fn run(pod: &PodCgroup<'_>, annotations: &[(&str, &str)]) {
 
 fn run_greedy(pod: &PodCgroup<'_>, host: &Containerd) {
     run(pod, GREEDY);
-    eventually("each has been asked", PATIENCE, || {
+    eventually("every sidecar has been probed", PATIENCE, || {
         asked(host).iter().all(|times| *times > 0)
     });
     // The initial allowance is used up by then.

@@ -19,7 +19,7 @@ use harness::REFERENCE;
 use pods::Pod;
 use runner::{Outcome, POLICIES, Side, costliest, cpu_rate, play_all, worst_overrun};
 
-/// How long each pod runs before its end.
+/// Run time of each pod before its end.
 const LIFE: Duration = Duration::from_secs(5);
 
 fn main() {

@@ -23,7 +23,7 @@ use crate::harness::{
     runtime_under_test, scaled,
 };
 
-const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
 /// Greatest delay by a hung neighbor, on a machine busy with other tests. A shim without this bound
 /// waits a second for each neighbor, or forever if a socket's queue is full.
@@ -74,7 +74,7 @@ struct Hung<'host> {
 
 impl<'host> Hung<'host> {
     fn new(host: &'host Containerd) -> Self {
-        let shim = BareShim::start(host, &runtime_under_test(), "a", &FOR_EVER, in_pod);
+        let shim = BareShim::start(host, &runtime_under_test(), "a", &SLEEP, in_pod);
         let api = shim.api();
         api.create(&shim.create_request()).expect("create");
         api.start("a", "").expect("start");
@@ -109,7 +109,7 @@ fn want(shim: &BareShim<'_>) -> Background {
 #[track_caller]
 fn another_pod(host: &Containerd, id: &str) -> Duration {
     let begun = Instant::now();
-    host.run(&ContainerSpec::new(id).args(&FOR_EVER));
+    host.run(&ContainerSpec::new(id).args(&SLEEP));
     begun.elapsed()
 }
 
@@ -123,7 +123,7 @@ fn costs_no_other_pod_anything(is_full: bool) {
     };
     let prepare = |number| {
         let id = format!("b{number}");
-        BareShim::prepare(&host, &runtime_under_test(), &id, &FOR_EVER, in_pod)
+        BareShim::prepare(&host, &runtime_under_test(), &id, &SLEEP, in_pod)
     };
     let wanted: Vec<_> = (0..16).map(prepare).collect();
     let mut starts: Vec<_> = wanted.iter().map(want).collect();
@@ -137,7 +137,7 @@ fn costs_no_other_pod_anything(is_full: bool) {
     );
     assert!(
         starts.iter_mut().any(Background::is_running),
-        "nobody waited for the shim that hangs"
+        "no start waited for the hung shim"
     );
     // All these starts fail at about the same time.
     for start in starts {
@@ -156,7 +156,7 @@ fn costs_no_other_pod_anything(is_full: bool) {
     // as they may take.
     let pid = hung.pid;
     drop(hung);
-    eventually("it ends", PATIENCE, || !lives(pid));
+    eventually("the process ends", PATIENCE, || !is_running(pid));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_container_of_a_hung_shim_is_deleted_in_time() {
 #[test]
 fn a_client_that_sends_one_byte_is_disconnected() {
     let host = Containerd::start();
-    host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
+    host.run(&ContainerSpec::new("plain").args(&SLEEP));
     let mut client = UnixStream::connect(host.control_sockets().remove(0)).expect("connect");
     client.write_all(&[0]).expect("one byte");
     let limit = scaled(PATIENCE);
@@ -203,7 +203,7 @@ fn a_client_that_sends_one_byte_is_disconnected() {
 #[test]
 fn a_hundred_clients_that_send_one_byte_block_no_other_client() {
     let host = Containerd::start();
-    host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
+    host.run(&ContainerSpec::new("plain").args(&SLEEP));
     let socket = host.control_sockets().remove(0);
     let clients: Vec<_> = (0..100)
         .map(|_| {
@@ -267,12 +267,12 @@ fn check_silent_shim_is_reported(host: &Containerd, why: &str) {
 fn a_hung_shim_is_not_taken_for_an_empty_node() {
     let host = Containerd::start();
     let hung = Hung::new(&host);
-    check_silent_shim_is_reported(&host, "it hangs");
+    check_silent_shim_is_reported(&host, "it is stopped");
     let queue = fill(&host.control_sockets().remove(0));
-    check_silent_shim_is_reported(&host, "nobody more can wait for it");
+    check_silent_shim_is_reported(&host, "its queue of connections is full");
     drop(queue);
     signal(hung.pid, Signal::SIGCONT);
-    eventually("it is seen again", PATIENCE, || {
+    eventually("usher ps sees all shims again", PATIENCE, || {
         run(usher(&host, &["ps"]), PATIENCE).ok()
     });
 }
@@ -280,21 +280,21 @@ fn a_hung_shim_is_not_taken_for_an_empty_node() {
 #[test]
 fn a_shim_that_closes_connections_is_not_taken_for_an_empty_node() {
     let host = Containerd::start();
-    let path = host.dir().join("run/usher/rude");
+    let path = host.dir().join("run/usher/closing");
     fs::create_dir_all(path.parent().expect("a directory")).expect("the directory");
     let listener = UnixListener::bind(&path).expect("a socket");
     std::thread::spawn(move || listener.incoming().for_each(drop));
-    check_silent_shim_is_reported(&host, "it hangs up");
+    check_silent_shim_is_reported(&host, "it closes connections");
     fs::remove_file(path).expect("its file");
 }
 
 #[test]
 fn usher_ps_watch_reports_a_shim_that_falls_silent() {
     let host = Containerd::start();
-    host.run(&ContainerSpec::new("plain").args(&FOR_EVER));
+    host.run(&ContainerSpec::new("plain").args(&SLEEP));
     let shim = host.shim("plain").pid;
     let watching = Background::spawn(usher(&host, &["ps", "--watch"]));
-    eventually("it is watched", PATIENCE, || {
+    eventually("usher watch shows the pod", PATIENCE, || {
         watching.stdout().contains("plain")
     });
     signal(shim, Signal::SIGSTOP);
@@ -307,10 +307,8 @@ fn usher_ps_watch_reports_a_shim_that_falls_silent() {
     assert!(!watching.stdout().contains("Stopped"));
 }
 
-// == containerd ===
-
 /// True if a shim still runs.
-fn lives(pid: u32) -> bool {
+fn is_running(pid: u32) -> bool {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     !words.is_empty()
 }
@@ -328,7 +326,7 @@ fn serving(host: &Containerd) -> Vec<u32> {
 #[test]
 fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     let host = Containerd::start();
-    let spec = ContainerSpec::new("never").args(&FOR_EVER);
+    let spec = ContainerSpec::new("never").args(&SLEEP);
     // A starting shim reads this file just before it forks the serving process. The read blocks
     // while the FIFO has a writer.
     let config = host.usher_config();
@@ -352,7 +350,7 @@ fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     fs::rename(usual, &config).expect("a configuration");
     drop(both.expect("both ends of the FIFO"));
     let shim = poll(PATIENCE, || {
-        let is_over = !lives(start);
+        let is_over = !is_running(start);
         serving(&host).pop().filter(|_| is_over)
     });
     let shim = shim.expect("a shim");
@@ -360,7 +358,9 @@ fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     drop(ctr);
     let died = Instant::now();
     // Half a minute; it was five minutes once.
-    let ended = poll(Duration::from_secs(30), || (!lives(shim)).then_some(()));
+    let ended = poll(Duration::from_secs(30), || {
+        (!is_running(shim)).then_some(())
+    });
     assert!(ended.is_some(), "it still waits after {:?}", died.elapsed());
     host.start_again();
 }
@@ -368,7 +368,7 @@ fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
 #[test]
 fn a_shim_waits_for_a_late_create_of_a_living_containerd() {
     let host = Containerd::start();
-    let shim = BareShim::start(&host, &runtime_under_test(), "a", &FOR_EVER, |_| ());
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &SLEEP, |_| ());
     // containerd stays connected to a shim from its start on.
     let containerd = shim.api();
     // Longer than a shim waits whose containerd has died.

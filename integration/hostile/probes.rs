@@ -304,7 +304,9 @@ fn a_flood_of_settings_costs_the_shim_nothing() {
     let pod = Probed::start(&host, &[("proxy", probe(GRPC))]);
     let server = pod.compare("proxy", 1, || pod.serve("proxy", flood_with_settings));
     pod.await_failure("proxy", "no answer of 127.0.0.1:8080: ");
-    eventually("it is asked again", PATIENCE, || server.connections() >= 3);
+    eventually("the probe runs again", PATIENCE, || {
+        server.connections() >= 3
+    });
 }
 
 #[test]
@@ -394,12 +396,12 @@ fn a_prober_has_no_privileges_and_ends_with_its_shim() {
     let patient = probe(HTTP).replace(r#""timeoutSeconds":1"#, r#""timeoutSeconds":1000"#);
     let pod = Probed::start(&host, &[("proxy", patient)]);
     let server = pod.serve("proxy", listen);
-    eventually("it is asked", PATIENCE, || server.connections() > 0);
+    eventually("the probe connects", PATIENCE, || server.connections() > 0);
     let probers = pod.probers();
     let [prober] = probers[..] else {
         panic!("{probers:?}");
     };
-    let status = fs::read_to_string(format!("/proc/{prober}/status")).expect("it runs");
+    let status = fs::read_to_string(format!("/proc/{prober}/status")).expect("the prober runs");
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let words = line.unwrap_or_else(|| panic!("{name}: {status}"));
@@ -421,12 +423,12 @@ fn a_prober_has_no_privileges_and_ends_with_its_shim() {
         assert_eq!(field(name), expected, "{name}");
     }
     let (init, _) = host.pids("proxy")[0];
-    let link = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("it runs");
+    let link = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("the process runs");
     assert_eq!(link(prober), link(init));
     // The prober has none of the shim's descriptors open: only its streams, what its async runtime
     // waits with, and a connection.
     let mut open = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{prober}/fd")).expect("it runs") {
+    for entry in fs::read_dir(format!("/proc/{prober}/fd")).expect("the prober runs") {
         let target = fs::read_link(entry.expect("a descriptor").path()).expect("a descriptor");
         open.push(target.display().to_string());
     }
@@ -460,7 +462,7 @@ fn an_unanswered_hook_leaves_no_prober() {
     let pod = Probed::run(&host, &["proxy", "web"], annotations.into());
     let server = pod.serve("proxy", listen);
     host.kill_all(&["web", "proxy"], "SIGTERM");
-    eventually("it is asked", PATIENCE, || server.connections() > 0);
+    eventually("the probe connects", PATIENCE, || server.connections() > 0);
     host.wait_exit("proxy");
     eventually("no prober is left", PATIENCE, || pod.probers().is_empty());
 }

@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// this.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long to keep observing a late termination.
+/// Time to keep observing a late termination.
 const LATE: Duration = Duration::from_secs(15);
 
 /// Limit for the deletion of an ended pod. A container whose logging program hangs takes 14
@@ -246,7 +246,7 @@ pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
     outcome.problem = problem.map(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        text.unwrap_or_else(|| "it has panicked".to_owned())
+        text.unwrap_or_else(|| "a panic without a message".to_owned())
     });
     outcome
 }

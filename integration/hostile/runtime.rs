@@ -16,7 +16,7 @@ use crate::harness::{
 };
 use crate::pod;
 
-const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
 /// Bound from a SIGKILL to the exit, whatever hangs, on two busy processors.
 const SOON: Duration = Duration::from_secs(6);
@@ -61,7 +61,7 @@ fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
 }
 
 fn bare(host: &Containerd) -> BareShim<'_> {
-    BareShim::start(host, &runtime_under_test(), "a", &FOR_EVER, |_| ())
+    BareShim::start(host, &runtime_under_test(), "a", &SLEEP, |_| ())
 }
 
 /// The cgroups of the container, one in each hierarchy.
@@ -88,19 +88,19 @@ fn a_create_that_hangs_ends_when_its_caller_gives_up_and_leaves_nothing() {
                 shim.api()
                     .deadline(patience)
                     .create(&request)
-                    .expect_err("it hangs")
+                    .expect_err("the call times out")
             });
             gates.await_waiting(verb);
         });
         eventually("the runtime is gone", PATIENCE, || {
             commands(&host, "create").is_empty()
         });
-        eventually("its cgroups are gone", PATIENCE, || {
+        eventually("the container's cgroups are gone", PATIENCE, || {
             cgroups(&host).is_empty()
         });
         gates.open(verb);
         // The id is free.
-        eventually("it can be created", PATIENCE, || {
+        eventually("the container can be created again", PATIENCE, || {
             shim.api().create(&request).is_ok()
         });
         shim.api().start("a", "").expect("Start");
@@ -137,7 +137,7 @@ fn ask(api: &TaskApi, verb: &str) -> Answer<Empty> {
         ),
         "exec" | "after-exec" => api.start("a", "e").map(|_| Empty::new()),
         "start" => api.start("a", "").map(|_| Empty::new()),
-        other => panic!("{other} is asked for by nobody"),
+        other => panic!("unknown call {other}"),
     }
 }
 
@@ -159,14 +159,14 @@ fn a_runtime_that_hangs_at_any_command_keeps_no_container_alive() {
                 add_poststart_hook(config);
             }
         };
-        let shim = BareShim::start(&host, &runtime_under_test(), "a", &FOR_EVER, hooks);
+        let shim = BareShim::start(&host, &runtime_under_test(), "a", &SLEEP, hooks);
         let api = shim.api();
         api.create(&gates.with(shim.create_request()))
             .expect("Create");
         if verb != "start" {
             api.start("a", "").expect("Start");
         }
-        api.exec(&shim.exec_request("e", &FOR_EVER)).expect("Exec");
+        api.exec(&shim.exec_request("e", &SLEEP)).expect("Exec");
         if verb == "resume" {
             ask(&api, "pause").expect("Pause");
         }
@@ -264,7 +264,9 @@ fn containers_do_not_get_containerds_environment() {
     api.create(&shim.create_request()).expect("Create");
     api.start("a", "").expect("Start");
     let shared = host.shared_dir();
-    eventually("it has run", PATIENCE, || shared.join("done").exists());
+    eventually("the program has run", PATIENCE, || {
+        shared.join("done").exists()
+    });
     let seen = |name: &str| fs::read_to_string(shared.join(name)).expect("a file of the container");
     assert!(!seen("env").contains("NOTIFY_SOCKET"), "{}", seen("env"));
     assert!(!seen("mounts").contains("notify"), "{}", seen("mounts"));
@@ -295,7 +297,7 @@ fn a_probe_has_the_programs_privileges_only() {
     api.create(&shim.create_request()).expect("Create");
     api.start("a", "").expect("Start");
     let file = |name: &str| fs::read_to_string(host.shared_dir().join(name)).unwrap_or_default();
-    eventually("it was probed", PATIENCE, || {
+    eventually("the probe has run", PATIENCE, || {
         file("probe").lines().count() == 5
     });
     assert_eq!(file("probe"), file("program"));
@@ -310,7 +312,7 @@ fn a_probe_has_the_programs_privileges_only() {
 #[test]
 fn a_container_frozen_by_another_process_can_be_killed() {
     let host = Containerd::start();
-    host.run(&ContainerSpec::new("a").args(&FOR_EVER));
+    host.run(&ContainerSpec::new("a").args(&SLEEP));
     let pid = host.task_api("a").state("a", "").expect("State").pid;
     let of_process = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroups");
     let path = |controller: &str| {
@@ -328,7 +330,7 @@ fn a_container_frozen_by_another_process_can_be_killed() {
         ),
     };
     fs::write(&file, state).expect("frozen");
-    eventually("it is frozen", PATIENCE, || {
+    eventually("the container is frozen", PATIENCE, || {
         on_v2() || fs::read_to_string(&file).is_ok_and(|state| state.trim() == "FROZEN")
     });
     host.kill("a", "SIGKILL");

@@ -186,7 +186,7 @@ impl Stage {
             let pids = text.lines().filter_map(|line| line.parse().ok());
             pids.collect::<Vec<u32>>()
         });
-        pids.filter(|pid| lives(*pid)).collect()
+        pids.filter(|pid| is_running(*pid)).collect()
     }
 
     /// CPU time that the node has used for this pod outside of the pod's cgroup.
@@ -201,7 +201,7 @@ pub fn attacker() -> &'static Path {
     BUILT.get_or_init(|| build("attacker", ATTACKER))
 }
 
-fn lives(pid: u32) -> bool {
+fn is_running(pid: u32) -> bool {
     process_state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 

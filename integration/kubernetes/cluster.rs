@@ -279,8 +279,10 @@ impl Cluster {
         let command = self.on_machine(&["kill", &format!("-{signal}"), pid.trim()]);
         assert!(run(command, PATIENCE).ok(), "{name} does not run");
         let child = held(&self.parts).remove(name);
-        let mut child = child.expect("it was started");
-        let ended = poll(PATIENCE, || child.try_wait().expect("our child"));
+        let mut child = child.expect("the program was started");
+        let ended = poll(PATIENCE, || {
+            child.try_wait().expect("a child of this process")
+        });
         assert!(ended.is_some(), "{name} does not end");
     }
 

@@ -133,7 +133,7 @@ pub fn leader(case: &Case) {
     eventually("the lead is handed over", PATIENCE, || leader() != first);
     // The history is written after that.
     let history = || said_of(&["cat", &format!("{GROUP}/history")]);
-    eventually("it is in the history", PATIENCE, || {
+    eventually("the handover is recorded", PATIENCE, || {
         history().ends_with('\n')
     });
     assert_eq!(

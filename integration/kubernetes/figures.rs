@@ -15,7 +15,7 @@ const ROUNDS: usize = 7;
 const SETTLED: Duration = Duration::from_secs(4);
 const SIDECARS: [&str; 3] = ["one", "two", "three"];
 
-/// One way to run the pod.
+/// A way to run the pod.
 struct Way {
     title: &'static str,
     pod: Pod,

@@ -241,7 +241,11 @@ pub fn a_process_that_pretends_to_be_kubelet_is_not_trusted(case: &Case) {
             .all(|rest| rest.starts_with("/theirs "));
         two && kubelets.next().is_some()
     };
-    eventually("they are found before kubelet", PATIENCE, found);
+    eventually(
+        "the pretenders come before kubelet in /proc",
+        PATIENCE,
+        found,
+    );
     install(case);
     uninstall(case);
     fs::remove_file(&stays).expect("a file");
@@ -293,7 +297,7 @@ fn ask_for_uninstall(case: &Case) {
     let patch = patch
         .split('\'')
         .next()
-        .expect("its end")
+        .expect("the end of the patch")
         .replace("\n#", "");
     system(case, &["patch", "daemonset", "usher", "--patch", &patch]);
 }
@@ -428,7 +432,7 @@ fn import(cluster: &Cluster, more: &[u8]) -> String {
 
 // == the node ===
 
-/// One line for each file in `/etc` and `/usr/local` of the node, with mode and checksum.
+/// A line for each file in `/etc` and `/usr/local` of the node, with mode and checksum.
 fn files_of_node(cluster: &Cluster) -> BTreeSet<String> {
     let script = r"find /etc /usr/local -printf '%y %#m %p %l\n'
         find /etc /usr/local -type f -exec sha256sum {} +";

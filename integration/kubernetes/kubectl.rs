@@ -174,9 +174,9 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     let one = says(cluster, &["ps", "-n", here]);
     assert!(row(&one, &[here, "shop"]).is_some(), "{one}");
     assert_eq!(row(&one, &[&there.namespace]), None, "{one}");
-    let nobody = usher(cluster, &["ps", "-n", "kube-public"]);
-    assert!(nobody.ok() && nobody.out().is_empty(), "{nobody:?}");
-    assert_eq!(nobody.err(), "no pods of usher in namespace kube-public\n");
+    let none = usher(cluster, &["ps", "-n", "kube-public"]);
+    assert!(none.ok() && none.out().is_empty(), "{none:?}");
+    assert_eq!(none.err(), "no pods of usher in namespace kube-public\n");
 
     // The node's own output, and values that its kernel reports.
     let text = says(cluster, &["inspect", &format!("{here}/shop")]);

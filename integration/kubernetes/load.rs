@@ -21,7 +21,7 @@ const ROUNDS: usize = 4;
 /// The number of pods on the node; kubelet accepts 110.
 const MANY: usize = 100;
 
-/// How long idle pods are measured.
+/// Measurement time of idle pods.
 const REST: Duration = Duration::from_secs(20);
 
 /// The runtimes: a title, and the runtime class.

@@ -40,8 +40,7 @@ fn pod(of_sidecar: u64, app: &str) -> Pod {
         .spec("terminationGracePeriodSeconds", 2)
 }
 
-/// The distinct OOM scores of all processes of a container, except those of the reading shell's
-/// moment of start.
+/// The distinct OOM scores of all processes of a container.
 fn scores(case: &Case, container: &str) -> BTreeSet<i64> {
     // An exec gets its score after the OCI runtime has finished, and some processes end meanwhile.
     let text = "sleep 3; cat /proc/[0-9]*/oom_score_adj 2>/dev/null; true";

@@ -57,7 +57,7 @@ fn the_options_not_the_form_of_the_path_choose_the_cgroup_manager() {
         let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroups");
         cgroups.lines().any(|line| line.ends_with(path))
     });
-    assert!(seen, "it is where a cgroup file system has that path");
+    assert!(seen, "the container is in that cgroup");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_created_task_can_be_deleted_without_a_kill() {
         let pid = api.create(&shim.create_request()).expect("Create").pid;
         let deleted = code(api.delete("a", ""));
         let process = format!("/proc/{pid}/exe");
-        eventually("its process is gone", PATIENCE, || {
+        eventually("the container's process is gone", PATIENCE, || {
             std::fs::read_link(&process).is_err()
         });
         deleted

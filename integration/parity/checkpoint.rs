@@ -34,7 +34,9 @@ fn count(host: &Containerd) -> u64 {
 
 #[track_caller]
 fn await_more(host: &Containerd, than: u64) -> u64 {
-    eventually("it counts on", PATIENCE * 3, || count(host) > than);
+    eventually("the program continues to count", PATIENCE * 3, || {
+        count(host) > than
+    });
     count(host)
 }
 
@@ -211,7 +213,7 @@ fn a_held_container_is_restored_on_release() {
     api.start("b", "").expect("Start");
     assert!(await_more(&host, 0) >= before);
     // The container counts before the OCI runtime reports its process.
-    eventually("its process is known", PATIENCE, || {
+    eventually("the restored process is known", PATIENCE, || {
         state(&api, "app") == ("RUNNING".to_owned(), true)
     });
     api.kill("app", "", 9, false).expect("Kill");
@@ -229,7 +231,7 @@ const RUN: [&str; 4] = [
 /// The events of a task, once it was deleted `times` times.
 #[track_caller]
 fn topics(host: &Containerd, id: &str, times: usize) -> Vec<String> {
-    host.await_events("it is deleted", |events| {
+    host.await_events("the task is deleted", |events| {
         let deleted = |event: &&CtrEvent| event.topic == "/tasks/delete" && event.container() == id;
         events.iter().filter(deleted).count() == times
     });
@@ -266,7 +268,7 @@ fn a_failed_restore_gives_its_reason_and_the_task_can_be_deleted() {
 }
 
 #[test]
-fn a_failed_checkpoint_names_criu_s_log_and_the_task_continues() {
+fn a_failed_checkpoint_names_the_log_of_criu_and_the_task_continues() {
     let seen = both(|host, runtime| {
         let shim = counting(host, runtime, "a");
         let api = shim.api();

@@ -73,7 +73,9 @@ fn a_running_container_outlives(end: fn(&Containerd)) {
         let shim = host.shim("a");
         end(host);
         let beats = host.record().all("a", "beat").count();
-        host.await_record("it goes on", |r| r.all("a", "beat").count() > beats + 3);
+        host.await_record("the container goes on", |r| {
+            r.all("a", "beat").count() > beats + 3
+        });
         host.start_again();
         let found = (host.status("a"), host.shim("a") == shim);
         let echo = host.exec("a", &["/bin/echo", "alive"]).out();

@@ -35,7 +35,10 @@ fn read(host: &Containerd, name: &str) -> String {
 #[track_caller]
 fn program_has_ended(host: &Containerd) {
     let process = format!("/proc/{}", read(host, "pid").trim());
-    assert!(process.len() > "/proc/".len(), "it never ran");
+    assert!(
+        process.len() > "/proc/".len(),
+        "the logging program never ran"
+    );
     eventually("the logging program has ended", PATIENCE, || {
         !fs::exists(&process).unwrap_or(true)
     });
@@ -162,7 +165,7 @@ fn a_logging_program_that_exits_before_it_is_ready_is_an_error_and_leaves_nothin
     let host = Containerd::start();
     let uri = format!("binary://{}", program(&host, "exit 7\n"));
     let (created, _) = create(&host, &uri);
-    let message = created.expect_err("it is not ready");
+    let message = created.expect_err("the logging program failed");
     assert!(
         message.contains("logger\" ended with exit code 7"),
         "{message}"
@@ -195,7 +198,7 @@ fn a_logging_program_that_is_never_ready_is_killed_and_an_error() {
     let host = Containerd::start();
     let uri = format!("binary://{}", program(&host, "exec sleep 1000\n"));
     let (created, took) = create(&host, &uri);
-    let message = created.expect_err("it is not ready");
+    let message = created.expect_err("the logging program was not ready");
     assert!(message.contains("was not ready within 10s"), "{message}");
     assert!(took < Duration::from_secs(15), "{took:?}");
     program_has_ended(&host);

@@ -57,7 +57,9 @@ fn an_oom_event_comes_at_once_if_the_container_survives() {
         let status = host.status("a");
         let code = host.shared_dir().join("code");
         let read = || fs::read_to_string(&code).unwrap_or_default();
-        eventually("its parent knows", PATIENCE, || read() == "137\n");
+        eventually("the parent has printed the exit code", PATIENCE, || {
+            read() == "137\n"
+        });
         host.kill("a", "SIGKILL");
         host.wait_exit("a");
         // One event for the one kill by the kernel, and none for the SIGKILL.

@@ -178,7 +178,7 @@ fn a_shim_with_debug_logs_has_no_second_socket() {
     api.create(&shim.create_request()).expect("Create");
     api.start("a", "").expect("Start");
     let log = host.dir().join("bare-shim.log");
-    eventually("it logs", PATIENCE, || {
+    eventually("the OCI runtime logs", PATIENCE, || {
         fs::read_to_string(&log).is_ok_and(|log| log.contains("DEBUG"))
     });
 }

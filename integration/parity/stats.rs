@@ -198,9 +198,9 @@ fn figures_of_work(runtime: &str) -> (String, Fields) {
     api.create(&shim.create_request()).expect("Create");
     api.start("a", "").expect("Start");
     let up = host.shared_dir().join("up");
-    eventually("it has done its work", PATIENCE, || up.exists());
+    eventually("the program has done its work", PATIENCE, || up.exists());
     // After the work only the final `sleep` remains.
-    eventually("it sleeps", PATIENCE, || {
+    eventually("only one process is left", PATIENCE, || {
         stats(&api).1.get("pids.current").is_some_and(|n| n == "1")
     });
     stats(&api)
@@ -253,7 +253,7 @@ fn metrics_are_reported_in_every_state() {
         let created = stats(&api).1;
         api.start("a", "").expect("Start");
         let up = host.shared_dir().join("up");
-        eventually("it has done its work", PATIENCE, || up.exists());
+        eventually("the program has done its work", PATIENCE, || up.exists());
         let pause = PauseRequest {
             id: "a".into(),
             ..Default::default()
@@ -265,7 +265,9 @@ fn metrics_are_reported_in_every_state() {
         api.wait("a", "").expect("Wait");
         if !host.is_reference() {
             // Our shim removes the cgroup at once, and remembers the metrics.
-            eventually("its cgroup is gone", PATIENCE, || !has_cgroup(host));
+            eventually("the container's cgroup is gone", PATIENCE, || {
+                !has_cgroup(host)
+            });
         }
         let stopped = stats(&api).1;
         api.delete("a", "").expect("Delete");

@@ -110,7 +110,7 @@ fn the_end_of_input_reaches_a_container() {
         let mut cat = host.spawn_attached(&script(runtime, "a", "cat; echo over"));
         cat.write(b"one\ntwo\n");
         // Under the reference the input must not end before `ctr` knows the task.
-        eventually("it answers", PATIENCE, || cat.stdout() == "one\ntwo\n");
+        eventually("cat answers", PATIENCE, || cat.stdout() == "one\ntwo\n");
         // Closes the input.
         let finished = cat.finish(PATIENCE);
         (finished.code, finished.out())
@@ -136,7 +136,7 @@ fn a_client_can_wait_until_its_input_is_opened() {
         api.start("a", "").expect("Start");
         client.join().expect("the client").expect("write the input");
         api.wait("a", "").expect("Wait");
-        std::fs::read_to_string(host.shared_dir().join("heard")).expect("what was heard")
+        std::fs::read_to_string(host.shared_dir().join("heard")).expect("the program's input")
     });
     assert_eq!(seen, "words\n");
 }

@@ -158,7 +158,9 @@ fn a_container_in_a_scope_can_be_paused_and_resumed() {
         let paused = host.status("a");
         let before = host.record().all("a", "beat").count();
         host.must(&["tasks", "resume", "a"]);
-        host.await_record("it beats again", |r| r.all("a", "beat").count() > before);
+        host.await_record("the container beats again", |r| {
+            r.all("a", "beat").count() > before
+        });
         paused
     });
     assert_eq!(seen, Some(Status::Paused));

@@ -14,7 +14,9 @@ fn a_paused_container_does_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(200));
         let while_paused = host.record().all("a", "beat").count() - before;
         host.must(&["tasks", "resume", "a"]);
-        host.await_record("it beats again", |r| r.all("a", "beat").count() > before);
+        host.await_record("the container beats again", |r| {
+            r.all("a", "beat").count() > before
+        });
         (paused, while_paused, host.status("a"))
     });
     assert_eq!(seen, (Some(Status::Paused), 0, Some(Status::Running)));
@@ -26,7 +28,7 @@ fn pause_and_resume_publish_events() {
         run_witness(host, &witness(runtime, "a", &[]));
         host.must(&["tasks", "pause", "a"]);
         host.must(&["tasks", "resume", "a"]);
-        host.await_events("it was resumed", |events| {
+        host.await_events("the container was resumed", |events| {
             events.iter().any(|e| e.topic == "/tasks/resumed")
         });
         host.topics("a")[3..].to_vec()
@@ -64,7 +66,7 @@ fn metrics_count_memory_processor_and_processes() {
             host,
             &witness(runtime, "a", &["--beat", "5ms"]).option(&limit),
         );
-        host.await_record("it beats", |r| r.all("a", "beat").count() > 5);
+        host.await_record("the container beats", |r| r.all("a", "beat").count() > 5);
         let metrics = host.metrics("a");
         let v1 = [
             ("memory used", "/memory/usage/usage"),

@@ -85,7 +85,7 @@ fn a_program_owns_its_terminal() {
         api.create(&request).expect("Create");
         let state = api.state("a", "").expect("State");
         api.start("a", "").expect("Start");
-        eventually("it says its size", PATIENCE, || {
+        eventually("the program prints its size", PATIENCE, || {
             output.text().contains("11 22")
         });
         open_input(&request.stdin)
@@ -148,7 +148,9 @@ fn the_terminal_of_an_exec_can_be_resized() {
             .expect("ResizePty before Start");
         api.start("a", "one").expect("Start");
         api.resize("a", "one", 120, 40).expect("ResizePty");
-        eventually("it says so", PATIENCE, || output.text().contains("40 120"));
+        eventually("the program prints the new size", PATIENCE, || {
+            output.text().contains("40 120")
+        });
         api.kill("a", "one", 9, false).expect("Kill");
         api.wait("a", "one").expect("Wait");
         if !host.is_reference() {
@@ -212,13 +214,13 @@ fn the_end_of_input_hangs_up_the_terminal() {
             output.text().matches("words\r\n").count() == 2
         });
         drop(input);
-        let lives = format!("{:?}", api.state("a", "one").expect("State").status);
+        let state = format!("{:?}", api.state("a", "one").expect("State").status);
         api.close_stdin("a", "one").expect("CloseIO");
         let code = api.wait("a", "one").expect("Wait").exit_status;
         output.await_open();
         api.delete("a", "one").expect("Delete");
         output.finish();
-        (lives, code)
+        (state, code)
     });
     assert_eq!(seen, ("RUNNING".to_owned(), 129));
 }
@@ -343,7 +345,7 @@ fn ctr_runs_programs_in_terminals() {
         ];
         let exec = ctr_in_terminal(&host.ctr_command(&exec)).finish(PATIENCE);
         run.write(b"words\n");
-        eventually("it answers", PATIENCE, || {
+        eventually("the program answers", PATIENCE, || {
             run.stdout().contains("got words")
         });
         let run = run.finish(PATIENCE);

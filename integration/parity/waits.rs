@@ -92,14 +92,14 @@ fn wait_may_precede_start() {
             })
             .collect();
         let early = shim.api().deadline(MOMENT).wait("a", "").is_ok();
-        assert!(!early, "it has not even been started");
+        assert!(!early, "a Wait returned before Start");
         api.start("a", "").expect("Start");
         let mut codes: Vec<_> = waiting
             .into_iter()
             .map(|waiting| waiting.join().expect("an answer"))
             .collect();
         codes.push(api.wait("a", "").expect("a later Wait").exit_status);
-        codes.push(api.wait("a", "").expect("one more").exit_status);
+        codes.push(api.wait("a", "").expect("a later Wait").exit_status);
         codes
     });
     assert_eq!(codes, [3; 5]);

@@ -22,7 +22,7 @@ const STEPS: [Step; 3] = [Step::Empty, Step::Created, Step::Running];
 enum Step {
     /// No container.
     Empty,
-    /// One container, not started.
+    /// A container that is not started.
     Created,
     /// Two running containers.
     Running,
@@ -43,7 +43,7 @@ impl Step {
 
 fn destroy(pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a PID"));
-    kill(pid, Signal::SIGKILL).expect("it lives");
+    kill(pid, Signal::SIGKILL).expect("the process exists");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_process_with_the_holders_name_is_not_killed_with_the_pod() {
     let holder = pod.pid();
     // A stopped holder cannot notice that its shim is gone, so `delete` has to kill it.
     let number = Pid::from_raw(i32::try_from(holder).expect("a PID"));
-    kill(number, Signal::SIGSTOP).expect("it lives");
+    kill(number, Signal::SIGSTOP).expect("the process exists");
     destroy(node.shims()[0]);
     pod.await_not_ready();
     pod.end();

@@ -59,7 +59,8 @@ fn the_holder_treats_signals_from_inside_like_a_pause_process() {
 fn the_holder_is_in_the_pods_cgroup() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("pays", handler));
-        let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", pod.pid())).expect("it lives");
+        let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", pod.pid()))
+            .expect("the sandbox's process exists");
         let below = format!("{}/", pod.cgroup().path);
         let of = |controller: &str| {
             let mut lines = cgroup.lines().filter_map(|line| {

@@ -111,7 +111,7 @@ fn a_pod_keeps_its_sandbox_when_the_handlers_change() {
         assert_eq!(new.run("app", &["/bin/true"]).await_exit(), 0);
         let holders = [&shop.pod, &new].map(|pod| {
             let comm = std::fs::read_to_string(format!("/proc/{}/comm", pod.pid()));
-            comm.expect("it is there").trim().to_owned()
+            comm.expect("the process exists").trim().to_owned()
         });
         let mut expected = ["pause", "usher-sandbox"];
         if handler == Handler::Pauseless {
@@ -138,7 +138,7 @@ fn a_pod_with_an_invalid_annotation_is_refused_with_an_error_that_names_it() {
     let spec = PodSpec::new("wrong", Handler::Pauseless);
     let spec = spec.annotations(&[("usher/sidecars", "proxy"), ("usher/grace-period", "soon")]);
     let refused = node.try_run_pod(&spec).map(|pod: Pod| pod.id);
-    let error = refused.expect_err("it cannot be");
+    let error = refused.expect_err("the pod is refused");
     assert!(error.contains("usher/grace-period"), "{error}");
     assert!(error.contains("soon"), "{error}");
     assert!(node.pods().is_empty());
@@ -162,11 +162,11 @@ fn a_persons_signal_is_no_stop_and_kubelets_stop_delivers_the_annotated_signal()
             (of_web("start"), of_web("signal"))
         };
         let web = pod.run("web", &["/bin/witness", "web"]);
-        node.await_record("it runs", |record| {
+        node.await_record("web runs", |record| {
             record.all("web", "start").count() == starts + 1
         });
         web.kill("SIGUSR1");
-        node.await_record("its signal", |record| {
+        node.await_record("web has recorded the signal", |record| {
             record.all("web", "signal").count() == count + 1
         });
         web.stop(10);

@@ -65,7 +65,8 @@ fn the_verbose_status_names_the_process_that_holds_the_pod() {
         assert_eq!(status.runtime_handler, handler.name());
         assert_eq!(status.metadata.name, "told");
         let pid = pod.pid();
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("it is there");
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .expect("the sandbox's process exists");
         let expected = match handler {
             Handler::Pauseless => "usher-sandbox",
             _ => "pause",
@@ -206,11 +207,13 @@ fn a_container_continues_after_its_checkpoint() {
             let count = fs::read_to_string(node.shared_dir().join("count")).unwrap_or_default();
             count.trim().parse::<u64>().unwrap_or_default()
         };
-        eventually("it counts", PATIENCE, || counted() > 3);
+        eventually("the program counts", PATIENCE, || counted() > 3);
         let archive = node.dir().join("checkpoint.tar");
         app.checkpoint(&archive);
         let before = counted();
-        eventually("it goes on", PATIENCE, || counted() > before + 3);
+        eventually("the program continues to count", PATIENCE, || {
+            counted() > before + 3
+        });
         let mut list = Command::new("tar");
         list.arg("--list").arg("--file").arg(&archive);
         let list = run(list, PATIENCE).out();

@@ -35,15 +35,17 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     assert!(plain.ok(), "{}", plain.err());
     // In a namespace labeled for the webhook, every pod waits.
     let namespace = ["label", "namespace", case.namespace.as_str()];
-    let labelled = |label: &str| {
+    let labeled = |label: &str| {
         case.cluster.must(&[&namespace[..], &[label]].concat());
         let mut plain = pod(json!({}));
         plain["metadata"]["namespace"] = case.namespace.as_str().into();
         // The API server sees the label a moment later.
         move || dry_run(case.cluster, &plain)
     };
-    let plain = labelled("usher/enabled=true");
-    eventually("it waits", PATIENCE, || plain().err().contains(why));
+    let plain = labeled("usher/enabled=true");
+    eventually("the API server refuses the pod", PATIENCE, || {
+        plain().err().contains(why)
+    });
     // Pods of the webhook's own namespace do not need it, whatever their annotations: so it can
     // start.
     let said = dry_run(case.cluster, &own_pod());
@@ -55,7 +57,7 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     eventually("nothing waits", PATIENCE, as_written);
     webhook.set_failure_policy("Fail");
     let waits = || !dry_run(case.cluster, &annotated).ok();
-    eventually("it waits again", PATIENCE, waits);
+    eventually("the API server refuses the pod again", PATIENCE, waits);
 
     webhook.scale(2);
     webhook.await_rollout();
@@ -76,7 +78,7 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
         .annotation("usher/sidecars", "proxy")
         .container(witness("proxy", &[]))
         .container(witness("app", &[]))
-        .spec("schedulerName", "nobody")
+        .spec("schedulerName", "none")
         .spec("runtimeClassName", Value::Null);
     case.create_deployment(&load);
     let count = || case.pods_of("load").len();
@@ -87,7 +89,7 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
         wanted += LOAD;
         let scale = format!("--replicas={wanted}");
         case.kubectl(&["scale", "deployment", "load", &scale]);
-        eventually("they are created", PATIENCE, || {
+        eventually("the pods are created", PATIENCE, || {
             count() + not_awaited >= wanted
         });
     };
@@ -109,7 +111,7 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
                 .find(|it| it["metadata"]["name"].as_str() == name);
             same.is_some_and(|it| restarts(it, "webhook") == 1)
         };
-        eventually("it is started again", PATIENCE, is_back);
+        eventually("the webhook runs again", PATIENCE, is_back);
         webhook.await_rollout();
     }
     for pod in case.pods_of("load") {

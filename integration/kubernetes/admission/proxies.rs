@@ -187,7 +187,7 @@ pub fn a_proxy_in_the_nodes_roles_needs_no_annotation(case: &Case) {
         let finished = case.cluster.give(&words, &[pod]);
         finished.out().contains(r#""runtimeClassName": "usher""#)
     };
-    eventually("its pods are completed", PATIENCE, completed);
+    eventually("the webhook completes pods", PATIENCE, completed);
     let names = ["ordinary", "native"];
     for name in names {
         case.create_job(&job(name), 0);

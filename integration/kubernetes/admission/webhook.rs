@@ -114,7 +114,13 @@ impl<'a> Webhook<'a> {
     pub fn kill(&self, pod: &Value) {
         let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
         let id = id.and_then(|id| id.strip_prefix("containerd://"));
-        let words = ["tasks", "kill", "--signal", "KILL", id.expect("it runs")];
+        let words = [
+            "tasks",
+            "kill",
+            "--signal",
+            "KILL",
+            id.expect("the webhook runs"),
+        ];
         let finished = run(self.cluster.on_node(&self.cluster.ctr(&words)), PATIENCE);
         assert!(finished.ok(), "ctr tasks kill: {}", finished.err());
     }

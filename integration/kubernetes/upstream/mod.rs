@@ -303,7 +303,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
     }
 
     fn machine(&self) -> &Machine {
-        self.machine.as_ref().expect("it is on")
+        self.machine.as_ref().expect("the machine is on")
     }
 
     /// Runs the tests; the outcomes are in their report.
