@@ -57,7 +57,7 @@ fn keep(host: &Containerd) {
         println!("    # {comment}\n    {command}");
     }
     println!("\nEnter ends the pod.");
-    // An error ends it too.
+    // A read error ends the pod too.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 

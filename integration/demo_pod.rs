@@ -25,7 +25,6 @@ pub struct Moment {
     pub what: String,
 }
 
-/// The heading of the lines.
 pub const TITLES: &str = "        ms  who         what";
 
 impl Moment {

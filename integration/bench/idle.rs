@@ -8,7 +8,6 @@ use super::harness::{ContainerSpec, Containerd, number_of, proportional_memory};
 use super::walltime::quiet_host;
 use super::{Effort, LASTING};
 
-/// Containers of a pod.
 pub const CONTAINERS: usize = 5;
 
 /// Figures of one runtime.

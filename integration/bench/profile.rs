@@ -57,7 +57,6 @@ struct Bench {
 /// Attributes the time of a client.
 pub struct Profiler(Processes);
 
-/// Prints the table.
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
     let bench = Bench {
         profiler: Profiler::new(),
@@ -229,7 +228,6 @@ fn is_init(arguments: &[String]) -> bool {
     runtime_verb(arguments) == Some("init")
 }
 
-/// The command of the OCI runtime.
 fn runtime_verb(arguments: &[String]) -> Option<&str> {
     let (program, words) = arguments.split_first()?;
     let name = Path::new(program).file_name()?.to_str()?;

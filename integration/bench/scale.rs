@@ -32,7 +32,6 @@ struct Containers {
     work: [f64; 2],
 }
 
-/// Prints the table.
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
     let nodes = runtimes.map(|runtime| {
         progress(&format!(

@@ -14,8 +14,7 @@ use crate::round::{Done, Round, Wrong};
 /// Time limit of the search for the process to hit.
 const LOOKS_FOR: Duration = Duration::from_millis(400);
 
-/// How long a container's creation may take before a fault meant for its start, and the length of
-/// that start.
+/// Time limits for a container's creation and for its start, around a fault meant for the start.
 const CREATED_WITHIN: Duration = Duration::from_secs(2);
 const STARTED_WITHIN: Duration = Duration::from_millis(40);
 

@@ -60,7 +60,6 @@ pub enum What {
     Delete(usize),
 }
 
-/// A planned fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     pub kind: Kind,

@@ -42,7 +42,7 @@ impl Random {
         of[self.below(of.len())]
     }
 
-    /// A random choice, each as likely as its weight.
+    /// A random choice; each value is as likely as its weight.
     pub fn weighted<T: Copy>(&mut self, of: &[(T, usize)]) -> T {
         let mut left = self.below(of.iter().map(|(_, weight)| weight).sum());
         for (choice, weight) in of {

@@ -145,7 +145,6 @@ pub enum Use<'a> {
     Commands,
     /// A block in a language: `yaml`, `toml`, `rust`.
     Language(&'a str),
-    /// Output of a program.
     Output,
 }
 

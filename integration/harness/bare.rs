@@ -161,7 +161,6 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// The shim's process id.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         self.api().connect(&self.id).expect("Connect").shim_pid

@@ -157,7 +157,6 @@ impl Containerd {
         socket(self.dir())
     }
 
-    /// The bundle directory of a task.
     pub fn bundle_dir(&self, id: &str) -> PathBuf {
         let tasks = self.dir().join("state/io.containerd.runtime.v2.task");
         tasks.join(&self.namespace).join(id)

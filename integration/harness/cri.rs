@@ -335,7 +335,6 @@ impl Cri {
         })
     }
 
-    /// All pods that containerd knows.
     #[track_caller]
     pub fn pods(&self) -> Vec<cri::PodSandbox> {
         let request = cri::ListPodSandboxRequest::new();
@@ -345,7 +344,6 @@ impl Cri {
             .items
     }
 
-    /// All containers that containerd knows.
     #[track_caller]
     pub fn containers(&self) -> Vec<cri::Container> {
         let request = cri::ListContainersRequest::new();

@@ -61,8 +61,8 @@ impl Version {
         self < Version(2, 4)
     }
 
-    /// The value of `MAX_SHIM_VERSION` that containerd sets for a shim, if any. 2.x also says 2,
-    /// though it accepts 3.
+    /// The value of `MAX_SHIM_VERSION` that containerd sets for a shim, if any. 2 also in
+    /// containerd 2.x, though it accepts version 3.
     pub fn max_shim_version(self) -> Option<&'static str> {
         (self >= Version(1, 7)).then_some("2")
     }
@@ -184,7 +184,7 @@ pub fn shim_dir() -> PathBuf {
 
 // === time ===
 
-/// How many times slower than usual this machine is. All timeouts of tests are scaled by this.
+/// Factor by which this machine is slower than usual; scales all timeouts of tests.
 pub fn time_scale() -> u32 {
     static SCALE: OnceLock<u32> = OnceLock::new();
     *SCALE.get_or_init(|| match std::env::var("USHER_TEST_TIME_SCALE") {

@@ -16,7 +16,6 @@ pub fn write_program(path: &Path, text: &str) {
     run_busybox(&shell, &[path], text);
 }
 
-/// Copies a program.
 #[track_caller]
 pub fn copy_program(from: &Path, to: &Path) {
     run_busybox(&["cp"], &[from, to], "");

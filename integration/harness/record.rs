@@ -117,7 +117,6 @@ impl fmt::Display for Record {
 }
 
 impl Containerd {
-    /// The record so far.
     pub fn record(&self) -> Record {
         Record::read(&self.shared_dir())
     }

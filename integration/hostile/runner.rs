@@ -154,7 +154,6 @@ impl Outcome {
     }
 }
 
-/// The outcome with the greatest overrun.
 pub fn worst_overrun(outcomes: &[Outcome]) -> Option<&Outcome> {
     outcomes.iter().max_by_key(|outcome| outcome.overrun())
 }

@@ -47,7 +47,7 @@ pub const NODE: &str = "node";
 pub enum Node {
     /// usher, by `usher install`, and its node label.
     WithUsher,
-    /// Nothing; but a `systemctl` restarts containerd on machines without systemd.
+    /// No usher. Machines without systemd get a replacement `systemctl` that restarts containerd.
     Bare,
 }
 

@@ -18,7 +18,6 @@ use super::cluster::{Cluster, PATIENCE, held};
 use super::machine::{CABLE, Machine, with_us};
 use super::settings;
 
-/// The services of the guest.
 const SERVICES: [&str; 2] = ["containerd", "kubelet"];
 
 /// Debian's package installs it outside of the search path.
@@ -27,7 +26,7 @@ const VIRTIOFSD: &str = "/usr/lib/qemu/virtiofsd";
 /// The guest's memory: for kubelet, containerd and some pods.
 const MEMORY: &str = "3072M";
 
-/// How long a boot may take, and how often it is tried.
+/// Time limit for a boot, and number of attempts.
 const START: Duration = Duration::from_secs(60);
 const STARTS: usize = 4;
 

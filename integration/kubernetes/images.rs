@@ -37,7 +37,6 @@ int main(void) {
 }
 "#;
 
-/// Imports the images into containerd.
 pub fn import(cluster: &Cluster) {
     let rootfs = cluster.path("tmp/rootfs");
     fs::create_dir(&rootfs).expect("a directory");

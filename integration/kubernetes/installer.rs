@@ -117,7 +117,7 @@ pub fn the_container_that_stays_on_a_node_has_no_privileges(case: &Case) {
     for shared in ["hostPID", "hostNetwork", "hostIPC"] {
         assert_eq!(spec[shared], Value::Null, "{spec:#}");
     }
-    // Only the installer gets the node's processes, and no container gets a token.
+    // Only the installer mounts the node's /proc, and no container gets a token.
     let volumes = spec["volumes"].as_array().expect("volumes");
     let names: Vec<&Value> = volumes.iter().map(|volume| &volume["name"]).collect();
     assert_eq!(names, ["node"]);

@@ -179,7 +179,7 @@ pub fn network() -> String {
                 "type": "host-local",
                 "dataDir": "/run/cni",
                 "ranges": [[{ "subnet": "10.89.0.0/16" }]],
-                // Only to the API server.
+                // Pods reach only the API server.
                 "routes": [{ "dst": "10.96.0.0/16" }],
             },
         }],

@@ -9,7 +9,6 @@ use super::{
     cri, eventually, pod_cgroup, poll, uid_of,
 };
 
-/// The configuration of a pod.
 #[derive(Clone)]
 pub struct PodSpec {
     pub handler: Handler,
@@ -25,7 +24,6 @@ pub struct Pod<'a> {
     pub spec: PodSpec,
 }
 
-/// A container of a pod.
 pub struct Container<'a> {
     node: &'a Cri,
     pub id: String,

@@ -51,7 +51,6 @@ pods! {
     unresponsive,
 }
 
-/// A hostile pod.
 pub struct Pod {
     pub name: &'static str,
     /// Description for the report.
@@ -73,7 +72,6 @@ pub struct Pod {
     pub is_plain: bool,
 }
 
-/// A container of the pod.
 pub struct Container {
     pub name: &'static str,
     pub args: &'static [&'static str],

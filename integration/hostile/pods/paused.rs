@@ -6,7 +6,7 @@ use crate::harness::eventually;
 
 use super::{Container, Pod};
 
-/// How long the caller retries to pause a forking container: on cgroup v1 and a busy machine,
+/// Time for which the caller retries to pause a forking container: on cgroup v1 and a busy machine,
 /// runc's freezer does not always catch all processes, and fails with "unable to freeze".
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);
 

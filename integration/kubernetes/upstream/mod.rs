@@ -50,7 +50,6 @@ struct Parts {
     /// Packages with the network plugins.
     packages: PathBuf,
     runc: PathBuf,
-    /// The directory for reports.
     reports: PathBuf,
 }
 
