@@ -1,15 +1,15 @@
 //! Comparison of a page's output with a program's, tolerant of what differs between runs.
 //!
 //! 1. `…` on the page stands for anything: part of a line, or alone in a line for any number of
-//!   lines.
+//!    lines.
 //! 2. Any white space is equal to one space, so columns may have any width.
 //! 3. All times are equal: `6.92s`, `4m53s`, `+3.8ms`, `1029.6`.
 //! 4. All numbers from 300 on are equal: they are process ids. So are 16 or more hex digits: they
-//!   are ids. After its last process id the kernel continues with 300, and no exit code is that
-//!   high.
+//!    are ids. After its last process id the kernel continues with 300, and no exit code is that
+//!    high.
 //! 5. All counts of failed probes are equal: `46 of 50 times`.
 //! 6. A drawn timeline is compared by its marks and their order, without the lengths of states and
-//!   the axis.
+//!    the axis.
 //!
 //! Output that is the same in each run is compared by the second rule only.
 
